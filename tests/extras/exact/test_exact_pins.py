@@ -1,6 +1,5 @@
 """What would give other bits in another process: it is pinned, refused by name, or said."""
 
-import logging
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,6 @@ from ranks import in_ranks
 from lockstep.build import build
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
-from lockstep.extras.exact import hardware
 from lockstep.extras.exact.metrics import WorkerMetrics, _hash_of
 from lockstep.extras.exact.strategy import Exact
 
@@ -87,31 +85,10 @@ def test_a_generator_that_a_model_holds_is_refused_when_a_step_draws_from_it(nam
     assert line.startswith(f"trainer.exact=4: {name} draws from noise, which is not counted by virtual worker;")
 
 
-def kinds(rank: int, _: int) -> list[str]:
-    hardware._processor = lambda: f"processor {rank % 2}"
-    return [kind.partition(" with ")[0] for kind in hardware.kinds(torch.device("cpu"))]
-
-
-@pytest.mark.slow
-def test_all_processes_know_on_what_the_others_compute(tmp_path: Path) -> None:
-    assert in_ranks(4, kinds, tmp_path) == [["processor 0", "processor 1"]] * 4
-
-
-def test_other_hardware_is_said_within_a_run_and_when_it_goes_on(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("lockstep.extras.exact.metrics.kinds", lambda _: ["one", "two"])
-    strategy = SimpleNamespace(root_device=torch.device("cpu"))
-    trainer: Any = SimpleNamespace(world_size=2, strategy=strategy, state=SimpleNamespace(fn="fit"), datamodule=None)
-    metrics, model = WorkerMetrics(4), Own()
-    with caplog.at_level(logging.INFO, "lockstep.extras.exact.metrics"):
-        metrics.setup(trainer, model, "fit")
-        metrics.on_load_checkpoint(trainer, model, {"exact": {"workers": 4, "world_size": 2, "hardware": ["three"]}})
-    line = "trainer.exact=4: {} compute on different hardware, which may give other bits: {}"
-    between = line.format("this run and its checkpoint", "three / one / two")
-    assert caplog.messages == [line.format("processes", "one / two"), between]
+def test_a_run_goes_on_with_as_many_workers() -> None:
+    trainer: Any = SimpleNamespace(world_size=2, state=SimpleNamespace(fn="fit"), datamodule=None)
     with pytest.raises(ConfigError, match=r"trainer.exact=4: the checkpoint is of 8; accepted is the same, or fork="):
-        metrics.on_load_checkpoint(trainer, model, {"exact": {"workers": 8}})
+        WorkerMetrics(4).on_load_checkpoint(trainer, Own(), {"exact": {"workers": 8}})
 
 
 def test_a_hash_is_another_with_one_bit() -> None:

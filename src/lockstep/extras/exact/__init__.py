@@ -6,7 +6,7 @@ tree.py      that tree, within a process and between processes
 step.py      what the workers leave of a step, and what is made of its sum
 metrics.py   the states of torchmetrics, worker by worker
 objections.py  what can't be divided among workers
-generators.py, compilation.py, hardware.py  what would give other bits in another process
+generators.py, compilation.py  what would give other bits in another process
 plain.py     LightningModules and data that know nothing of this package; loaders.py: theirs
 lightning_internals.py  the private names of Lightning that this needs
 """

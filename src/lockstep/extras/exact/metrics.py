@@ -15,13 +15,11 @@ from torchmetrics import Metric
 
 from lockstep.errors import config_error
 from lockstep.extras.any_batch.any_batch import leaves
-from lockstep.extras.exact.hardware import kinds
 from lockstep.models.task import Task
 
 log = logging.getLogger(__name__)
 
 States = dict[str, Any]  # a metric's, by name: tensors, or lists of them
-_OTHER_HARDWARE = "trainer.exact={}: {} compute on different hardware, which may give other bits: {}"
 _COUNT = "_update_count"  # of a metric; its public `update_count` can't be set
 
 
@@ -54,9 +52,6 @@ class WorkerMetrics(Callback):
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
         self._own = [{} for _ in range(self.workers // trainer.world_size)]
-        self._hardware = kinds(trainer.strategy.root_device)
-        if len(self._hardware) > 1:
-            log.warning(_OTHER_HARDWARE.format(self.workers, "processes", " / ".join(self._hardware)))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._find(pl_module)
@@ -123,7 +118,7 @@ class WorkerMetrics(Callback):
         return [ranks[worker % len(ranks)][worker // len(ranks)] for worker in range(self.workers)]
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        checkpoint["exact"] = {"workers": self.workers, "world_size": trainer.world_size, "hardware": self._hardware}
+        checkpoint["exact"] = {"workers": self.workers, "world_size": trainer.world_size}
         if trainer.state.fn == "fit" and isinstance(pl_module, Task):
             means = pl_module.train_means
             rows = [states.get("train_means") or _defaults(means) for states in self._everyone()]
@@ -142,20 +137,13 @@ class WorkerMetrics(Callback):
         if not is_same and getattr(trainer.datamodule, "find_place", None) is None:
             before = "null" if saved["workers"] is None else saved["workers"]
             raise config_error("trainer.exact", self.workers, f"the checkpoint is of {before}; accepted is the same, or fork=")
-        self._say_where(saved, trainer.world_size)
+        if trainer.world_size != (before := saved.get("world_size", trainer.world_size)):
+            log.info(f"continuing on {trainer.world_size} process(es) what {before} began: the same virtual workers, to the bit")
         if is_same and "sums" in saved and int(saved["count"].sum()):
             own = range(trainer.global_rank, self.workers, trainer.world_size)
             for states, worker in zip(self._own, own, strict=True):
                 states["train_means"] = {name: saved[name][worker].clone() for name in ("sums", "count")} | {_COUNT: 1}
             setattr(pl_module.train_means, _COUNT, 1)
-
-    def _say_where(self, saved: dict[str, Any], world_size: int) -> None:
-        """Says what is another now than when the checkpoint was written."""
-        if world_size != (before := saved.get("world_size", world_size)):
-            log.info(f"continuing on {world_size} process(es) what {before} began: the same virtual workers, to the bit")
-        if self._hardware != (before := saved.get("hardware", self._hardware)):
-            hardware = " / ".join(dict.fromkeys([*before, *self._hardware]))
-            log.warning(_OTHER_HARDWARE.format(self.workers, "this run and its checkpoint", hardware))
 
 
 def _hash_of(states: Any) -> str:

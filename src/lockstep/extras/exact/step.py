@@ -8,8 +8,6 @@ from torch import Tensor
 
 from lockstep.extras.exact.tree import Vectors
 
-BUCKET_BYTES = 1 << 20
-
 
 class Step:
     """Every worker begins from the state before the step: buffers, and parameters that are not trained. Of it the values that are
@@ -17,15 +15,13 @@ class Step:
     all workers, as DDP averages them over all processes.
 
     Attributes:
-        buckets: of the parameters that are trained.
         loss: the mean over all workers, from `take` on; float64 ().
         had_loss, has_logged: had any worker a loss, and has any logged what is to be put together?
     """
 
     def __init__(self, model: LightningModule, workers: int) -> None:
         self._model, self._workers, self._buffers = model, workers, dict(model.named_buffers())
-        self.buckets = _buckets([parameter for parameter in model.parameters() if parameter.requires_grad])
-        self._trained = [parameter for bucket in self.buckets for parameter in bucket]
+        self._trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         state = [*model.buffers(), *(parameter for parameter in model.parameters() if not parameter.requires_grad)]
         self._real = [tensor for tensor in state if tensor.is_floating_point() or tensor.is_complex()]
         self._others = [tensor for tensor in state if not (tensor.is_floating_point() or tensor.is_complex())]
@@ -42,23 +38,16 @@ class Step:
             parameter.grad = None
 
     @torch.no_grad()
-    def leaf(self, loss: Tensor | None, has_logged: bool) -> Vectors:
-        """Returns copies of what a worker has left in the model: a vector for each bucket, and the rest."""
-        return [*map(self.bucket, range(len(self.buckets))), *self.rest(loss, is_first=False, has_logged=has_logged)]
-
-    def bucket(self, number: int) -> Tensor:
-        """Returns a copy of gradients, with zeros for those that a worker has not left."""
-        return torch.cat([(_zeros(p) if p.grad is None else p.grad).reshape(-1) for p in self.buckets[number]])
-
-    def rest(self, loss: Tensor | None, is_first: bool, has_logged: bool) -> Vectors:
-        """Returns copies of what there is beside gradients: zeros for a worker that had no sample, or left it out, and so has no
-        loss."""
+    def leaf(self, loss: Tensor | None, is_first: bool, has_logged: bool) -> Vectors:
+        """Returns copies of the gradients and the state that a worker has left in the model. A gradient that it has not left is
+        zero, and so is the state of a worker without a loss: it had no sample, or left it out."""
         self._take_replaced_buffers()
+        gradients = [_zeros(p) if p.grad is None else p.grad for p in self._trained]
         real = self._real if loss is not None else [_zeros(tensor) for tensor in self._real]
         others = self._others if is_first else [_zeros(tensor) for tensor in self._others]
         facts = [loss is not None, has_logged, *(p.grad is not None for p in self._trained)]
         mean = self.loss if loss is None else loss.detach().double()
-        return _joined([*real, *others, mean, torch.tensor(facts, dtype=mean.dtype, device=mean.device)])
+        return _joined([*gradients, *real, *others, mean, torch.tensor(facts, dtype=mean.dtype, device=mean.device)])
 
     def _take_replaced_buffers(self) -> None:
         """A step may have assigned another tensor to a buffer, as by `self.mean = 0.9 * self.mean + ...`: its values are copied
@@ -74,9 +63,10 @@ class Step:
     @torch.no_grad()
     def take(self, total: Vectors) -> None:
         """Takes the sum over all workers."""
-        like = [*self._real, *self._others, self.loss, self.loss.new_empty(2 + len(self._trained))]
-        gradients = [part for vector, bucket in zip(total, self.buckets, strict=False) for part in _parted([vector], bucket)]
-        *state, loss, counts = _parted(total[len(self.buckets) :], like)
+        number = len(self._trained)
+        like = [*self._trained, *self._real, *self._others, self.loss, self.loss.new_empty(2 + number)]
+        *parts, loss, counts = _parted(total, like)
+        gradients, state = parts[:number], parts[number:]
         had_loss, has_logged, *had_gradient = counts.tolist()
         self.had_loss, self.has_logged = had_loss > 0, has_logged > 0
         self._gradients = [g.div_(self._workers) if n else None for g, n in zip(gradients, had_gradient, strict=True)]
@@ -90,19 +80,6 @@ class Step:
     def write_gradients(self) -> None:
         for parameter, gradient in zip(self._trained, self._gradients, strict=True):
             parameter.grad = gradient
-
-
-def _buckets(parameters: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Returns the parameters in their reverse order, parted where the type changes, and where BUCKET_BYTES are reached."""
-    buckets: list[list[Tensor]] = []
-    size = 0
-    for parameter in reversed(parameters):
-        if not buckets or size >= BUCKET_BYTES or buckets[-1][0].dtype != parameter.dtype:
-            buckets.append([])
-            size = 0
-        buckets[-1].append(parameter)
-        size += parameter.nbytes
-    return buckets
 
 
 def _zeros(tensor: Tensor) -> Tensor:

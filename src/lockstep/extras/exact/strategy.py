@@ -28,9 +28,8 @@ from lockstep.extras.exact.generators import OwnGenerators
 from lockstep.extras.exact.loaders import Share, in_order, shares_of_workers
 from lockstep.extras.exact.metrics import WorkerMetrics
 from lockstep.extras.exact.objections import objections
-from lockstep.extras.exact.overlap import Exchange, Overlap
 from lockstep.extras.exact.step import Step
-from lockstep.extras.exact.tree import Vectors, sums_beside_first
+from lockstep.extras.exact.tree import Vectors, local_sum, sum_over_processes
 from lockstep.extras.plain_lightning.lightning_internals import log_batch_as
 from lockstep.models.task import Task
 from lockstep.trainer.strategies import PlannedWorldSize
@@ -60,7 +59,6 @@ class Exact(PlannedWorldSize, DDPStrategy):
         self._worker: int | None = None  # for which random numbers are drawn
         self._is_within_step = False  # of a worker
         self._step: Step | None = None  # whose backward pass is next
-        self._sends_early = True  # gradients, while others are computed
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
@@ -89,7 +87,6 @@ class Exact(PlannedWorldSize, DDPStrategy):
         self._metrics = next(one for one in callbacks if isinstance(one, WorkerMetrics))
         super().setup(trainer)
         self._generators = OwnGenerators(trainer.lightning_module)
-        self._exchange = Exchange(self.root_device)
         self._compilation = compiled_by_shape()
 
     def teardown(self) -> None:
@@ -136,14 +133,10 @@ class Exact(PlannedWorldSize, DDPStrategy):
             return loss
 
         def leaf(index: int) -> Vectors:
-            return step.leaf(work(index), has_logged=self._has_logged)
+            return step.leaf(work(index), is_first=self._number(index) == 0, has_logged=self._has_logged)
 
         self._metrics.begin_step()
-        own = sums_beside_first(self._own_workers, leaf)
-        with Overlap(step, own, self._exchange, self._sends_early) as overlap:
-            loss = work(0)
-        step.take(overlap.finish(step.rest(loss, is_first=self._number(0) == 0, has_logged=self._has_logged)))
-        self._sends_early &= not overlap.has_changed
+        step.take(sum_over_processes(local_sum(self._own_workers, leaf)))
         self._metrics.end_step()
         if step.has_logged:
             self._trainer._logger_connector.sync_step()

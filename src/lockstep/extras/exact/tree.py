@@ -25,12 +25,6 @@ def local_sum(count: int, leaf: Callable[[int], Vectors], first: int = 0, step: 
     return add(local_sum(count, leaf, first, 2 * step), others)
 
 
-def sums_beside_first(count: int, leaf: Callable[[int], Vectors]) -> list[Vectors]:
-    """Returns what `local_sum` adds to leaf(0), in that order, without computing it: log2(count) sums."""
-    steps = [1 << level for level in range(count.bit_length() - 1)]
-    return [local_sum(count, leaf, step, 2 * step) for step in steps][::-1]
-
-
 def sum_over_processes(own: Vectors) -> Vectors:
     """Returns the sum of the vectors of all processes, a power of two of them, in the place of `own`; a collective. The vectors
     have one dimension, and are as many, as long and of the same types in each process."""
