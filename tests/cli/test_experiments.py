@@ -3,15 +3,9 @@
 from pathlib import Path
 
 import pytest
-from capabilities import is_there
 from commands import ROOT, train
 
 pytestmark = pytest.mark.slow
-# CIFAR-10 is not at hand, and a step of 2,000 images takes minutes
-SMALL_IMAGES = [
-    "datamodule=synthetic_images",
-    *(f"datamodule.{key}" for key in ("length=64", "val_length=8", "global_batch_size=8")),
-]
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml")))
@@ -19,10 +13,6 @@ def test_it_runs(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> N
     given: list[str] = []
     if name == "mnist_ddp":
         given = [f"datamodule.data_dir={request.getfixturevalue('mnist')}"]
-    elif name == "cifar10_speedrun":
-        if not is_there("synthetic"):
-            pytest.skip("takes synthetic images")
-        given = SMALL_IMAGES
     elif name == "finetune_digits":
         given = ["init_from=cnn/checkpoints/last.ckpt"]
         assert train("debug=fast", "model=cnn", "hydra.run.dir=cnn", cwd=tmp_path).returncode == 0

@@ -131,7 +131,7 @@ def test_one_that_others_need_is_refused_and_these_are_named_at_once(original: P
 def test_a_name_that_is_not_there_is_refused(original: Path) -> None:
     done = subprocess.run([sys.executable, "scripts/remove.py", "transformers"], cwd=original, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "NAME=transformers: accepted is airbench, " in done.stderr
+    assert "NAME=transformers: accepted is any_batch, " in done.stderr
 
 
 def test_a_page_loses_commands_of_what_is_gone_and_blocks_that_have_no_other() -> None:

@@ -20,7 +20,6 @@ CONFIGS = {
     "mlp": ("model.net.dropout=0.2", "datamodule.drop_last=false", "datamodule.batch_size=500", "trainer.max_steps=5"),
     "cnn": ("model/lr_scheduler=cosine", "datamodule.standardize=true", "trainer.max_steps=5"),
     "resnet18": (*IMAGES, "+datamodule.augment.flip=true", "+datamodule.augment.crop=1", "trainer.max_steps=3"),
-    "airbench": (*IMAGES, "datamodule.shape=[3,9,10]", "model.net.width=4", "model/optimizer=muon", "trainer.max_steps=3"),
     "resnet50": (*IMAGES, "trainer.max_steps=2"),
     "vit": (*IMAGES, "model.net.registers=2", "model.net.width=32", "trainer.max_steps=3"),
     "gpt": (*TEXT, "model.net.kv_heads=2", "trainer.max_steps=3"),

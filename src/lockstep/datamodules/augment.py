@@ -18,15 +18,14 @@ class CropFlip:
 
     Args:
         crop: pixels of padding on each side; the crop has the size of the image. 0 turns it off.
-        flip: mirror each image with probability one half; `alternating`: in the first epoch, and then in every other one what
-            was not mirrored in the one before (Jordan 2024, arXiv:2404.00498).
+        flip: mirror each image with probability one half.
         padding: zeros, or the image reflected at its edges; `crop` is then less than its height and width.
     """
 
     def __init__(
         self,
         crop: int = 0,
-        flip: bool | Literal["alternating"] = False,
+        flip: bool = False,
         padding: Literal["zeros", "reflect"] = "zeros",
         seed: int = 0,
     ) -> None:
@@ -55,18 +54,13 @@ class CropFlip:
         of_sample, of_channel, of_row = (torch.arange(count, device=images.device) for count in (n, channels, height))
         top, left = (random_bits(self.seed, epoch, ids, stream) % (2 * self.crop + 1) for stream in (1, 2))
         if self.flip:  # a mirrored crop is a crop of the mirrored image
-            mirrored = self._mirrored(ids, epoch)
+            mirrored = random_bits(self.seed, epoch, ids, 0) % 2 == 1
             padded = torch.cat([padded, padded.flip(-1)])
             of_sample, left = of_sample + n * mirrored, torch.where(mirrored, 2 * self.crop - left, left)
         # Rows are copied whole, many times faster than pixel by pixel: a row of a crop is one of all runs of `width` pixels.
         runs = padded.flatten().as_strided((padded.numel() - width + 1, width), (1, 1))
         row = (of_sample[:, None] * channels + of_channel)[:, :, None] * tall + top[:, None, None] + of_row
         return runs.index_select(0, (row * wide + left[:, None, None]).flatten()).view(images.shape)
-
-    def _mirrored(self, ids: Tensor, epoch: int) -> Tensor:
-        if self.flip == "alternating":
-            return (random_bits(self.seed, 0, ids, 0) + epoch) % 2 == 1
-        return random_bits(self.seed, epoch, ids, 0) % 2 == 1
 
     def _padded(self, images: Tensor) -> Tensor:
         if self.padding == "zeros":

@@ -233,11 +233,6 @@ class DataModule(LightningDataModule):
             accepted = "this data has a validation split of its own, which is not drawn; accepted is null"
             raise config_error("datamodule.folds", self.folds, accepted)
 
-    def first_inputs(self, count: int) -> Tensor:
-        """Up to so many inputs of the training split, unaugmented, for what is fitted to them before training."""
-        train = Batches(self.splits.train)
-        return train[BatchIndices(torch.arange(min(count, len(train))), 0, 1.0)].inputs
-
     def eval_loader(self, dataset: Any) -> DataLoader[Batch]:
         """Every sample exactly once, over all processes, unaugmented."""
         sampler = EvalSampler(len(dataset), self.batch_size, *self._share)

@@ -8,7 +8,7 @@ from lockstep.config.rules import SEED, TEXT, YES_NO, Rule, integer, number, one
 from lockstep.errors import config_error
 
 SWITCHES = ("drop_last", "shuffle", "pin_memory", "standardize")
-AUGMENT = {"crop": integer(0), "flip": one_of(True, False, "alternating"), "padding": one_of("zeros", "reflect")}
+AUGMENT = {"crop": integer(0), "flip": YES_NO, "padding": one_of("zeros", "reflect")}
 
 RULES = {
     "*": {
@@ -25,7 +25,7 @@ RULES = {
         "dataset": TEXT,
         "data_dir": TEXT,
         "augment": Rule(
-            "accepted is {crop: PIXELS, flip: true|false|alternating, padding: zeros|reflect}, or null",
+            "accepted is {crop: PIXELS, flip: true|false, padding: zeros|reflect}, or null",
             lambda v: v is None or OmegaConf.is_dict(v),
         ),
         **{f"augment.{name}": rule for name, rule in AUGMENT.items()},

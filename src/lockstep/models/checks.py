@@ -6,14 +6,13 @@ from lockstep.config.plan import Plan
 from lockstep.config.rules import TEXT, YES_NO, Rule, above, groups, integer, number, one_of, some
 from lockstep.errors import config_error
 
-PART_OF_TRAINING = Rule("accepted is a part of training, above 0 and up to 1", lambda part: above(0).test(part) and part <= 1)
 OPTIMIZER = {"lr": number(0), "weight_decay": number(0), "momentum": number(0, 1), "fused": YES_NO}
 SCHEDULE = {
     **dict.fromkeys(("frequency", "step_size"), integer(1)),
     **dict.fromkeys(("warmup_steps", "warmup_epochs", "patience"), integer(0)),
     **dict.fromkeys(("div_factor", "final_div_factor"), above(0)),
     **dict.fromkeys(("gamma", "min_factor"), number(0)),
-    "decay": PART_OF_TRAINING,
+    "decay": Rule("accepted is a part of training, above 0 and up to 1", lambda part: above(0).test(part) and part <= 1),
     "interval": one_of("step", "epoch"),
     "monitor": TEXT.or_null(),
     "pct_start": number(0, 1),

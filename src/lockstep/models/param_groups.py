@@ -10,20 +10,18 @@ from torch.optim import Optimizer
 from lockstep.config.arguments import shown
 from lockstep.config.rules import above
 from lockstep.errors import config_error
-from lockstep.models.checks import OPTIMIZER, PART_OF_TRAINING
+from lockstep.models.checks import OPTIMIZER
 
 Groups = Mapping[str, Mapping[str, Any]]
-_OPTIONS = {"lr_factor": above(0), "until": PART_OF_TRAINING}
+_OPTIONS = {"lr_factor": above(0)}
 
 
 def make_optimizer(make: Callable[..., Optimizer], model: nn.Module, groups: Groups, **options: Any) -> Optimizer:
     """make(parameters, **options), where a group of parameters may have options of its own.
 
     A parameter belongs to the first group whose `match`, a regular expression, is found in its name; those that belong to none
-    come first. The rest of a group are options of the optimizer, which has its own where a group says nothing, and two more:
-
-    - `lr_factor`: the group's learning rate is the optimizer's times this;
-    - `until`: the part of training in which the group's rate runs through its whole schedule, see lockstep.models.schedules.
+    come first. The rest of a group are options of the optimizer, which has its own where a group says nothing, and
+    `lr_factor`: the group's learning rate is the optimizer's times this.
 
     A group whose `match` is a list of expressions, from the last layers to the first, is one group for each, with a learning rate
     that is multiplied by its `lr_decay` from each to the next (Howard & Ruder 2018, arXiv:1801.06146).

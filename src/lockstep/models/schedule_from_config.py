@@ -26,8 +26,7 @@ class Schedule:
 
     def __init__(self, key: str, node: Mapping[str, Any], trust: Trust | None = None) -> None:
         target: Any = resolve(key, node.get("_target_"), trust)
-        callee = getattr(target, "func", target)
-        arguments = arguments_of(callee)
+        arguments = arguments_of(getattr(target, "func", target))
         rest = {name: value for name, value in node.items() if arguments.takes(name) or name not in (*_OF_LIGHTNING, *_WARMUP)}
         for name in _WARMUP:
             if name not in rest and node.get(name):
@@ -36,12 +35,9 @@ class Schedule:
         self.when = {name: node[name] for name in _OF_LIGHTNING if name in node and name not in rest}
         names = (name for name in arguments.own if name == "training" or arguments.types[name] is schedules.TrainingLength)
         self.training = next(names, None)  # the argument's name
-        self.has_until = getattr(callee, "__module__", None) == schedules.__name__
 
     def __call__(self, optimizer: Optimizer, training: schedules.TrainingLength) -> dict[str, Any]:
         """Lightning's scheduler dictionary."""
-        for until in (group["until"] for group in optimizer.param_groups if "until" in group and not self.has_until):
-            raise config_error("model.param_groups", f"{{until: {until}}}", f"is not for {self.make.name}; accepted is no until")
         made = self.make(optimizer, **({self.training: training} if self.training else {}))
         entry = self.when | (dict(made) if isinstance(made, Mapping) else {"scheduler": made})
         scheduler = entry.get("scheduler")

@@ -1,8 +1,7 @@
 """Learning rate schedules that know how long training lasts.
 
 Each returns Lightning's scheduler dictionary. Lengths are in the schedule's own interval, steps or epochs; the rate
-changes once every `frequency` of them. A group of parameters with the option `until` passes through its schedule, warm-up
-included, in that part of training.
+changes once every `frequency` of them.
 """
 
 import math
@@ -56,15 +55,11 @@ def _factors(
     # Lightning counts a frequency of steps in batches, and anew in each epoch: here it is counted in steps, through
     per_call, lightning_frequency = (1, 1) if interval == "step" else (frequency, frequency)
 
-    def ending(until: float) -> Callable[[int], float]:
-        def at(calls: int) -> float:
-            t = calls * per_call // frequency * frequency / until
-            return (t + 1) / (warmup + 1) if t < warmup else factor(t - warmup)
+    def at(calls: int) -> float:
+        t = calls * per_call // frequency * frequency
+        return (t + 1) / (warmup + 1) if t < warmup else factor(t - warmup)
 
-        return at
-
-    factors = [ending(group.get("until", 1.0)) for group in optimizer.param_groups]
-    return entry(LambdaLR(optimizer, factors), interval, lightning_frequency, monitor)
+    return entry(LambdaLR(optimizer, at), interval, lightning_frequency, monitor)
 
 
 def _warmup_length(training: TrainingLength, interval: Interval, warmup_steps: int, warmup_epochs: int) -> float:

@@ -34,8 +34,7 @@ class Task(LightningModule):
     """A net and what it is trained for. A subclass implements `measure`.
 
     Args:
-        net: inputs (n, *input_shape) to outputs (n, num_outputs). Where it says so by `fitted_on`, a number, its method `fit` is
-            called before training with so many of the training inputs, preprocessed; the ranks begin with rank zero's weights.
+        net: inputs (n, *input_shape) to outputs (n, num_outputs).
         optimizer: called with the parameters, and with fused=False where it is configured to be fused and can't be.
         lr_scheduler: called with the optimizer and the TrainingLength; returns Lightning's scheduler dictionary.
         param_groups: options of the optimizer for some parameters, see lockstep.models.param_groups.
@@ -220,9 +219,6 @@ class Task(LightningModule):
             return
         if datamodule.scaler is not None:
             self.preprocess.fit(datamodule.scaler)
-        net: Any = self.net
-        if (count := getattr(net, "fitted_on", 0)) > 0:  # a checkpoint that is continued is loaded later
-            net.fit(self.preprocess(datamodule.first_inputs(count)))
 
     def configure_optimizers(self) -> Any:
         options = self._without_fused()

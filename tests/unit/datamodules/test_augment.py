@@ -55,16 +55,6 @@ def test_about_half_are_flipped() -> None:
     assert float(flipped) == pytest.approx(0.5, abs=0.02)  # four standard deviations of 0.5 / sqrt(10,000)
 
 
-def test_an_alternating_flip_shows_each_image_both_ways_in_any_two_epochs(images: Tensor) -> None:
-    flips = CropFlip(flip="alternating", seed=1)
-    first, second, third = (flips(images, IDS, epoch) for epoch in (0, 1, 2))
-    assert torch.equal(first, CropFlip(flip=True, seed=1)(images, IDS, epoch=0))
-    assert torch.equal(second, first.flip(-1))
-    assert torch.equal(third, first)
-    order = torch.randperm(64, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(flips(images[order], IDS[order], 1), second[order])
-
-
 def test_positions_beyond_an_edge_are_reflected_without_repeating_it() -> None:
     assert reflected(torch.arange(-3, 7), 4).tolist() == [3, 2, 1, 0, 1, 2, 3, 2, 1, 0]
 

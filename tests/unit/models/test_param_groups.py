@@ -30,12 +30,11 @@ def test_without_groups_there_is_one_of_all() -> None:
 
 def test_a_parameter_is_in_the_first_group_that_matches_and_the_others_come_first() -> None:
     rest, biases, last = groups(
-        biases={"match": "bias$", "lr_factor": 64, "weight_decay": 0.0}, last={"match": r"^1\.", "lr": 0.125, "until": 0.5}
+        biases={"match": "bias$", "lr_factor": 64, "weight_decay": 0.0}, last={"match": r"^1\.", "lr": 0.125}
     )
     assert [group["lr"] for group in (rest, biases, last)] == [0.5, 32.0, 0.125]
     assert [group["weight_decay"] for group in (rest, biases, last)] == [0.25, 0.0, 0.25]
     assert [[tuple(p.shape) for p in group["params"]] for group in (rest, biases, last)] == [[(2, 2)], [(2,), (2,)], [(2, 2)]]
-    assert [group.get("until") for group in (rest, biases, last)] == [None, None, 0.5]
     assert not any("lr_factor" in group or "match" in group for group in (rest, biases, last))
 
 
@@ -64,10 +63,9 @@ def test_decay_is_of_a_list_of_layers(group: dict[str, Any], line: str) -> None:
         ({"match": "head"}, r"match=head: no parameter is left .* such as 0.weight, 0.bias, 1.weight, 1.bias$"),
         ({"match": "(0"}, r"match=\(0: not a regular expression \(missing \), .*; accepted is part of a parameter's name$"),
         ({"match": 0}, r"match=0: not a regular expression"),
-        ({"match": "0", "lrr": 1}, r"lrr=1: no such option; accepted are match, .*, weight_decay, lr_factor, until$"),
+        ({"match": "0", "lrr": 1}, r"lrr=1: no such option; accepted are match, .*, weight_decay, lr_factor$"),
         ({"match": "0", "lr": "fast"}, r"lr=fast: accepted is a number of at least 0$"),
         ({"match": "0", "lr_factor": 0}, r"lr_factor=0: accepted is a number above 0$"),
-        ({"match": "0", "until": 1.5}, r"until=1.5: accepted is a part of training, above 0 and up to 1$"),
     ],
 )
 def test_what_makes_no_sense_is_one_line_that_names_the_key(group: dict[str, Any], line: str) -> None:

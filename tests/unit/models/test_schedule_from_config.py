@@ -79,11 +79,6 @@ def test_what_can_t_be_is_refused_in_one_line(target: str, values: dict[str, Any
         entry(target, **values)
 
 
-def test_parts_of_training_are_not_for_a_schedule_that_does_not_know_them() -> None:
-    with pytest.raises(ConfigError, match=r"^model\.param_groups="):
-        Schedule(KEY, {"_target_": f"{TORCH}.ExponentialLR", "gamma": 0.9})(optimizer(until=0.5), TEN_EPOCHS)
-
-
 def test_what_is_neither_partial_nor_whole_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^model\.lr_scheduler\._partial_=perhaps: accepted is true, false$"):
         Schedule(KEY, {"_target_": f"{TORCH}.ExponentialLR", "gamma": 0.9, "_partial_": "perhaps"})

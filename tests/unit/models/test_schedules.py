@@ -104,20 +104,6 @@ def test_before_it_decays_wsd_is_the_same_at_every_horizon() -> None:
     assert factors(schedules.wsd, shorter, 82, **options) == factors(schedules.wsd, longer, 82, **options)
 
 
-def test_a_group_until_a_part_of_training_is_at_the_end_of_its_schedule_there() -> None:
-    parameters = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
-    sgd = torch.optim.SGD([{"params": parameters[:1]}, {"params": parameters[1:], "until": 0.25, "lr": 10.0}], lr=1.0)
-    scheduler = schedules.linear(sgd, TEN_EPOCHS, **WHEN | {"warmup_steps": 20}, min_factor=0.0)["scheduler"]
-    result = [[group["lr"] for group in sgd.param_groups]]
-    for _ in range(30):
-        sgd.step()
-        scheduler.step()
-        result.append([group["lr"] for group in sgd.param_groups])
-    # four times as fast: step 2 is like step 8 of 20 of warm-up, step 15 half way down from 20 to 100
-    assert [result[at][1] for at in (0, 2, 5, 15, 25, 30)] == pytest.approx([10 / 21, 90 / 21, 10, 5, 0, 0])
-    assert [result[at][0] for at in (2, 20, 30)] == pytest.approx([3 / 21, 1, 0.875])
-
-
 def test_step_multiplies_every_so_many_epochs() -> None:
     result = factors(schedules.step, TEN_EPOCHS, 7, **WHEN | {"interval": "epoch"}, step_size=3, gamma=0.1)
     assert result == [1, 1, 1, 0.1, 0.1, 0.1, pytest.approx(0.01)]
