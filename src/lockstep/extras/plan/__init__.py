@@ -13,17 +13,3 @@ link.py            latency and bandwidth of the link, measured apart
 answer.py          goodput, the choice, and the sentence that says it
 record.py          plan.json; report_section.py makes a page of it
 """
-
-FILES = [
-    "docs/plan.md",
-    "conf/sweep/plan.yaml",
-    "conf/hydra/sweeper/plan.yaml",
-    "scripts/plan.py",
-    "src/hydra_plugins/lockstep_plan.py",
-    "benchmarks/plan.py",
-    "benchmarks/plan_grids.py",
-    "benchmarks/plan_trainings.py",
-    "docs/critical_batches.png",
-    "benchmarks/plan.md",
-]
-NEEDS = ["fork", "noise_scale", "report"]
