@@ -1,1 +1,1 @@
-"""Language models: text as tokens, GPT, Llama, sampling."""
+"""Language models: text as tokens, GPT, sampling."""
