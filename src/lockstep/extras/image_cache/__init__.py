@@ -1,1 +1,1 @@
-"""Image folders decoded once, and data that lives on the device."""
+"""Image folders decoded once."""
