@@ -1,1 +1,1 @@
-"""Gradients sent in fewer bits, or less often: half precision, PowerSGD, local SGD."""
+"""Gradients sent in fewer bits: half precision, PowerSGD."""
