@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from bitwise import differences
 from capabilities import requires
-from export import as_it_is
+from export import export
 from in_process import become_rank, last, trained
 from ranks import in_ranks
 from safetensors.torch import load_file
@@ -102,7 +102,7 @@ def test_one_process_goes_on_with_it_and_it_is_exported(folder: Path, gpt: tuple
     one, _ = trained(tmp_path / "one", *gpt, extra=[Spoilt()], ckpt_path=folder / "stopped" / LAST)
     assert one["global_step"] > STOPPED_AT
     assert_equal(one, last(folder / "one file"))
-    as_it_is(folder / "parts" / LAST, tmp_path / "last.safetensors")
+    export(folder / "parts" / LAST, tmp_path / "last.safetensors")
     assert differences(load_file(tmp_path / "last.safetensors"), last(folder / "parts")["state_dict"]) == []
 
 
