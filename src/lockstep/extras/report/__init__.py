@@ -10,8 +10,6 @@ FILES = [
     "docs/tensorboard_report.png",
     "docs/tensorboard_hparams.png",
     "benchmarks/scaling_report",
-    "benchmarks/slow_link.py",
-    "benchmarks/slow_link.md",
     "scripts/allreduce.py",
 ]
 OPTIONAL_DEPENDENCIES = ["report"]
