@@ -3,8 +3,6 @@
 import ast
 from pathlib import Path
 
-import remove
-
 import lockstep
 
 SOURCE = Path(lockstep.__file__).parent
@@ -40,11 +38,6 @@ def room(module: str) -> str:
     return module.split(".")[1]
 
 
-def extra(module: str) -> str | None:
-    parts = module.split(".")
-    return parts[2] if parts[1] == "extras" and len(parts) > 2 else None
-
-
 def arrows() -> list[tuple[str, str]]:
     return sorted((module, target) for module, targets in modules().items() for target in targets)
 
@@ -61,11 +54,6 @@ def test_no_import_of_the_core_points_upward() -> None:
 
 def test_the_core_imports_no_extra() -> None:
     assert [f"{a} imports {b}" for a, b in arrows() if room(a) != "extras" and room(b) == "extras"] == []
-
-
-def test_an_extra_imports_only_the_extras_that_it_names() -> None:
-    between = {(extra(a), extra(b)) for a, b in arrows() if room(a) == room(b) == "extras" and extra(a) != extra(b)}
-    assert between <= {(one.name, other) for one in remove.extras().values() for other in one.needs}  # a config may need one too
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

@@ -5,5 +5,3 @@
 
 conf/parity.yaml names what scripts/parity.py asks, in `parity.place`.
 """
-
-NEEDS = ["any_batch", "exact", "parity", "plain_lightning"]

@@ -8,6 +8,3 @@ compiler.py    what torch imports and computes once a process
 rehearsal.py   what it makes when it first compiles, in a process that others are forked from
 cache.py       where torch keeps what it has compiled
 """
-
-FILES = ["docs/compiled-step.md", "conf/events/compiled_step.yaml"]
-NEEDS = ["fast_loop"]

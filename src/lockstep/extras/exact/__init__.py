@@ -10,16 +10,3 @@ generators.py, compilation.py, hardware.py  what would give other bits in anothe
 plain.py     LightningModules and data that know nothing of this package; loaders.py: theirs
 lightning_internals.py  the private names of Lightning that this needs
 """
-
-FILES = [
-    "docs/exact.md",
-    "conf/events/exact.yaml",
-    "benchmarks/exact.py",
-    "benchmarks/exact.md",
-    "benchmarks/exact_models.py",
-    "benchmarks/exact_models.md",
-    "benchmarks/exact_same.py",
-    "benchmarks/exact_state.py",
-    "benchmarks/exact_process.py",
-]
-NEEDS = ["any_batch", "plain_lightning"]

@@ -5,14 +5,3 @@ attempt.py     one job that Ray has been asked to run; worker.py and agent.py ru
 tune.py        sweep=ray_tune: which jobs a search has, with parts.py
 stopping.py    the callback that ends jobs early; reports.py asks Ray Tune's scheduler
 """
-
-FILES = [
-    "docs/ray.md",
-    "conf/hydra/launcher/ray.yaml",
-    "conf/hydra/sweeper/ray_tune.yaml",
-    "conf/sweep/ray_tune.yaml",
-    "src/hydra_plugins/ray_launcher.py",
-    "src/hydra_plugins/ray_tune.py",
-]
-NEEDS = ["search"]
-OPTIONAL_DEPENDENCIES = ["ray"]
