@@ -34,7 +34,7 @@ def write_report(
     **known: Any,
 ) -> tuple[str, Path]:
     """Returns the answer and the path of the HTML file. `sections` and `pages` are those of conf/report.yaml. With `only`, the
-    report is of the jobs that have these overrides. `known`: target and all_reduce of an Analysis. Raises ConfigError if there
+    report is of the jobs that have these overrides. `known`: all_reduce of an Analysis. Raises ConfigError if there
     is no sweep."""
     own = (get_method(name)(sweep_dir) for name in (pages or ()) if not only)
     page = next(filter(None, own), None)
