@@ -1,7 +1,7 @@
 """What is compared with what."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from jpegs import jpegs
@@ -122,19 +122,14 @@ def _startup(overrides: list[str]) -> list[Competitor]:
     ]
 
 
-def _sweep(overrides: list[str], counts: tuple[int, int] = (1, 8)) -> list[Competitor]:
+def _sweep(overrides: list[str]) -> list[Competitor]:
     """Eight jobs by hand would take eight times the second row of `startup`."""
 
     def jobs(count: int) -> Callable[[Path], list[str]]:
         seeds = ",".join(map(str, range(count)))
         return lambda _: [str(ROOT / "train.py"), "-m", "trainer=cpu", "debug=fast", f"seed={seeds}", *overrides]
 
-    return [Competitor(f"a sweep of {count} job{'s' * (count > 1)}", jobs(count)) for count in counts]
-
-
-def _trials(overrides: list[str]) -> list[Competitor]:
-    """Those of one step on two slots; what one adds, in slot-seconds, is two nine-hundredths of the difference."""
-    return [replace(one, name=f"{one.name}, two slots") for one in _sweep([*overrides, "hydra.launcher.jobs=2"], (100, 1000))]
+    return [Competitor(f"a sweep of {count} job{'s' * (count > 1)}", jobs(count)) for count in (1, 8)]
 
 
 def _loader(overrides: list[str]) -> list[Competitor]:
@@ -163,28 +158,6 @@ def _checkpoint(_: list[str]) -> list[Competitor]:
         Competitor("synced, read back, renamed", saves("at_once")),
         Competitor("`trainer.checkpoint_io.async=true`", saves("in_background")),
     ]
-
-
-def _guards(overrides: list[str]) -> list[Competitor]:
-    """One and two processes on the smallest of models."""
-    without = [f"guards.{name}=null" for name in ("preemption", "nonfinite", "watchdog", "checkpoint")]
-    flag = "+callbacks.flag={_target_: lightnings_flag.LightningsFlag}"
-    noise_scale = ["callbacks=noise_scale", *(f"callbacks.noise_scale.every_n_steps{_}=1" for _ in ("", "_alone"))]
-    variants = {
-        "no preemption, look at the loss, watchdog, last.ckpt": without,
-        "that, and Lightning's flag before every batch": [*without, flag],
-        "`python train.py`": [],
-        "the same with `callbacks.step_time=null`": ["callbacks.step_time=null"],
-        "the same with `callbacks=noise_scale` at every step": noise_scale,
-    }
-    result: list[Competitor] = []
-    for processes in (1, 2):
-        for what, options in variants.items():
-            if processes == 1 and flag in options:
-                continue  # which Lightning broadcasts among several
-            made = _shipped("mlp", "1,8,8", 64, 1500, 1, processes, ["callbacks.pictures=null", *options, *overrides])
-            result.append(replace(made, name=made.name.replace("`python train.py`", what), is_floor=options is without))
-    return result
 
 
 _ZERO = "Denormal numbers are zero in all programs."
@@ -220,24 +193,10 @@ SUITES = {
         _images("cpu", "3,32,32", 10, 4, 8),
     ),
     "checkpoint": Suite("How long training stands still for a checkpoint of 100 MB.", SAVES, _checkpoint),
-    "guards": Suite(
-        "What watching over a run costs a step: MLP (64-256-10), batches of 64, 1,500 steps.\n"
-        "The noise scale is estimated at every step here, to tell its cost from chance; by default as seldom as\n"
-        "conf/callbacks/noise_scale.yaml says, for that share of the difference.",
-        STEPS,
-        _guards,
-        in_turns=True,
-    ),
     "startup": Suite(
         "From the command to the first step, and to the end: a step of training, of validation and of test, and pictures.",
         STARTS,
         _startup,
     ),
     "sweep": Suite("One step a job; what a job adds is a seventh of the difference.", STARTS, _sweep),
-    "trials": Suite(
-        "One step a job on two slots; what a job adds is a 900th of the difference. Ray Tune's documentation has 0.14 slot-\n"
-        "seconds a trial beside the training: 10,000 trials of a second on 16 cores in 715 s, where 625 is the least.",
-        STARTS,
-        _trials,
-    ),
 }
