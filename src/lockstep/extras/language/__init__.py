@@ -1,7 +1,6 @@
 """Language models: text as tokens, GPT, Llama, sampling."""
 
 FILES = [
-    "benchmarks/gpt_stdlib.py",
     "conf/trainer/plan/gpt.yaml",
     "docs/language-models.md",
     "conf/datamodule/text.yaml",
