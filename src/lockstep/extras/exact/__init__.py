@@ -16,10 +16,5 @@ FILES = [
     "conf/events/exact.yaml",
     "benchmarks/exact.py",
     "benchmarks/exact.md",
-    "benchmarks/exact_models.py",
-    "benchmarks/exact_models.md",
-    "benchmarks/exact_same.py",
-    "benchmarks/exact_state.py",
-    "benchmarks/exact_process.py",
 ]
 NEEDS = ["any_batch", "plain_lightning"]
