@@ -5,7 +5,5 @@ FILES = [
     "conf/sweep/optuna.yaml",
     "conf/callbacks/pruning.yaml",
     "src/hydra_plugins/lockstep_search.py",
-    "benchmarks/search.py",
-    "benchmarks/search.md",
 ]
 OPTIONAL_DEPENDENCIES = ["search"]
