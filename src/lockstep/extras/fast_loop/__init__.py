@@ -12,8 +12,5 @@ FILES = [
     "benchmarks/lightning_suite.py",
     "benchmarks/lightning_suite_plugin.py",
     "benchmarks/lightning_suite.md",
-    "benchmarks/lightning_parity.py",
-    "benchmarks/lightning_parity_plugin.py",
-    "benchmarks/lightning_parity.md",
 ]
 NEEDS = ["monitors"]
