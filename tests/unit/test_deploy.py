@@ -3,7 +3,6 @@
 import copy
 import re
 import subprocess
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -143,10 +142,3 @@ def test_a_pod_in_the_place_of_another_goes_on_with_its_run(tmp_path: Path) -> N
     run.mkdir()
     (run / "run.json").touch()
     assert started() == (75, f"train.py resume={run}\n")
-
-
-@pytest.mark.parametrize("name", ["Containerfile", "job.yaml", "pytorchjob.yaml"])
-def test_each_file_says_that_it_was_not_run(name: str) -> None:
-    head = (ROOT / "deploy" / name).read_text().partition("\n\n")[0]
-    assert "Not run here" in head
-    assert fnmatch(head, "*tests/unit/test_deploy.py*")

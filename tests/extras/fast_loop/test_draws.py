@@ -50,14 +50,7 @@ def augment(inputs: Tensor, *_: Any) -> Tensor:
 
 @pytest.mark.parametrize(
     ("options", "other", "are_seeded"),
-    [
-        ((), None, False),
-        ((), nn.Identity(), False),
-        ((), Foreign(), True),
-        ((), type("Own", (Callback,), {})(), True),
-        (("events.fast_loop=null",), None, True),
-        (("trainer.accumulate_grad_batches=2", "trainer.max_epochs=1"), None, True),
-    ],
+    [((), None, False), ((), Foreign(), True), ((), type("Own", (Callback,), {})(), True)],
 )
 def test_generators_are_seeded_where_code_of_others_could_draw(
     options: tuple[str, ...], other: Any, are_seeded: bool, tmp_path: Path

@@ -69,12 +69,6 @@ def test_only_declared_metrics_are_there_and_others_are_refused() -> None:
     language_model(torchmetrics={"tokens": MeanMetric()})  # a sum of its own, which is not logged
 
 
-@pytest.mark.parametrize("targets", [torch.tensor([1]), torch.tensor([[1, 2, 3]]), torch.tensor([[1.0, 2.0]])])
-def test_targets_that_are_no_tokens_are_refused(targets: Tensor) -> None:
-    with pytest.raises(ConfigError, match=r"^datamodule: its targets have the shape .* accepted by a language model are numbers"):
-        language_model().measure(logits(EVEN, SURE), targets)
-
-
 def test_bytes_come_from_the_data_or_are_not_asked_for() -> None:
     model = language_model()
     model._trainer = SimpleNamespace(datamodule=SimpleNamespace(token_bytes=torch.tensor([1, 2, 3, 4])))
@@ -86,7 +80,7 @@ def test_bytes_come_from_the_data_or_are_not_asked_for() -> None:
         model.setup("test")
 
 
-@pytest.mark.parametrize("separator", [3, -1, None])
+@pytest.mark.parametrize("separator", [3, None])
 def test_documents_begin_with_the_same_token_for_the_net_as_in_the_data(separator: int | None) -> None:
     model = language_model(net=GPT((2,), 4, width=4, depth=1, heads=1, separator=separator))
     data = SimpleNamespace(token_bytes=torch.tensor([1, 2, 3, 4]), separator=3)

@@ -26,11 +26,9 @@ SHARDING = [pytest.param("fsdp", marks=[requires("sharding"), DIVIDES_MODELS])]
 SHARDING += [pytest.param("pipeline", marks=[requires("pipeline"), HAS_1F1B])]
 
 
-@pytest.mark.parametrize("strategy", ["ddp", *SHARDING])
-def test_a_language_model_goes_on_bit_for_bit_after_a_kill(strategy: str, tmp_path: Path) -> None:
+def test_a_language_model_goes_on_bit_for_bit_after_a_kill(tmp_path: Path) -> None:
     """Muon has the state, and the last window of an epoch few targets."""
     fixed = (
-        f"trainer/strategy={strategy}",
         "trainer.devices=2",
         "trainer.max_epochs=2",
         "datamodule.global_batch_size=4",

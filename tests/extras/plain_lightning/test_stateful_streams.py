@@ -91,10 +91,7 @@ def _collated(some: list[Any]) -> Any:
 
 @pytest.mark.parametrize(
     ("kind", "workers", "batches", "passed"),
-    [
-        *((Stream, 0, 7, 4), (MapStyle, 2, 7, 4), (HuggingFace, 0, 7, 4), (HuggingFace, 2, 8, 3)),
-        *((Nodes, 0, 7, 4), (Nodes, 0, 7, 0), (Stream, 0, 7, 0), (HuggingFace, 0, 7, 0)),
-    ],
+    [*((Stream, 0, 7, 4), (MapStyle, 2, 7, 4), (HuggingFace, 0, 7, 4), (HuggingFace, 2, 8, 3))],
 )
 def test_a_run_that_is_continued_in_its_second_epoch_ends_as_if_nothing_had_been(
     kind: type, workers: int, batches: int, passed: int, tmp_path: Path

@@ -18,10 +18,7 @@ OURS = {"_target_": "lockstep.datamodules.Digits", "standardize": False}
     [
         ("folds", PLAIN, "fold"),
         ("folds", OURS, None),
-        ("folds", None, "fold"),
-        ("strong_scaling", PLAIN, None),
         ("strong_scaling", {"_target_": "lightning_modules.Vectors"}, "batch_size"),
-        ("lr", PLAIN, None),
     ],
 )
 def test_data_that_does_not_take_it_is_refused_before_the_first_job(

@@ -52,27 +52,11 @@ def test_a_training_that_ends_within_the_window_leaves_what_there_is(tmp_path: P
     assert names_in(tmp_path).count("optimizer") == 2
 
 
-def test_one_that_ends_before_it_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    trained(tmp_path, "profiler=pytorch", "callbacks.profiler.first_step=8")
-    assert "nothing is profiled: training ended after 8 steps" in caplog.text
-    assert not (tmp_path / "profile").exists()
-
-
 def test_other_ranks_are_not_profiled(tmp_path: Path) -> None:
     profiler = TorchProfiler(str(tmp_path), first_step=1, steps=1, trace=True)
     rank_one: Any = SimpleNamespace(is_global_zero=False)
     profiler.on_train_start(rank_one, LightningModule())
     assert profiler._profile is None
-
-
-def test_without_one_there_is_none(tmp_path: Path) -> None:
-    _, _, trainer = prepared(tmp_path)
-    assert not any(isinstance(callback, TorchProfiler | Nsight) for callback in trainer.callbacks)
-
-
-def test_a_value_of_another_type_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^callbacks.profiler.with_stack=5: accepted is true or false$"):
-        prepared(tmp_path, "profiler=pytorch", "callbacks.profiler.with_stack=5")
 
 
 def test_nsight_without_a_gpu_is_one_line(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from unwatched import unwatched
 from lockstep.extras.rates.rates import LearningRate, Throughput
 from lockstep.runs.results import collect_facts
 
-SCHEDULES = sorted(path.stem for path in Path(__file__).parents[3].glob("conf/model/lr_scheduler/*.yaml"))
+SCHEDULES = ["constant", "cosine", "plateau"]
 
 
 @pytest.mark.parametrize(
@@ -103,13 +103,3 @@ def test_the_median_step_is_in_the_record_without_the_first(monkeypatch: pytest.
 @pytest.mark.parametrize("kind", [LearningRate, Throughput])
 def test_they_never_end_a_run(kind: type) -> None:
     assert unwatched(kind) == []
-
-
-def test_a_disk_that_is_full_does_not_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr("lockstep.extras.rates.rates.log_metrics", fail)
-    _, trainer = trained(tmp_path, "trainer.max_epochs=1")
-    rates = [callback for callback in trainer.callbacks if isinstance(callback, LearningRate | Throughput)]
-    assert [rate.is_off for rate in rates] == [True, True]

@@ -98,7 +98,7 @@ def test_single_samples_are_entries_as_batches_samples_are(tmp_path: Path) -> No
     assert torch.stack(single["predictions"]).equal(batched["predictions"])
 
 
-@pytest.mark.parametrize("share", [(1, 2), (0, 1), None])
+@pytest.mark.parametrize("share", [(1, 2), None])
 def test_of_a_stream_only_what_is_shared_out_is_predicted_on_several_processes(share: Any, tmp_path: Path) -> None:
     stream = StreamOf(range(9))
     stream.share = share  # as a Shard has it
@@ -117,7 +117,6 @@ def test_several_loaders_of_samples_with_numbers_are_no_streams(tmp_path: Path) 
     ("batch", "line"),
     [
         (torch.zeros(()), r"predict_step=a tensor of shape \(\): for a batch of 2 samples; accepted is a tensor or list with"),
-        (torch.zeros(3), r"predict_step=a tensor of shape \(3,\): "),
         ({"x": None}, "predict_step=a NoneType: "),
     ],
 )

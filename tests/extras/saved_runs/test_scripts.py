@@ -61,13 +61,6 @@ def test_a_wrong_evaluation_is_refused_and_leaves_nothing(run: Path, tmp_path: P
     assert {path for path in run.rglob("*") if "evaluations" in path.parts} == before
 
 
-@requires("images")
-@pytest.mark.parametrize("script", ["evaluate", "predict"])
-def test_without_arguments_a_script_says_what_it_requires(script: str, tmp_path: Path) -> None:
-    done = python(ROOT / "scripts" / f"{script}.py", cwd=tmp_path)
-    assert (done.returncode, done.stderr.rpartition(": ")[2]) == (2, "RUN_DIR\n")
-
-
 def test_predictions_of_files_and_folders_are_a_csv(run: Path, tmp_path: Path) -> None:
     digits: Any = load_digits()
     (tmp_path / "in" / "more").mkdir(parents=True)

@@ -154,10 +154,6 @@ def test_a_library_that_is_not_installed_is_named(
     assert str(refused.value) == f"logger={library}: the library `{library}` is not installed: pip install 'lockstep[{library}]'"
 
 
-def test_several_loggers_are_chosen_together(compose: Callable[..., DictConfig]) -> None:
-    assert {*compose("logger=[tensorboard,mlflow,wandb]").logger} == {"tensorboard", "mlflow", "wandb"}
-
-
 def test_a_run_of_w_and_b_goes_on_as_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb", reason="W&B is not installed: pip install -e '.[wandb]'")
     monkeypatch.setenv("WANDB_SILENT", "true")

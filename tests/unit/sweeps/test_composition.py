@@ -23,35 +23,12 @@ from lockstep.sweeps.sweep import RefusedJob, Sweep
 GIVEN = ["trainer=cpu", "debug=fast", "hydra.sweep.dir=there", "+hydra.job.env_set.NAME=value"]
 JOBS = {
     "values": ["seed=3", "model.optimizer.lr=1e-3", "name='a b=c'", "datamodule.augment={crop: 4, flip: true}"],
-    "others of the same groups": ["seed=4", "model.optimizer.betas=[0.8,0.99]", "run_dir=${name}/x", "test=null"],
-    "added and taken away": [
-        "+callbacks.own={_target_: a.B, c: [1, {d: 2}]}",
-        "++trainer.new=1",
-        "~callbacks.pictures",
-        "seed=5",
-    ],
+    "added and taken away": ["+callbacks.own={_target_: a.B, c: [1, {d: 2}]}", "~callbacks.pictures", "seed=5"],
     "groups": ["model=mlp", "model/optimizer=sgd", "model.optimizer.lr=0.3", "model.net.hidden=[8,8]", "+logger@second=csv"],
-    "the same groups": [
-        "model=mlp",
-        "model/optimizer=sgd",
-        "model.optimizer.lr=0.4",
-        "model.net.hidden=[4]",
-        "+logger@second=csv",
-    ],
-    "a mapping for a group": ["model={label_smoothing: 0.2}", "~profiler"],
+    "the same groups": ["model=mlp", "model/optimizer=sgd", "model.optimizer.lr=0.4", "+logger@second=csv"],
     "a group that is taken away": ["~logger", "debug=fast"],
-    "twice": ["seed=1", "seed=2", "model.net={width: 4}", "model.net.width=8"],
 }
-REFUSED = (
-    ["model.nothing=1"],
-    ["no/group=1"],
-    ["+seed=1"],
-    ["~nothing"],
-    ["model=nothing"],
-    ["seed=1,2"],
-    ["seed=[1"],
-    ["model@a=mlp"],
-)
+REFUSED = (["model.nothing=1"], ["model=nothing"], ["seed=[1"])
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +62,7 @@ def test_jobs_are_key_for_key_as_hydra_composes_them(master: tuple[DictConfig, A
     configs = JobConfigs(config, loader)
     assert [content(configs.compose(job)) for job in jobs] == expected
     groups = ["model=mlp", "model/optimizer=sgd", "+logger@second=csv"]
-    assert composed == [[], groups, ["~profiler"], ["~logger", "debug=fast"]]
+    assert composed == [[], groups, ["~logger", "debug=fast"]]
 
 
 def test_the_same_point_is_one_job(
