@@ -1,6 +1,6 @@
 """Kills runs and sweeps, or asks them to stop, continues them, and compares their ends with those of undisturbed ones.
 
-    python benchmarks/chaos.py kill 100 > benchmarks/chaos.md
+    python benchmarks/chaos.py kill 30 > benchmarks/chaos.md
     python benchmarks/chaos.py stop 40 --kinds 1 2 sweep
     python benchmarks/chaos.py kill 4 --kinds 2 --epochs 2 --seed 1
 
@@ -139,9 +139,10 @@ def _train(run: Path, *arguments: str) -> subprocess.Popen[bytes]:
     path = os.pathsep.join([str(ROOT / "benchmarks"), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, str(ROOT / "train.py"), *arguments]
-    how: Any = {"env": environment, "stdin": subprocess.DEVNULL, "start_new_session": True}
     with (run / "output.txt").open("ab") as output:
-        return subprocess.Popen(command, stdout=output, stderr=output, **how)
+        return subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
 
 
 def _begin(run: Path, kind: str, options: Sequence[str]) -> subprocess.Popen[bytes]:

@@ -16,9 +16,9 @@ CEILINGS = {
     "largest folder of options": 1_688,
     "files of conf": 138,
     "scripts": 1_808,
-    "tests": 39_407,
-    "benchmarks": 2_945,
-    "docs, without reference.md": 3_075,
+    "tests": 39_417,
+    "benchmarks": 2_942,
+    "docs, without reference.md": 3_053,
     "README.md": 150,
 }  # lines, or files; these go down, and up by nothing but what mends a defect
 
