@@ -59,25 +59,6 @@ def in_closed_form_of_adam(batch: int) -> float:
     return ((metric * sigma).sum() / (metric * mean.square()).sum()).item()
 
 
-def in_closed_form_by_dual_norms() -> dict[str, tuple[float, float]]:
-    """M and N: of the sign, and of the weight, whose nuclear norm, of one row, is its length; the bias is no matrix."""
-    mean, sigma = by_coordinate()
-    length = (mean.norm().item(), sigma[:-1].sum().sqrt().item())
-    return {"sign": (mean.abs().sum().item(), sigma.sqrt().sum().item()), "spectral": length}
-
-
-class SignSGD(torch.optim.SGD):
-    """It keeps no mean of its gradients."""
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        loss = None if closure is None else torch.enable_grad()(closure)()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.sub_(group["lr"] * parameter.grad.sign())
-        return loss
-
-
 def fitted(
     folder: Path,
     length: int,

@@ -11,8 +11,9 @@ import torch
 from bitwise import differences
 from capabilities import requires
 from faults import Poison
-from in_process import KeepAll, logged, prepared, trained
+from in_process import KeepAll, composed, logged, prepared, trained
 from lightning import LightningModule
+from refusals import refusal
 from torch import Tensor
 from unwatched import unwatched
 
@@ -52,6 +53,24 @@ def test_in_its_geometry_sgd_has_the_same_noise_scale(tmp_path: Path) -> None:
     plain, own = (linear.fitted(tmp_path / name, *options, geometry=name) for name in ("euclidean", "optimizer"))
     assert own.facts()["noise_scale_estimates"] == 19
     assert own.facts()["noise_scale"] == pytest.approx(plain.facts()["noise_scale"], rel=0.3)
+
+
+def test_an_optimizer_whose_steps_have_no_known_geometry_has_no_noise_scale(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = ("model.optimizer._target_=torch.optim.RMSprop", "~model.optimizer.nesterov", "~model.optimizer.fused")
+    with caplog.at_level(logging.WARNING, "lockstep.extras.noise_scale.noise_scale"):
+        facts = linear.fitted(tmp_path, 64 * 3, *options, "datamodule.global_batch_size=64", geometry="optimizer").facts()
+    assert caplog.messages == [
+        "callbacks.noise_scale: no noise scale is estimated: the geometry of RMSprop's steps is not known; "
+        "accepted is geometry=euclidean"
+    ]
+    assert (facts["noise_scale"], facts["noise_scale_estimates"]) == (None, 0)
+
+
+def test_another_geometry_is_refused(tmp_path: Path) -> None:
+    cfg = composed("callbacks=noise_scale", "callbacks.noise_scale.geometry=round", run_dir=tmp_path)
+    assert refusal(cfg) == "callbacks.noise_scale.geometry=round: accepted is euclidean, optimizer"
 
 
 def test_the_closed_form_is_that_of_the_single_gradients() -> None:
@@ -102,11 +121,11 @@ def test_smoothed_values_do_not_lean_towards_zero_and_are_divided_last() -> None
     assert (smoothed.estimates, smoothed.ratios, smoothed.total) == (2, 1, pytest.approx(2.4))
 
 
-def test_a_checkpoint_of_before_ratios_had_their_name_is_read() -> None:
+def test_an_earlier_checkpoint_is_read() -> None:
     monitor = NoiseScale()
-    monitor.load_state_dict({"gradient": 1.0, "trace": 2.0, "weight": 0.5, "estimates": 3, "told": 2, "total": 4.0})
-    smoothed = {"gradient": 1.0, "trace": 2.0, "weight": 0.5, "estimates": 3, "ratios": 2, "total": 4.0, "power": 1}
-    assert monitor.state_dict() == smoothed | {"before": {}}
+    values = {"gradient": 1.0, "trace": 2.0, "weight": 0.5, "estimates": 3, "total": 4.0}
+    monitor.load_state_dict(values | {"told": 2, "power": 1, "before": {}})
+    assert monitor.state_dict() == values | {"ratios": 2}
 
 
 @pytest.mark.parametrize(

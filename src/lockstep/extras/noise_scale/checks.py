@@ -7,6 +7,6 @@ RULES = {
         "every_n_steps": integer(1),
         "every_n_steps_alone": integer(1),
         "decay": number(0, 0.9999),
-        "geometry": one_of("euclidean", "optimizer", "sign", "spectral"),
+        "geometry": one_of("euclidean", "optimizer"),
     },
 }

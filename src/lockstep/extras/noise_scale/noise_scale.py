@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lockstep.extras.monitors.monitor import Monitor, together, watched
-from lockstep.extras.noise_scale.dual_norms import DualNorms, unknown_steps
 from lockstep.extras.noise_scale.smoothed import Smoothed
 from lockstep.models import Task
 from lockstep.trainer.steps import begins_step
 
 log = logging.getLogger(__name__)
+_KNOWN = {"SGD", "Adam", "AdamW", "NAdam", "RAdam"}  # optimizers, and those derived from them, whose steps' geometry is known
 
 
 class NoiseScale(Monitor, Callback):
@@ -35,10 +35,9 @@ class NoiseScale(Monitor, Callback):
     gradients.
 
     geometry: with `optimizer`, gradients of Adam and AdamW are measured as these scale them: |g|^2 is the sum of
-    g_i^2 / (sqrt(v_i) + eps), v the optimizer's second moment before the step, so that it is tr(P Sigma) / G P G. `sign` and
-    `spectral` measure by dual norms, see dual_norms.py, and `optimizer` takes the one for a Signum or a Lion, the other for the
-    matrices that a Muon orthogonalises. Those of an SGD are measured as with `euclidean`, those of other optimizers not at
-    all. The first step, which has no moments yet, is not sampled then.
+    g_i^2 / (sqrt(v_i) + eps), v the optimizer's second moment before the step, so that it is tr(P Sigma) / G P G. Those of an SGD
+    are measured as with `euclidean`, those of other optimizers not at all. The first step, which has no moments yet, is not
+    sampled then.
 
     Where BatchNorm couples samples there is no gradient of a single one; what a part then adds to the step's gradient counts.
     """
@@ -49,9 +48,6 @@ class NoiseScale(Monitor, Callback):
         self.every_n_steps, self.every_n_steps_alone, self.decay = every_n_steps, every_n_steps_alone, decay
         self.geometry = geometry
         self._metric: dict[Tensor, Tensor] = {}  # of a parameter: what its gradient is multiplied by before its norm
-        self._dual = DualNorms([], "euclidean")
-        self._before: dict[Tensor, Tensor] = {}  # gradients of the step before, of which nobody else keeps a mean
-        self._loaded: dict[int, Tensor] = {}  # the same, of a checkpoint
         self.smoothed = Smoothed()
         self._every = 0  # steps; 0: none is sampled
         self._has_halves = False
@@ -76,15 +72,13 @@ class NoiseScale(Monitor, Callback):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Also the gradients by which the next step is measured: a run that goes on from here has the same estimates."""
-        return asdict(self.smoothed) | {"before": self._dual.by_number(self._before)}
+        return asdict(self.smoothed)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         content = dict(state_dict)
-        self._loaded = content.pop("before", {})
         if "told" in content:  # as earlier checkpoints name it
             content["ratios"] = content.pop("told")
-        self.smoothed = Smoothed(**content)
+        self.smoothed = Smoothed(**{field.name: content[field.name] for field in fields(Smoothed) if field.name in content})
 
     @together
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -93,22 +87,16 @@ class NoiseScale(Monitor, Callback):
     def _begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
         shares = getattr(trainer.strategy, "workers", trainer.world_size)
         self._has_halves = shares * trainer.accumulate_grad_batches == 1
-        self._dual = DualNorms(trainer.optimizers, self.geometry)
-        self._before = self._dual.by_parameter(self._loaded)
-        power = 2 if self._dual.blocks else 1
-        if self.smoothed.power != power:  # a checkpoint of another geometry
-            self.smoothed = Smoothed(power=power)
         reason = _why_not(trainer, pl_module, self._has_halves)
-        if self.geometry == "spectral" and not self._dual.blocks:
-            reason = "geometry=spectral measures matrices, and the model has none"
-        if self.geometry == "optimizer" and (unknown := unknown_steps(trainer.optimizers)):
-            reason = f"the geometry of {unknown[0]}'s steps is not known; accepted is geometry=euclidean, sign or spectral"
+        kinds = [type(optimizer) for optimizer in trainer.optimizers] if self.geometry == "optimizer" else []
+        if unknown := [kind.__name__ for kind in kinds if not {base.__name__ for base in kind.__mro__} & _KNOWN]:
+            reason = f"the geometry of {unknown[0]}'s steps is not known; accepted is geometry=euclidean"
         if reason is not None:
             log.warning(f"callbacks.noise_scale: no noise scale is estimated: {reason}")
         self._every = 0 if reason else self.every_n_steps_alone if self._has_halves else self.every_n_steps
 
-    def _is_sampled(self, trainer: Trainer, ahead: int = 0) -> bool:
-        first, step = 0 if self.geometry == "euclidean" else 1, trainer.global_step + ahead
+    def _is_sampled(self, trainer: Trainer) -> bool:
+        first, step = 0 if self.geometry == "euclidean" else 1, trainer.global_step
         return self._every > 0 and step >= first and step % self._every == 0
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -116,8 +104,7 @@ class NoiseScale(Monitor, Callback):
             return
         if begins_step(trainer, batch_idx):
             self._parts.clear()
-            self._dual = DualNorms(trainer.optimizers, self.geometry)
-            self._metric = _metric(trainer.optimizers) if self.geometry == "optimizer" and not self._dual.blocks else {}
+            self._metric = _metric(trainer.optimizers) if self.geometry == "optimizer" else {}
         self._batch = batch
         if self._has_halves:
             self._handles.append(pl_module.register_forward_hook(lambda _, __, outputs: self._outputs.append(outputs)))
@@ -136,7 +123,6 @@ class NoiseScale(Monitor, Callback):
     @watched
     def _keep(self, parameter: Tensor, gradient: Tensor) -> None:
         self._norms.append(self._norm(parameter, gradient))
-        self._dual.add(parameter, gradient, self._factor)
 
     def _norm(self, parameter: Tensor, gradient: Tensor) -> Tensor:
         factor = self._metric.get(parameter)
@@ -200,19 +186,14 @@ class NoiseScale(Monitor, Callback):
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         if self._is_sampled(trainer):
             self._sample(trainer, pl_module)
-            self._dual = DualNorms(trainer.optimizers, self.geometry)  # without the sums, which are as large as the gradients
-        self._before = self._dual.kept_by_nobody() if self._is_sampled(trainer, ahead=1) else {}
 
     def _sample(self, trainer: Trainer, model: LightningModule) -> None:
-        own = self.synchronize(trainer, lambda: (self._own_rows(trainer, model), self._dual.sums()))
-        if own is None:
+        rows = self.synchronize(trainer, lambda: self._own_rows(trainer, model))
+        if rows is None:
             return
-        rows, sums = own
         ranks: list[Any] = [rows] * trainer.world_size
         if trainer.world_size > 1:
             dist.all_gather_object(ranks, rows)
-        if trainer.world_size > 1 and sums:
-            self._dual.exchange(sums)
         # fsum rounds once: the sums have the same bits however the parts are divided among processes
         squares, parts, samples = (math.fsum(column) for column in zip((0, 0, 0), *chain(*ranks), strict=True))
         self._estimate(squares, parts, samples, self._whole)
@@ -227,8 +208,6 @@ class NoiseScale(Monitor, Callback):
             return
         trace = (squares - samples * whole) / (parts - 1)
         gradient = whole - trace / samples
-        if self._dual.blocks:
-            gradient, trace = self._dual.estimate(parts, samples, self._before)
         if abs(gradient) + abs(trace) < float("inf"):
             self.smoothed.add(gradient, trace, self.decay)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class Smoothed:
     """Running means over estimates, as Adam has them: divided by `weight` they don't lean towards zero, where they begin.
 
-    gradient, trace: of |G|^2 and tr(Sigma), times the weight; with a power of 2, of the norms whose squares take their place.
+    gradient, trace: of |G|^2 and tr(Sigma), times the weight.
     ratios, total: how many ratios there were, and their sum.
     """
 
@@ -17,15 +17,14 @@ class Smoothed:
     estimates: int = 0
     ratios: int = 0
     total: float = 0.0
-    power: int = 1
 
     @property
     def ratio(self) -> float | None:
         """In samples; None while |G|^2 can't be told from zero."""
-        return (self.trace / self.gradient) ** self.power if self.gradient > 0 else None
+        return self.trace / self.gradient if self.gradient > 0 else None
 
     def mean(self, value: float) -> float | None:
-        return (value / self.weight) ** self.power if self.estimates else None
+        return value / self.weight if self.estimates else None
 
     def add(self, gradient: float, trace: float, decay: float) -> None:
         self.gradient = decay * self.gradient + (1 - decay) * gradient
