@@ -182,13 +182,6 @@ def test_what_a_run_was_is_not_guessed_at(tmp_path: Path) -> None:
     assert str(refused.value) == f"resume={run}: has lost its run.json, which says what the run is; {how}"
 
 
-@pytest.mark.parametrize("asked", ["datamodule.batch_size=auto", "datamodule.batch_size='auto'"])
-def test_a_batch_size_that_was_found_is_not_searched_for_again(asked: str, tmp_path: Path) -> None:
-    """A sweep continues a job with the overrides of its grid."""
-    run = run_in(tmp_path / "run", overrides=[*FIRST, "datamodule.batch_size=24"], size=48)
-    assert read_overrides(command_to_continue([*FIRST, asked, f"resume={run}"])) == [*FIRST, "datamodule.batch_size=24"]
-
-
 @pytest.mark.usefixtures("no_process_group")
 @pytest.mark.parametrize(("spelled_out", "said"), [("trainer.stages=2", "The run was started with "), ("trainer=cpu", "")])
 def test_what_the_run_was_started_with_is_not_said_to_be_typed(

@@ -128,6 +128,6 @@ def _compose(config: DictConfig, loader: Any, constants: tuple[str, ...]) -> Tra
     full = JobConfigs(config, loader).compose([*constants, f"{DEVICES}=1"])
     HydraConfig.instance().set_config(full)
     try:
-        return Training(*validated(full, unfilled=True), constants)
+        return Training(*validated(full), constants)
     finally:
         HydraConfig.instance().set_config(config)
