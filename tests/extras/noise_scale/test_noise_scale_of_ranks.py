@@ -1,6 +1,5 @@
 """The gradient noise scale from real processes' gradients: that of the closed form, exact in an uneven tail, out of the way."""
 
-import math
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import linear_gradients as linear
 import pytest
 import torch
 from bitwise import differences
-from capabilities import is_there, requires
+from capabilities import requires
 from in_process import become_rank, trained
 from ranks import in_ranks
 
@@ -18,8 +17,6 @@ from lockstep.runs.results import collect_facts
 
 pytestmark = pytest.mark.slow
 EVERY = ("callbacks=noise_scale", "callbacks.noise_scale.every_n_steps=1")
-MOMENTUM = ("model/optimizer=sgd", "model.optimizer.momentum=0.5", "model.optimizer.lr=1e-30")
-MUON = ("model/optimizer=muon", "callbacks.noise_scale.geometry=optimizer")
 
 
 @pytest.fixture(scope="module", params=(2, 4))
@@ -36,14 +33,7 @@ def check_all(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
     return {
         "facts": linear.fitted(folder / "fitted", 64 * steps, devices, "datamodule.global_batch_size=64").facts(),
         "steps": steps_of_a_tail(folder / "tail", devices, f"datamodule.global_batch_size={4 * world_size}"),
-        "dual": {
-            geometry: steps_of_a_tail(
-                folder / geometry, devices, f"datamodule.global_batch_size={4 * world_size}", *MOMENTUM, geometry=geometry
-            )
-            for geometry in ("sign", "spectral")
-        },
         "differences": differences_it_makes(folder, devices) if world_size == 2 else [],
-        "muon": differences_it_makes(folder / "muon", devices, *MUON) if world_size == 2 and is_there("muon") else [],
         "failed": fail_in_one_process(rank, folder / "failed") if world_size == 2 else None,
     }
 
@@ -64,22 +54,20 @@ def fail_in_one_process(rank: int, folder: Path) -> tuple[bool, bool, int]:
     return scale.is_off, scale._is_off_everywhere, scale.smoothed.estimates
 
 
-def steps_of_a_tail(folder: Path, *options: str, geometry: str = "euclidean") -> list[tuple[float, float]]:
+def steps_of_a_tail(folder: Path, *options: str) -> list[tuple[float, float]]:
     """Estimates of 19 samples in order, in steps of two batches a process; some have none of the last."""
     steps: list[tuple[float, float]] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Smoothed, "add", lambda *arguments: steps.append(arguments[1:3]))
         order = ("datamodule.shuffle=false", "datamodule.drop_last=false", "trainer.accumulate_grad_batches=2")
-        linear.fitted(folder, 19, *order, *options, geometry=geometry)
+        linear.fitted(folder, 19, *order, *options)
     return steps
 
 
-def differences_it_makes(folder: Path, devices: str, *measured: str) -> list[str]:
-    folder.mkdir(exist_ok=True)
+def differences_it_makes(folder: Path, devices: str) -> list[str]:
     options = ("model=cnn", "model.net.width=4", "datamodule.drop_last=false", "trainer.max_epochs=1", devices)
-    own = [option for option in measured if not option.startswith("callbacks.")]
-    plain, _ = trained(folder / "plain", *options, *own)
-    watched, trainer = trained(folder / "watched", *options, *EVERY, *measured)
+    plain, _ = trained(folder / "plain", *options)
+    watched, trainer = trained(folder / "watched", *options, *EVERY)
     assert collect_facts(trainer)["noise_scale_estimates"] > 1
     return differences(plain | {"callbacks": None}, watched | {"callbacks": None})
 
@@ -110,38 +98,15 @@ def test_each_step_gives_the_estimates_of_its_parts(results: list[dict[str, Any]
         )
 
 
-def test_dual_norms_are_those_of_its_parts_and_of_the_gradients_before(results: list[dict[str, Any]]) -> None:
-    world_size, every = len(results), linear.gradients(linear.data(19), torch.arange(19))
-    earlier, expected = torch.zeros(7), {"sign": [], "spectral": []}
-    for number, step in enumerate(torch.arange(19).split(4 * world_size)):
-        batches = step.split(2 * world_size)
-        parts = [every[ids] for batch in batches for rank in range(world_size) if len(ids := batch[rank::world_size])]
-        mean, freedom = every[step].mean(dim=0), len(parts) - 1
-        variance = sum(len(part) * (part.mean(dim=0) - mean).square() for part in parts) / freedom
-        c4 = math.sqrt(2 / freedom) * math.gamma(len(parts) / 2) / math.gamma(freedom / 2)
-        weight = earlier[:6]  # a matrix of one row
-        if number:
-            expected["sign"] += [(mean @ earlier.sign()).item(), variance.sqrt().sum().item() / c4]
-            expected["spectral"] += [
-                (mean[:6] @ weight / weight.norm()).item(),
-                variance[:6].sum().sqrt().item() / (1 - 2 / (8 * 6 * freedom)),
-            ]
-        earlier = 0.5 * earlier + mean
-    assert len(expected["sign"]) == {2: 4, 4: 2}[world_size]
-    for rank in results:
-        for geometry, steps in rank["dual"].items():
-            assert [value for pair in steps for value in pair] == pytest.approx(expected[geometry], rel=1e-9)
-
-
 def test_training_is_the_same_to_the_bit(results: list[dict[str, Any]]) -> None:
-    assert [(rank["differences"], rank["muon"]) for rank in results] == [([], [])] * len(results)
+    assert [rank["differences"] for rank in results] == [[]] * len(results)
 
 
 def test_one_that_fails_in_one_process_is_off_in_all(results: list[dict[str, Any]]) -> None:
     assert [rank["failed"] for rank in results] in ([(True, True, 2)] * 2, [None] * 4)
 
 
-def facts_of_muon(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
+def exact_facts(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
     become_rank(rank, world_size)
     exact = (
         "trainer.exact=2",
@@ -151,16 +116,16 @@ def facts_of_muon(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
         "trainer.precision=64-true",
         "trainer.max_epochs=1",
     )
-    _, trainer = trained(folder / str(world_size), *exact, *EVERY, *MUON)
+    _, trainer = trained(folder / str(world_size), *exact, *EVERY)
     return collect_facts(trainer)
 
 
-@requires("exact", "muon")
+@requires("exact")
 def test_it_is_the_same_however_the_parts_are_divided_among_processes(tmp_path: Path) -> None:
     facts = []
     for size in (1, 2):
         (group := tmp_path / f"group{size}").mkdir()
-        facts += in_ranks(size, partial(facts_of_muon, folder=tmp_path), group)
+        facts += in_ranks(size, partial(exact_facts, folder=tmp_path), group)
     measured = [{name: value for name, value in one.items() if name.startswith("noise_scale")} for one in facts]
     assert measured[1] == measured[2]
     assert measured[0] == pytest.approx(measured[1], rel=1e-9)
