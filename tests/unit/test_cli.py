@@ -63,14 +63,6 @@ def test_a_missing_option_is_one_line_with_the_options_there_are(
     assert said == f"model=transformer: accepted is one of {', '.join(MODELS)}"
 
 
-@pytest.mark.parametrize("override", ["seed", "model.optimizer.lr=[1"])
-def test_what_is_not_an_override_is_named(
-    override: str, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    line = explained(override, compose, monkeypatch)
-    assert line.startswith(f"{override}: not a valid override (")
-
-
 @pytest.fixture
 def _full_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # start() sets it; so it is taken back
@@ -200,28 +192,6 @@ def test_a_bug_is_not_hidden() -> None:
 
     with pytest.raises(ZeroDivisionError):
         start(main)
-
-
-@pytest.mark.usefixtures("_full_errors")
-@pytest.mark.parametrize("override", ["model=5", "trainer=null"])
-def test_a_group_that_is_no_option_ends_with_code_2(override: str, compose: Callable[..., DictConfig]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        start(lambda: compose(override))
-    assert ended.value.code == 2
-
-
-@pytest.mark.parametrize(
-    ("override", "line"),
-    [
-        ("model=5", "model=5: Config group override must be a string or a list. Got int; accepted is"),
-        ("seed.foo=3", "seed.foo=3: seed has no values of its own to change; accepted is seed=..., or +seed.foo=3"),
-        ("+seed=3", "+seed=3: Could not append to config. An item is already at 'seed'. Either remove + prefix: 'seed=3'"),
-    ],
-)
-def test_what_hydra_leaves_unsaid(
-    override: str, line: str, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert explained(override, compose, monkeypatch).startswith(line)
 
 
 def test_what_hydra_can_not_write_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,15 +57,6 @@ def test_the_image_has_what_a_run_needs_and_its_context_lets_it_through() -> Non
     assert "*" in ignored
 
 
-def test_the_image_installs_locked_packages_and_is_not_run_as_root() -> None:
-    locked, own = (line for line in instructions("RUN") if "pip install" in line)
-    assert "--require-hashes -r requirements.lock" in locked
-    assert "--no-deps" in own
-    assert instructions("USER") == [f"{POD['securityContext']['runAsUser']}:{POD['securityContext']['fsGroup']}"]
-    assert POD["securityContext"]["runAsNonRoot"] is True
-    assert instructions("FROM")[0].partition(":")[2].partition("-")[0] == "3.11"
-
-
 @requires("images", "resnet")
 def test_the_job_s_command_is_one_that_torchrun_and_train_py_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.config.plan.visible_gpus", lambda: 4)
@@ -79,12 +70,6 @@ def test_the_job_s_command_is_one_that_torchrun_and_train_py_take(tmp_path: Path
     plan = Plan.from_config(cfg, (int(JOB["spec"]["nprocPerNode"]), nodes))
     assert (plan.devices, plan.num_nodes, plan.world_size) == (4, 2, 8)
     assert int(CONTAINER["resources"]["limits"]["nvidia.com/gpu"]) == plan.devices
-
-
-def test_what_is_waited_for_when_a_pod_is_taken_away_is_longer_the_further_out_it_is() -> None:
-    arguments = torchrun_arguments()
-    deadline = compose(*(one for one in CONTAINER["args"] if one.startswith("guards."))).guards.preemption.deadline
-    assert deadline < arguments.shutdown_timeout < POD["terminationGracePeriodSeconds"]
 
 
 def test_a_pod_that_is_started_again_finds_its_run() -> None:

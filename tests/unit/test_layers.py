@@ -34,16 +34,19 @@ def modules() -> dict[str, set[str]]:
     return {name.removesuffix(".__init__"): imports(file) for file, name in files.items() if name != "lockstep.__init__"}
 
 
+IMPORTED = modules()
+
+
 def room(module: str) -> str:
     return module.split(".")[1]
 
 
 def arrows() -> list[tuple[str, str]]:
-    return sorted((module, target) for module, targets in modules().items() for target in targets)
+    return sorted((module, target) for module, targets in IMPORTED.items() for target in targets)
 
 
 def test_every_room_has_its_place_and_there_are_at_most_twenty() -> None:
-    assert {room(module) for module in modules()} == set(ROOMS)
+    assert {room(module) for module in IMPORTED} == set(ROOMS)
     assert len(ROOMS) <= 20
 
 
@@ -57,7 +60,7 @@ def test_the_core_imports_no_extra() -> None:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    graph = modules()
+    graph = IMPORTED
     done: set[str] = set()
 
     def visit(module: str, way: tuple[str, ...]) -> None:

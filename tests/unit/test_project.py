@@ -37,8 +37,7 @@ def test_its_configs_stand_before_lockstep_s_and_win(project: Path) -> None:
     assert (cfg.seed, cfg.model.net._target_, cfg.trainer.max_epochs) == (7, "own_nets.Net", 77)
     assert cfg.trainer.accelerator == "gpu"
     assert compose("trainer=cpu").trainer.accelerator == "cpu"
-    epochs = {"trainer=own": 3, "trainer=ddp": 77, "experiment=mnist_ddp": 2, "trainer.max_epochs=4": 4}
-    assert {override: compose(override).trainer.max_epochs for override in epochs} == epochs
+    assert compose("trainer=own").trainer.max_epochs == 3
     assert compose(config_name="parity").model.net._target_ == "own_nets.Net"
     assert places.config_file("report.yaml") == project / "conf" / "report.yaml"
     assert places.config_file("parity.yaml") == places.CONF / "parity.yaml"

@@ -12,7 +12,6 @@ from crafted import CHECKPOINTS, COMMAND_LINES, RUN_TARGETS, changed, command_li
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.build import build
-from lockstep.config.construct import check_targets, get_trust
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.models.from_checkpoint import load_model
@@ -72,30 +71,6 @@ def test_a_directory_s_config_may_not_name_that(how: str, stranger: Path, shippe
     line = r"(a directory's config may not name that; .* allow=\[|No module named 'evil'; accepted is )"
     with pytest.raises(ConfigError, match=rf"^{key}[.\d]*\._target_=[\w.]+: {line}"):
         build(shipped, Plan.from_config(shipped))
-
-
-def test_what_a_run_is_made_of_and_the_project_s_own_modules_are_taken(
-    stranger: Path, project: Path, shipped: DictConfig
-) -> None:
-    (project / "mine.py").write_text("import torch\ndef net(): return 1\nclass Data: ...\n")
-    shipped.allow, shipped.run_dir = [], str(stranger)
-    own = {"a": "mine.net", "b": "mine.Data", "c": "torchmetrics.F1Score", "d": "torchvision.transforms.v2.Resize"}
-    own |= {
-        "e": "lightning.pytorch.callbacks.Timer",
-        "f": "lockstep.nets.MLP",
-        "g": "torchvision.models.resnet18",
-    }
-    OmegaConf.update(shipped, "callbacks.own", {name: {"_target_": target} for name, target in own.items()}, force_add=True)
-    trust = get_trust(shipped)
-    assert trust is not None
-    check_targets(shipped, trust)
-    shipped.callbacks.own.a._target_ = "json.loads"
-    with pytest.raises(ConfigError, match=r"^callbacks.own.a._target_=json.loads: .* allow=\[json.loads\]$"):
-        check_targets(shipped, trust)
-    shipped.allow = ["json"]
-    trust = get_trust(shipped)
-    assert trust is not None
-    check_targets(shipped, trust)
 
 
 def test_pretrained_weights_in_a_cache_are_not_unpickled(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,18 +66,6 @@ def test_in_a_step_the_easiest_are_taken_equally_often_until_all_are() -> None:
     assert sorted(order(2, reorder)) == list(range(LENGTH))
 
 
-def test_it_widens_within_an_epoch_and_to_the_last_sample() -> None:
-    """From 8 of 40, by 32 in two epochs: by 0.4 with each place."""
-    reorder = of()
-    for epoch in (0, 1):
-        places = torch.arange(LENGTH) + LENGTH * epoch
-        assert torch.equal(reorder.taking_part(epoch), (80 + 4 * places + 9) // 10)
-        assert (HARDNESS[order(epoch, reorder)] < reorder.taking_part(epoch)).all()
-    assert HARDNESS[order(0, reorder)].float().mean() < HARDNESS[order(1, reorder)].float().mean() - 4
-    assert HARDNESS[order(1, reorder)].max() >= 36
-    assert order(2, reorder) == order(2, None)
-
-
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_any_number_of_processes_has_one_order(ranks: int) -> None:
     for epoch in range(3):

@@ -3,13 +3,10 @@
 from pathlib import Path
 
 import pytest
-import torch
 from bitwise import differences
-from in_process import prepared, trained
-from torch import Tensor
+from in_process import trained
 
 from lockstep.checkpointing import read_checkpoint
-from lockstep.datamodules import Batch
 from lockstep.extras.fast_loop import counts
 from lockstep.extras.fast_loop.counts import LaterCounts
 
@@ -37,20 +34,3 @@ def test_the_sums_have_the_bits_of_those_that_each_step_counts(tmp_path: Path, m
         later, at_once = ({**(read_checkpoint(name, file) or {}), "callbacks": None} for file in files)
         assert (int(later["train_means"]["count"].sum()) > 0) is (name == "previous")
         assert not differences(later, at_once)
-
-
-def test_gradients_have_the_bits_of_a_product_with_the_batch_s_weight(tmp_path: Path) -> None:
-    _, model, _ = prepared(tmp_path)
-    # the second is left out, as torch does
-    later, targets = LaterCounts(model), torch.tensor([3, -100, 9, 0, 3])
-    batch = Batch(torch.rand(5, *model.spec.input_shape), targets, torch.arange(5), 1 / 7)
-    gradients: list[list[Tensor | None]] = []
-    for loss_of in (later.loss_and_outputs, model.loss_and_values):
-        model.zero_grad()
-        loss, values = loss_of(batch)
-        loss.backward()
-        if loss_of == later.loss_and_outputs:
-            later.keep(batch, values)
-            later.count()
-        gradients.append([parameter.grad for parameter in model.parameters()])
-    assert not differences(*gradients)

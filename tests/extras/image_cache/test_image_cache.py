@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 import torch
 from image_files import flat, write_class, write_noise, write_split
-from omegaconf import DictConfig
-from refusals import refusal
 from torch import Tensor
 
 from lockstep.datamodules import Batch
@@ -180,9 +178,3 @@ def test_a_full_disk_is_refused_by_the_key_and_leaves_nothing(photos: Path) -> N
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert str(refused.value).startswith(f"datamodule.cache_dir={photos}.cache: can't be written (File too large); accepted is")
     assert list_files(photos) == []
-
-
-def test_a_data_dir_that_is_no_folder_is_refused(compose: Callable[..., DictConfig], tmp_path: Path) -> None:
-    nowhere = tmp_path / "nowhere"
-    message = refusal(compose("datamodule=cached_image_folder", f"datamodule.data_dir={nowhere}"))
-    assert message == f"datamodule.data_dir={nowhere}: no such folder: {nowhere}; accepted is a folder with data"

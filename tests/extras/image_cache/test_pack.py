@@ -7,7 +7,6 @@ import pack
 import pytest
 from image_files import write_noise
 
-from lockstep.errors import ConfigError
 from lockstep.extras.image_cache.image_cache import CachedImageFolder
 from lockstep.extras.images import decoding
 
@@ -41,19 +40,3 @@ def test_every_file_that_can_not_be_read_has_a_line(
     assert left.value.code == 2
     lines = [*filter(None, capsys.readouterr().err.splitlines())]  # rich 13.9 ends a bar that it doesn't show with an empty one
     assert [line.partition(": not a readable image (")[0] for line in lines] == [*map(str, damaged)]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        ((), "datamodule=Digits: is not read from image files; accepted is datamodule=cached_image_folder"),
-        (("datamodule=cached_image_folder",), "datamodule.data_dir=???: a value is required"),
-    ],
-)
-def test_what_can_not_be_packed_is_refused(
-    arguments: tuple[str, ...], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError) as refused:
-        packed(monkeypatch, *arguments)
-    assert str(refused.value).startswith(line)

@@ -80,8 +80,3 @@ def test_an_mnist_file_that_is_cut_is_refused_and_kept(kept: int, tmp_path: Path
         TorchvisionImages("MNIST", str(tmp_path)).prepare_data()
     assert str(refused.value).startswith(f"datamodule.data_dir={tmp_path}: a file of MNIST there is unreadable (")
     assert path.exists()  # the user's file
-
-
-def test_a_data_set_torchvision_images_does_not_know_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^datamodule.dataset=ImageNet: accepted is MNIST, FashionMNIST, KMNIST, CIFAR10$"):
-        TorchvisionImages("ImageNet", "data")

@@ -1,9 +1,7 @@
 """Texts as windows of tokens: every token once, files whole in one split, and one writer."""
 
 import pickle
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -15,7 +13,6 @@ from lockstep.extras.language import tokens as packing
 from lockstep.extras.language.text import Text, standard_library
 from lockstep.extras.language.tokens import NOT_COUNTED, Windows, token_file
 from lockstep.extras.language.vocabulary import Bytes
-from lockstep.launchers.outcome import original_error
 
 TEXTS = {"a.txt": b"abcdef", "b.txt": b"gh", "c.md": b"", "sub/d.py": b"ijklm\n", "e.bin": b"\xff"}
 
@@ -138,12 +135,6 @@ def test_what_can_not_be_is_one_line(folder: Path, options: dict[str, Any], line
     assert str(refused.value).startswith(line.format(folder=folder))
 
 
-def test_a_tokenizer_without_its_library_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(ConfigError, match=r"^datamodule.tokenizer=t.json: takes the library `tokenizers`: pip install tok"):
-        text(folder, tokenizer="t.json")
-
-
 def test_a_file_of_tokenizers(folder: Path, tmp_path: Path) -> None:
     """Of bytes joined, as GPT-2's: its tokens stand for the bytes of the text, whatever characters these are."""
     tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
@@ -161,26 +152,3 @@ def test_a_file_of_tokenizers(folder: Path, tmp_path: Path) -> None:
     assert (named.separator, named.spec.num_outputs) == (0, 262)
     with pytest.raises(ConfigError, match=r"^datamodule.separator=nothing: accepted is a token of .*t.json, or null$"):
         text(folder, tokenizer=str(tmp_path / "t.json"), separator="nothing")
-
-
-def test_texts_too_short_for_a_step_are_refused_before_their_tokens_are_written(folder: Path) -> None:
-    """There are 14 bytes in four files, each after a separator, and one more at the end."""
-
-    def prepared(**options: Any) -> None:
-        datamodule = text(folder, **options)
-        datamodule.trainer = SimpleNamespace(
-            state=SimpleNamespace(fn="fit"), accumulate_grad_batches=1, distributed_sampler_kwargs=None
-        )  # pyright: ignore[reportAttributeAccessIssue]
-        datamodule.prepare_data()
-
-    line = r"^datamodule.context=18: the training texts have 19 tokens in all; accepted is less"
-    with pytest.raises(ConfigError, match=line) as refused:
-        prepared(context=18, batch_size=2)
-    assert original_error(refused.value) is refused.value
-    with pytest.raises(
-        ConfigError, match=r"^datamodule.batch_size=3: the global batch of 3 is larger than the training split of 2"
-    ):
-        prepared(context=9, batch_size=3)
-    assert not folder.with_name("cache").exists()
-    prepared(context=9, batch_size=2)
-    assert folder.with_name("cache").is_dir()

@@ -70,13 +70,5 @@ def test_the_peak_of_a_device_by_its_name(name: str, precision: str, peak: float
     assert find_peak(name, precision) == peak
 
 
-def test_with_tf32_the_peak_of_float32_is_not_known() -> None:
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        assert find_peak("NVIDIA A100-SXM4-80GB", "32-true") is None
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = False
-
-
 def test_it_is_watched_in_all_its_hooks() -> None:
     assert unwatched(TokenThroughput) == []

@@ -8,7 +8,7 @@ from stores import run_in, save
 from lockstep.checkpointing import latest_valid_checkpoint, read_checkpoint, write_checkpoint
 from lockstep.config.overrides import quote
 from lockstep.errors import ConfigError
-from lockstep.extras.mirror.fetch import bring, directory_for
+from lockstep.extras.mirror.fetch import bring
 from lockstep.extras.mirror.mirror import Mirror, copy_url
 from lockstep.extras.mirror.remote import Remote
 from lockstep.runs import resume
@@ -59,14 +59,6 @@ def test_a_run_that_is_not_here_any_more_goes_on_from_its_copy(asked: str, run: 
     assert {name: (run / name).read_bytes() for name in copied} == {name: held[name] for name in copied}
     assert latest_valid_checkpoint(run / "checkpoints") == run / "checkpoints" / "last.ckpt"
     assert copy_url(prefix, run) == f"{prefix}/logs/name/run"
-
-
-@pytest.mark.parametrize(
-    ("url", "place"),
-    [("s3://bucket/runs/logs/name/run", "logs/name/run"), ("s3://bucket/name/run", "logs/name/run")],
-)
-def test_it_comes_to_where_it_was(url: str, place: str, tmp_path: Path) -> None:
-    assert directory_for(url) == tmp_path / place
 
 
 def test_what_is_here_is_left_alone_unless_its_copy_is_newer(run: Path, prefix: str, capsys: pytest.CaptureFixture) -> None:

@@ -122,30 +122,6 @@ def test_a_module_that_makes_layers_in_a_hook_is_resumed_and_gives_its_weights(t
     assert torch.equal(begun.first.weight, last(tmp_path / "run")["state_dict"]["first.weight"])
 
 
-class CompiledInSetup(LitClassifier):
-    """As the model of lightning-hydra-template does, whose checkpoints then have other names than the model before that hook."""
-
-    def setup(self, stage: str) -> None:
-        if stage == "fit":
-            self.net = torch.compile(self.net, backend="eager")
-
-
-@pytest.mark.slow  # to import the compiler takes long
-@pytest.mark.filterwarnings(GOES_ON)
-def test_a_net_that_is_compiled_in_a_hook_is_resumed_and_gives_its_weights_to_whatever_is_compiled(tmp_path: Path) -> None:
-    later = ("model._target_=test_lightning_hooks.CompiledInSetup", "trainer.limit_train_batches=3")
-    trainer = fitted(tmp_path / "run", *later, keep=tmp_path)
-    path, whole = tmp_path / "run" / "checkpoints" / "last.ckpt", trainer.lightning_module.state_dict()
-    assert "net._orig_mod.0.weight" in whole
-    shutil.copy(tmp_path / "4.ckpt", path)
-    resumed = fitted(tmp_path / "run", *later, ckpt_path=path).lightning_module.state_dict()
-    assert all(torch.equal(resumed[name], whole[name]) for name in whole)
-    others = (later[0], f"init_from={path}", "init_without=net.*4.bias")
-    begun = build(cfg := composed(*QUIET, *MINE, *METRIC, *others, run_dir=tmp_path / "other"), Plan.from_config(cfg))
-    assert torch.equal(begun[1].state_dict()["net.0.weight"], whole["net._orig_mod.0.weight"])
-    begun[2].test(*begun[1::-1], ckpt_path=path, verbose=False)  # as another process does, in which nothing is compiled
-
-
 class Anneals(LitClassifier):
     """Changes what is saved as an epoch begins."""
 

@@ -4,7 +4,6 @@ import logging
 import shutil
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from capabilities import requires
 from in_process import SMALL, KeepAll, composed, last, logged
 from omegaconf import OmegaConf
 from plain_lightning import DigitsData, LitClassifier
-from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
 from lockstep.build import build
@@ -179,16 +177,6 @@ def test_what_is_promised_is_said_once(tmp_path: Path, caplog: pytest.LogCapture
     assert not [record for record in caplog.records if record.message.startswith(("Not as on one process", "A step"))]
 
 
-def test_on_several_processes_what_is_known_and_what_is_not_is_in_that_line(caplog: pytest.LogCaptureFixture) -> None:
-    trainer: Any = SimpleNamespace(world_size=2, datamodule=DigitsData())
-    plain = PlainLightning(seed=0)
-    with caplog.at_level(logging.INFO):
-        plain.on_fit_start(trainer, LitClassifier())
-    assert plain.causes == []
-    assert "what is logged over an epoch is of all processes. Not known: whether a loss or a metric is a mean" in caplog.text
-    assert "; python scripts/parity.py finds them." in caplog.text
-
-
 @pytest.mark.parametrize(
     ("lengths", "rank", "weight", "causes"),
     [((15, 15), 0, 4 / 3, 0), ((15, 14), 0, 1.0, 1)],
@@ -267,14 +255,6 @@ def test_a_test_that_a_module_lacks_is_left_out_and_refused_where_it_is_asked_fo
     assert lacking_for_test(model, datamodule) == "GAN has no test_step"
     assert lacking_for_test(LitClassifier(), None) == "LitClassifier has no test_dataloader"
     assert lacking_for_test(LitClassifier(), datamodule) is None
-
-
-def test_data_of_ones_own_has_no_shape_for_a_net(tmp_path: Path) -> None:
-    cfg = composed(*QUIET, MINE[0], "datamodule=mine", run_dir=tmp_path)
-    with pytest.raises(ConfigError, match=r"^datamodule._target_=plain_lightning.DigitsData: has no `spec`"):
-        build(cfg, Plan.from_config(cfg))
-    assert not hasattr(DigitsData(), "spec")
-    assert isinstance(LitClassifier().net, nn.Sequential)
 
 
 def test_a_global_batch_is_divided_for_data_that_knows_only_that_of_a_process(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from in_process import prepared
-from lightning import LightningModule
 from unwatched import unwatched
 
 from lockstep.errors import ConfigError
@@ -45,18 +44,6 @@ def test_a_trace_has_the_steps_of_the_window_with_their_parts(tmp_path: Path) ->
 def test_a_table_alone_is_what_simple_leaves(tmp_path: Path) -> None:
     trained(tmp_path, "profiler=simple", "callbacks.profiler.first_step=2", "callbacks.profiler.steps=1")
     assert [file.name for file in (tmp_path / "profile").iterdir()] == ["operations.txt"]
-
-
-def test_a_training_that_ends_within_the_window_leaves_what_there_is(tmp_path: Path) -> None:
-    trained(tmp_path, "profiler=pytorch", "callbacks.profiler.first_step=6", "callbacks.profiler.steps=50")
-    assert names_in(tmp_path).count("optimizer") == 2
-
-
-def test_other_ranks_are_not_profiled(tmp_path: Path) -> None:
-    profiler = TorchProfiler(str(tmp_path), first_step=1, steps=1, trace=True)
-    rank_one: Any = SimpleNamespace(is_global_zero=False)
-    profiler.on_train_start(rank_one, LightningModule())
-    assert profiler._profile is None
 
 
 def test_nsight_without_a_gpu_is_one_line(tmp_path: Path) -> None:

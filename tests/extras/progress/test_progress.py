@@ -1,13 +1,11 @@
 """progress.json: how far a run is, and when it had reached what."""
 
 import json
-import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from terminals import terminal
 from unwatched import unwatched
 
 from lockstep.extras.progress.progress import Progress
@@ -70,32 +68,6 @@ def test_between_epochs_it_says_the_step_the_share_and_what_is_left(tmp_path: Pa
         seen.append((content["epoch"], content["step"], content["share"], content["seconds_left"]))
     assert seen[:4] == [(0, 1, 0.125, None), (0, 2, 0.25, 30.0), (0, 2, 0.25, 30.0), (0, 4, 0.5, 20.0)]
     assert seen[4:] == [(1, 5, 0.5, pytest.approx(80 / 3))] * 2 + [(1, 7, 0.875, 5.0)] * 2
-
-
-def test_a_bar_moves_in_an_epoch_of_few_batches_and_shows_first_what_is_monitored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ten batches of a second each, where a refresh is due after 50; beside the bar there is no room for six metrics."""
-    clock = [100.0]
-    monkeypatch.setattr("lockstep.extras.progress.progress.time.monotonic", lambda: clock[0])
-    model, trainer = SimpleNamespace(), stand_in(tmp_path, 0)
-    trainer.num_training_batches, trainer.checkpoint_callbacks = 10, [SimpleNamespace(monitor="val/acc")]
-    trainer.callback_metrics = {f"{split}/{name}": 0.123456 for split in ("train", "val") for name in ("loss", "acc", "top5")}
-    with terminal(80, 24) as (seen, stream):
-        monkeypatch.setattr("sys.stdout", stream)
-        progress = Progress(refresh_rate=50)
-        progress.setup(trainer, model, "fit")
-        progress.on_train_start(trainer, model)
-        progress.on_train_epoch_start(trainer, model)
-        for batch in range(10):
-            clock[0] += 1.0
-            progress.on_train_batch_end(trainer, model, None, None, batch)
-        drawn = [line for line in seen().split("\r") if line.strip()]
-    for batches in range(1, 11):
-        assert any(f"| {batches}/10 [" in line for line in drawn), drawn
-    assert all(len(line.rstrip("\n")) <= 80 for line in drawn)
-    assert ", val/acc=0.1235" in drawn[-1]
-    assert all(re.search(r"=0\.1235\]\s*$", line) for line in drawn if "=" in line), drawn  # no metric is cut
 
 
 def test_it_is_watched_in_all_its_hooks() -> None:

@@ -1,8 +1,5 @@
 """SLURM's own commands: what is asked of them, and what is made of their answers."""
 
-import os
-import signal
-import threading
 from pathlib import Path
 
 import fake_slurm
@@ -16,7 +13,6 @@ from lockstep.extras.slurm.commands import (
     largest_array,
     submit,
     tasks,
-    wait_for_sbatch,
 )
 
 
@@ -54,12 +50,6 @@ def test_an_array_is_submitted_from_nowhere_in_particular(place: Path, script: P
     assert tasks("ours-") == {f"ours-0_{index}": Task(f"1_{index}", "PENDING", "Priority") for index in range(3)}
 
 
-def test_what_is_in_the_queue_is_not_submitted_again(place: Path, script: Path) -> None:
-    assert [submit(script, "ours-0", 1, []), submit(script, "ours-0", 1, [])] == ["1", "1"]
-    assert (place / "calls").read_text().count("\n") == 1
-    assert submit(script, "ours-00", 1, []) == "2"  # a name is not a beginning
-
-
 def test_what_sbatch_refuses_is_said_in_its_words(place: Path, script: Path) -> None:
     (place / "refuses").write_text("sbatch: error: invalid partition specified: x\n")
     with pytest.raises(Refused, match=r"^sbatch: error: invalid partition specified: x$"):
@@ -70,20 +60,6 @@ def test_what_sbatch_refuses_is_said_in_its_words(place: Path, script: Path) -> 
             submit(script, "ours-0", 1, [])
     (place / "heard").touch()  # the job is in the queue all the same
     assert submit(script, "ours-0", 1, []) == "1"
-
-
-def test_sbatch_of_a_process_that_was_killed_is_waited_for(place: Path, script: Path) -> None:
-    (place / "slow").touch()
-    if (pid := os.fork()) == 0:
-        submit(script, "ours-0", 1, [])
-        os._exit(0)
-    wait_for((place / "began").exists)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    assert tasks("ours-") == {}
-    threading.Timer(0.5, (place / "slow").unlink).start()
-    wait_for_sbatch(script.parent)
-    assert list(tasks("ours-")) == ["ours-0_0"]
 
 
 def test_no_answer_is_no_empty_queue(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

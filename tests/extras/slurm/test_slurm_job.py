@@ -35,13 +35,6 @@ def test_only_the_warning_before_a_time_limit_requeues(calls: Path, monkeypatch:
     assert calls.read_text() == "requeue 12\n"
 
 
-def test_a_task_of_an_array_is_requeued_alone(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("SLURM_JOB_ID", "15"), ("SLURM_ARRAY_JOB_ID", "14"), ("SLURM_ARRAY_TASK_ID", "3")):
-        monkeypatch.setenv(name, value)
-    assert queue().requeue_when_warned(signal.SIGUSR1, True) == "SLURM job 14_3 is requeued"
-    assert calls.read_text() == "requeue 14_3\n"
-
-
 def test_a_requeue_that_fails_is_said(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "13")
     assert queue().requeue_when_warned(signal.SIGUSR1, True) == "SLURM job 13 was not requeued: job 13 can not be"

@@ -95,6 +95,7 @@ def test_ranks_of_our_own_parent_do_not_see_the_task(monkeypatch: pytest.MonkeyP
     assert environment["SLURM_JOB_ID"] == "77"
 
 
+@pytest.mark.slow
 def test_slurm_starts_the_ranks(tmp_path: Path) -> None:
     job = {
         "SLURM_JOB_ID": "77",
@@ -135,6 +136,7 @@ def test_a_process_group_of_another_size_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "logs").exists()
 
 
+@pytest.mark.slow
 def test_slurm_s_warning_saves_and_requeues_and_the_run_goes_on(tmp_path: Path) -> None:
     """SIGUSR1 to rank one, in a job of one task; then resume=RUN_DIR."""
     (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n')

@@ -38,13 +38,6 @@ def test_each_host_starts_torchrun_with_what_they_share() -> None:
     ]
 
 
-def test_the_first_host_serves_the_rendezvous_and_another_program_is_taken_as_it_is() -> None:
-    done = launch("scripts/allreduce.py", "--seconds=1", **HOST | {"HOST_INDEX": "0"})
-    assert done.stdout.split()[-4:] == [
-        *("--rdzv-conf=is_host=1", "--local-addr=127.0.0.1", "scripts/allreduce.py", "--seconds=1"),
-    ]
-
-
 @pytest.mark.parametrize(("endpoint", "address"), [("127.0.0.1:29500", "127.0.0.1"), ("[::1]:29500", "::1")])
 def test_the_address_is_the_one_that_reaches_the_first_host(endpoint: str, address: str, tmp_path: Path) -> None:
     """Asked of Python itself, before the stand-in shows what it is started with."""

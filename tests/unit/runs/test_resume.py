@@ -132,10 +132,3 @@ def test_a_sweep_is_refused(tmp_path: Path) -> None:
     run = run_in(tmp_path / "run")
     with pytest.raises(ConfigError, match=r"is for one run; a sweep goes on by its own command"):
         command_to_continue(["-m", f"resume={run}"])
-
-
-def test_to_go_on_and_to_start_over_are_two_things(tmp_path: Path) -> None:
-    run = run_in(tmp_path / "run")
-    with pytest.raises(ConfigError, match=rf"^resume={run}: goes on with what overwrite=true would set aside"):
-        command_to_continue([f"resume={run}", "overwrite=true"])
-    assert read_overrides(command_to_continue([f"resume={run}", "overwrite=false"])) == FIRST

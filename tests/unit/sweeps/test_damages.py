@@ -10,7 +10,7 @@ from pathlib import Path
 import fake_sweep
 import pytest
 
-from lockstep.sweeps.job_directory import archive, state_after
+from lockstep.sweeps.job_directory import state_after
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.results import write_results
 from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, WAITING, Exit
@@ -98,24 +98,6 @@ def test_a_finished_job_whose_directory_is_gone_keeps_its_metric_until_it_is_ask
     print_table(look_at(folder))
     assert "\n1 finished: its directory is gone\n" in capsys.readouterr().out
     assert goes_on(folder) == [1, 2, 3, 4]
-
-
-def test_archived_attempts_never_collide_and_are_no_runs_to_tensorboard(tmp_path: Path) -> None:
-    for attempt in range(3):
-        (tmp_path / "tensorboard").mkdir()
-        (tmp_path / "tensorboard" / "events.out.tfevents.1.host").write_text(str(attempt))
-        (tmp_path / "job.json").write_text("{}")
-        archive(tmp_path)
-    archive(tmp_path)  # nothing is left: no attempt
-    kept = [(tmp_path / "attempts" / str(n) / "tensorboard" / "events.out.tf-events.1.host").read_text() for n in (1, 2, 3)]
-    assert kept == ["0", "1", "2"]
-    assert {path.name for path in tmp_path.iterdir()} == {"attempts", "job.json"}
-    assert not list(tmp_path.rglob("*tfevents*"))  # what TensorBoard looks for
-
-
-def test_a_signal_without_a_name_is_a_reason_like_others(tmp_path: Path) -> None:
-    """Its number had no name, and ended the sweep in a stack trace."""
-    assert state_after(tmp_path, Exit(-40)) == (FAILED, "killed by signal 40", None)
 
 
 def test_what_ends_a_process_after_its_run_has_finished_costs_nothing(tmp_path: Path) -> None:

@@ -56,16 +56,6 @@ def test_a_running_job_shows_how_far_it_is(tmp_path: Path) -> None:
     assert "3 failed: planted" in [line.strip() for line in lines]
 
 
-def test_a_reason_is_shown_once_for_all_that_have_it_and_of_an_attempt_before(tmp_path: Path) -> None:
-    manifest = made(tmp_path, *["failed"] * 8, "running", "waiting")
-    manifest.jobs[f"{8:012x}"]["attempts"].insert(0, {"started": 1.0, "ended": 2.0, "reason": "out of memory"})
-    manifest.update(f"{9:012x}", reason="in SLURM's queue: Resources")
-    lines = [line.strip() for line in printed(looked_at(tmp_path), 100)]
-    assert "0, 1, 2, 3, 4, 5 and 2 more failed: planted" in lines
-    assert "8 tried again: out of memory" in lines
-    assert "9 waiting: in SLURM's queue: Resources" in lines
-
-
 def test_more_jobs_than_lines_leave_out_those_that_wait(tmp_path: Path) -> None:
     made(tmp_path, *["waiting"] * 20, "running", "failed")
     lines = printed(looked_at(tmp_path), 100, height=15)
@@ -100,21 +90,6 @@ def test_one_that_nobody_runs_is_shown_with_its_exit_code_and_not_touched(
     assert ("No sweep process" in said) == (note != "")
     assert note in said
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-
-
-def test_one_look_at_what_runs_is_no_failure_and_ctrl_c_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made(tmp_path, *STATES)
-
-    def interrupted(_: float) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("sweep.time.sleep", interrupted)
-    with fake_sweep.held(tmp_path):
-        assert sweep.watch(tmp_path, 1.0, once=True) == 0
-        assert sweep.watch(tmp_path, 1.0) == 0
-    assert "Traceback" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["nowhere"], [".", "--interval", "0"]])
