@@ -14,7 +14,7 @@ from ranks import in_ranks
 from lockstep.build import build
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
-from lockstep.extras.exact.metrics import WorkerMetrics, _hash_of
+from lockstep.extras.exact.metrics import _hash_of
 
 TINY = ("datamodule=synthetic_images", "datamodule.length=45", "datamodule.val_length=22", "datamodule.shape=[1,8,8]")
 TINY += ("datamodule.drop_last=false", "datamodule.batch_size=4", "datamodule.augment=null")
@@ -56,12 +56,6 @@ def fit(rank: int, world_size: int, name: str, folder: Path) -> Any:
 def test_a_generator_that_a_model_holds_is_refused_when_a_step_draws_from_it(name: str, tmp_path: Path) -> None:
     line = in_ranks(1, partial(fit, name=name, folder=tmp_path / "run"), tmp_path)[0]
     assert line.startswith(f"trainer.exact=4: {name} draws from noise, which is not counted by virtual worker;")
-
-
-def test_a_run_goes_on_with_as_many_workers() -> None:
-    trainer: Any = SimpleNamespace(world_size=2, state=SimpleNamespace(fn="fit"), datamodule=None)
-    with pytest.raises(ConfigError, match=r"trainer.exact=4: the checkpoint is of 8; accepted is the same, or fork="):
-        WorkerMetrics(4).on_load_checkpoint(trainer, Own(), {"exact": {"workers": 8}})
 
 
 def test_a_hash_is_another_with_one_bit() -> None:
