@@ -15,4 +15,4 @@ FILES = [
     "scripts/import_llama.py",
     "templates/text",
 ]
-NEEDS = ["file_cache", "muon", "rates", "saved_runs"]  # muon by an experiment
+NEEDS = ["file_cache", "rates", "saved_runs"]
