@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from agents import torchrun
 from bitwise import differences, state
 from capabilities import requires
@@ -143,7 +142,6 @@ def test_ranks_are_started_again_when_one_has_died(whole: dict[str, Any], tmp_pa
 
 
 @requires("torchrun")
-@pytest.mark.skipif(torch.__version__ < "2.7", reason="torch 2.6 connects no gloo ranks that torchrun has started again")
 def test_torchrun_starts_them_again(whole: dict[str, Any], tmp_path: Path) -> None:
     """In a directory on which both ranks agree, in both of their lives."""
     overrides = ("trainer.accelerator=cpu", *OPTIONS, fault("kill", 5))

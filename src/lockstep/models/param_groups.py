@@ -41,7 +41,7 @@ def make_optimizer(make: Callable[..., Optimizer], model: nn.Module, groups: Gro
     own = {name: {key: value for key, value in group.items() if key != "match"} for name, group in groups.items()}
     parameters = [{"params": some} | own.get(name or "", {}) for name, some in members.items() if some]
     optimizer = make(parameters, **options)
-    _check_options(own, getattr(optimizer, "group_options", optimizer.defaults))
+    _check_options(own, optimizer.defaults)
     for group in optimizer.param_groups:
         group["lr"] = group["lr"] * group.pop("lr_factor", 1.0)
     return optimizer

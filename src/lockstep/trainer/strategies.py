@@ -102,5 +102,4 @@ def _store_on_loopback() -> torch.distributed.TCPStore | None:
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     listener = socket.create_server((address, port)).detach()  # it is the store's from here on
     options: dict[str, Any] = {"is_master": True, "wait_for_workers": False, "multi_tenant": True, "master_listen_fd": listener}
-    # Since pytorch/pytorch#150215 the libuv backend takes a socket; the one before it always has. Compared as versions.
-    return torch.distributed.TCPStore(address, port, **options, use_libuv=torch.__version__ >= "2.8")
+    return torch.distributed.TCPStore(address, port, **options)

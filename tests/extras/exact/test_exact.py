@@ -42,7 +42,7 @@ CASES: dict[str, tuple[str, ...]] = {
 SMALL_NET = ("model.net.width=16", "model.net.depth=1", "trainer.max_epochs=1")
 OF_EXTRAS: dict[str, tuple[str, ...]] = {
     "vit": ("model=vit", *SMALL_NET, "model.net.heads=2", "model.net.patch=4", *TINY, "datamodule.batch_size=10", RAGGED),
-    "gpt": ("model=gpt_nano", *SMALL_NET, "datamodule=text", "datamodule.context=8", "model/optimizer=muon"),
+    "gpt": ("model=gpt_nano", *SMALL_NET, "datamodule=text", "datamodule.context=8"),
 }
 OF_EXTRAS["vit"] += ("datamodule.length=81", "datamodule.num_workers=1", "datamodule.augment={crop: 8, padding: 1}")
 OF_EXTRAS["gpt"] += (
@@ -51,7 +51,7 @@ OF_EXTRAS["gpt"] += (
     "trainer.limit_train_batches=4",
     "trainer.precision=bf16-mixed",
 )
-NEEDS = {"vit": ("vit",), "gpt": ("language", "muon")}
+NEEDS = {"vit": ("vit",), "gpt": ("language",)}
 WITH_NOISE_SCALE = ("mlp",) if is_there("noise_scale") else ()
 for case in WITH_NOISE_SCALE:
     CASES[case] += ("callbacks=[ema,noise_scale]", "callbacks.noise_scale.every_n_steps=1")

@@ -168,11 +168,6 @@ OTHERS = {
         f"is of model.param_groups.one.match={BIAS}",
     ),
     "an option that needs more of a state": ((), ("+model.optimizer.amsgrad=true",), "has nothing for amsgrad"),
-    "another optimizer within one": (
-        ("model/optimizer=muon", "model/optimizer@model.optimizer.rest=sgd"),
-        ("model/optimizer=muon",),
-        "is of model.optimizer.rest._target_=torch.optim.SGD",
-    ),
 }
 
 

@@ -23,7 +23,7 @@ def language_model(**options: Any) -> LanguageModel:
     return model
 
 
-TINY = ("model=gpt_nano", "model.net.width=16", "model.net.heads=2", "model.net.depth=2", "model/optimizer=muon")
+TINY = ("model=gpt_nano", "model.net.width=16", "model.net.heads=2", "model.net.depth=2")
 TINY += ("optimized_metric=val/loss", "optimized_mode=min")
 
 

@@ -5,12 +5,10 @@ from pathlib import Path
 
 import pytest
 from bitwise import differences, state
-from capabilities import requires
 from commands import train
 from in_process import become_rank, prepared
 from language_models import TINY, texts
 from ranks import in_ranks
-from torch_versions import DIVIDES_MODELS, HAS_1F1B
 
 pytestmark = pytest.mark.slow
 FAULT = "+callbacks.fault={_target_:faults.Fault,rank:1,how:kill,batch:4,once:true}"
@@ -22,12 +20,8 @@ def undisturbed(rank: int, world_size: int, run: Path, options: tuple[str, ...])
     trainer.fit(model, datamodule)
 
 
-SHARDING = [pytest.param("fsdp", marks=[requires("sharding"), DIVIDES_MODELS])]
-SHARDING += [pytest.param("pipeline", marks=[requires("pipeline"), HAS_1F1B])]
-
-
 def test_a_language_model_goes_on_bit_for_bit_after_a_kill(tmp_path: Path) -> None:
-    """Muon has the state, and the last window of an epoch few targets."""
+    """The last window of an epoch has few targets."""
     fixed = (
         "trainer.devices=2",
         "trainer.max_epochs=2",

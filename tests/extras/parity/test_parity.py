@@ -7,7 +7,6 @@ from capabilities import requires
 from in_process import composed_at_once, plain
 from odd import BARE, EQUAL_BUT, UNEQUAL, odd
 from omegaconf import DictConfig, open_dict
-from torch_versions import DIVIDES_MODELS, REDUCES_COMPLEX
 
 from lockstep.errors import ConfigError
 from lockstep.extras.parity.comparison import TooFewSteps
@@ -74,7 +73,7 @@ DIVIDED = {
 }
 
 
-@pytest.mark.parametrize("what", [*EQUAL, *(pytest.param(what, marks=DIVIDES_MODELS) for what in DIVIDED)])
+@pytest.mark.parametrize("what", [*EQUAL, *DIVIDED])
 def test_equal(compared: Compared, what: str) -> None:
     equal, said = compared(*TINY, *(EQUAL | DIVIDED)[what])
     assert equal, said
@@ -187,7 +186,7 @@ def test_what_was_not_compared_is_said_beside_equal(compared: Compared, what: st
 
 
 @requires("parity_causes")
-@pytest.mark.parametrize("what", [pytest.param(what, marks=REDUCES_COMPLEX if what == "imaginary" else ()) for what in UNEQUAL])
+@pytest.mark.parametrize("what", UNEQUAL)
 def test_a_difference_that_hides_is_found_and_its_cause_named_or_not_known(compared: Compared, what: str) -> None:
     overrides, first, cause = UNEQUAL[what]
     equal, said = compared(*TINY, *overrides)

@@ -7,7 +7,6 @@ from capabilities import requires
 from in_process import composed_at_once, plain
 from odd import BARE
 from omegaconf import DictConfig
-from torch_versions import DIVIDES_MODELS
 
 from lockstep.extras.parity.comparison import compare
 from lockstep.extras.parity.processes import Processes
@@ -24,7 +23,7 @@ IMAGES += ("datamodule.val_length=11", "datamodule.test_length=4")
 VIT = (*IMAGES, "model=vit", "model.net.width=16", "model.net.heads=2", "model.net.depth=2", "model.net.registers=1")
 VIT += ("model/optimizer=sgd",)  # the bias of attention's keys has no gradient but rounding, of which Adam makes steps of 1e-10
 MODELS = {
-    "gpt": TINY_GPT,  # by Muon
+    "gpt": TINY_GPT,
     "gpt, AdamW": (*TINY_GPT, "model/optimizer=adamw", "model.net.separator=null", "trainer.gradient_clip_val=0.5"),
     "gpt, LoRA": (*TINY_GPT, "model/optimizer=adamw", "model/adapt=lora", "model.adapt.rank=2", "model.adapt.train=norm"),
     "vit": VIT,
@@ -36,7 +35,7 @@ ON = [("gpt", 3), ("vit", 2), ("gpt, LoRA", 2), ("gpt, AdamW", 2)]
 DIVIDED = [("gpt, fsdp", 4), ("gpt, tensor_parallel", 4), ("vit, tensor_parallel", 2)]
 
 
-@pytest.mark.parametrize(("model", "devices"), [*ON, *(pytest.param(*one, marks=DIVIDES_MODELS) for one in DIVIDED)])
+@pytest.mark.parametrize(("model", "devices"), [*ON, *DIVIDED])
 def test_gradients_and_weights_are_those_of_one_process(model: str, devices: int, processes: Processes, tmp_path: Path) -> None:
     data = () if "vit" in model else texts(tmp_path)
     options = plain(*STEPS, *data, *MODELS[model], f"trainer.devices={devices}")

@@ -15,12 +15,11 @@ from in_parts import furthest
 from in_process import become_rank, last, prepared, trained
 from lightning import Callback, LightningModule, Trainer
 from ranks import in_ranks
-from torch_versions import HAS_1F1B
 
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.models.from_checkpoint import load_model
 
-pytestmark = [pytest.mark.slow, HAS_1F1B, requires("language", "vit", "synthetic", "averaging", "nonfinite")]
+pytestmark = [pytest.mark.slow, requires("language", "vit", "synthetic", "averaging", "nonfinite")]
 language_models = pytest.importorskip("language_models")
 
 PIPELINE = ("trainer/strategy=pipeline",)

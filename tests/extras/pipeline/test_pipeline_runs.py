@@ -7,9 +7,8 @@ from capabilities import requires
 from commands import train
 from in_process import last, trained
 from test_pipeline import VIT, assert_equal
-from torch_versions import HAS_1F1B
 
-pytestmark = [pytest.mark.slow, HAS_1F1B, requires("vit", "synthetic")]
+pytestmark = [pytest.mark.slow, requires("vit", "synthetic")]
 OPTIONS = (*VIT, "test=false", "model/lr_scheduler=constant", "guards.checkpoint.every_n_steps=1", "logger=csv")
 KILLED = "+callbacks.fault={_target_:faults.Fault,rank:1,how:kill,batch:1,epoch:1,once:true}"
 

@@ -16,11 +16,10 @@ from ranks import in_ranks
 from safetensors.torch import load_file
 from test_pipeline import GPT, PIPELINE, STOPPED_AT, Spoilt, assert_equal, stopped
 from test_sharded_checkpoints import LAST, NOWHERE, SHARDED
-from torch_versions import HAS_1F1B
 
 from lockstep.checkpointing import read_checkpoint
 
-pytestmark = [pytest.mark.slow, HAS_1F1B, requires("language")]
+pytestmark = [pytest.mark.slow, requires("language")]
 language_models = pytest.importorskip("language_models")
 BEHIND = "trainer.checkpoint_io.async=true"
 

@@ -16,13 +16,12 @@ from in_process import become_rank, last, trained
 from lightning import Callback, LightningModule, Trainer
 from ranks import in_ranks
 from test_sharded_checkpoints import FSDP, LAST, NOWHERE, SHARDED
-from torch_versions import DIVIDES_MODELS
 from waiting import wait_for
 
 from lockstep.checkpointing import read_checkpoint
 from lockstep.extras.sharding import write_parts
 
-pytestmark = [pytest.mark.slow, DIVIDES_MODELS]
+pytestmark = pytest.mark.slow
 TWO = (*FSDP, SHARDED, "trainer.devices=2")
 BEHIND = (*TWO, "trainer.checkpoint_io.async=true")
 

@@ -19,12 +19,11 @@ from in_process import become_rank, last, trained
 from ranks import in_ranks
 from safetensors.torch import load_file
 from test_sharded_checkpoints import FSDP, LAST, NOWHERE, SHARDED
-from torch_versions import DIVIDES_MODELS
 
 from lockstep.checkpointing import CheckpointError, latest_valid_checkpoint, read_checkpoint
 from lockstep.extras.sharding import write_parts
 
-pytestmark = [pytest.mark.slow, DIVIDES_MODELS]
+pytestmark = pytest.mark.slow
 EACH_STEP = (*FSDP, SHARDED, "guards.checkpoint.every_n_steps=1")
 BEHIND = ("trainer.checkpoint_io.async=true",)
 

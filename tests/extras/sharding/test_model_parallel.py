@@ -17,11 +17,10 @@ from faults import Poison
 from in_parts import Watched, furthest, stopped
 from in_process import become_rank, last, trained
 from ranks import in_ranks
-from torch_versions import DIVIDES_MODELS
 
 from lockstep.models.from_checkpoint import load_model
 
-pytestmark = [pytest.mark.slow, DIVIDES_MODELS, requires("averaging", "nonfinite")]
+pytestmark = [pytest.mark.slow, requires("averaging", "nonfinite")]
 # two epochs of five steps at a global batch of 240, with BatchNorm; one step is left out
 OPTIONS = (
     "datamodule.global_batch_size=240",

@@ -1,1 +1,1 @@
-"""Tensors of which each process holds a shard, for what trains with them: sharding, Muon, parity."""
+"""Tensors of which each process holds a shard, for what trains with them: sharding and parity."""

@@ -19,6 +19,6 @@ def compiled_by_shape() -> ExitStack:
     ]
     stack = ExitStack()
     for config, values in settings:
-        known = {name: value for name, value in values.items() if hasattr(config, name)}  # torch 2.6 has no `deterministic`
+        known = {name: value for name, value in values.items() if hasattr(config, name)}  # not every torch has `deterministic`
         stack.enter_context(config.patch(known))
     return stack

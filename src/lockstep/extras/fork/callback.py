@@ -27,7 +27,7 @@ from lockstep.trainer.steps import batches_trained
 log = logging.getLogger(__name__)
 _LOADING = ("num_workers", "pin_memory", "persistent_workers")  # options of a datamodule with which its batches are the same
 _BATCHES = ("batch_size", "global_batch_size", "drop_last", "augment")  # and with which its samples come in the same order
-_GROUPING = ("_target_", "match", "orthogonalize")  # options of a Task's optimizer and groups of parameters
+_GROUPING = ("_target_", "match")  # options of a Task's optimizer and groups of parameters
 _MORE_STATE = ("amsgrad", "centered", "momentum")  # options of torch's optimizers that need more of it where they are on
 _SEEN = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")  # by a ReduceLROnPlateau, of its metric
 

@@ -92,8 +92,6 @@ class Pipeline(DividedModel):
         if any(parameter.is_meta for parameter in model.parameters()):
             return
         group = self.device_mesh["tensor_parallel"].get_group()
-        if self.schedule == "1f1b" and self.stages > 1 and dist.get_backend(group) == "gloo":
-            check_torch(torch.__version__)
         if is_trained := model is self.lightning_module:
             check_model(model, self.stages)
             self._begin_as_rank_zero(model)
@@ -169,14 +167,6 @@ class Pipeline(DividedModel):
         if self.global_rank >= self.stages:  # a replica, whose first stage has what rank zero has
             return checkpoint
         return gather_parts(checkpoint, self.device_mesh["tensor_parallel"].get_group(), self.root_device)
-
-
-def check_torch(version: Any) -> None:
-    """Raises ConfigError where torch's 1F1B waits for one of two messages alone, unless NCCL makes them one (pytorch pull request
-    152938)."""
-    if version < (2, 8):
-        needs = f"torch {version} hangs in it over gloo; accepted is gpipe, or torch 2.8 or later"
-        raise config_error("trainer.strategy.schedule", "1f1b", needs)
 
 
 def check_model(model: Any, stages: int) -> None:

@@ -87,9 +87,6 @@ class ModelParallel(DividedModel):
         """Leaves this process its part of each parameter; what is in parts already stays as it is."""
         if any(isinstance(module, FSDPModule) for module in model.modules()):
             return
-        if self.root_device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):  # pytorch pull request 145935
-            needs = f"torch {torch.__version__} can't divide a model on CPUs; accepted is a GPU, or torch 2.7 or later"
-            raise config_error("trainer.accelerator", "cpu", needs)
         _check_norms(model, self.tensor_parallel_size)
         units = list(_units(model, self.blocks))
         _check_ties(model, units, self.blocks)
