@@ -1,16 +1,11 @@
 """What cannot start says so in one line, ends with code 2, and leaves no directory."""
 
 import zipfile
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import torch
 from commands import refused, started
-
-IS_1_3 = version("hydra-core").startswith("1.3.")
-NOTHING_TO_OVERRIDE = "Could not override 'model@experiment.model'" if IS_1_3 else "Invalid Defaults List override '/model: mlp'"
-NO_MAPPING = f"mapping values are not allowed {'here' if IS_1_3 else 'in this context'}"  # OmegaConf's parser is another, too
 
 
 @pytest.mark.parametrize(
@@ -54,7 +49,7 @@ def test_refused_before_torch_is_imported(tmp_path: Path, override: str, line: s
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        ("a: 1\n  b: [2\n", f"line 2: {NO_MAPPING}"),
+        ("a: 1\n  b: [2\n", "line 2: mapping values are not allowed here"),
         ("a: 1\na: 2\n", "line 2: found duplicate key a"),
     ],
 )
@@ -68,7 +63,7 @@ def test_a_mistake_in_a_config_file_is_named_by_its_line(content: str, line: str
     ("content", "line"),
     [
         ("name: mine\nseed: 1\n", "experiment={name, seed}: nothing reads what is under experiment"),
-        ("defaults: [override /model: mlp]\n", f"In 'experiment/mine': {NOTHING_TO_OVERRIDE}"),
+        ("defaults: [override /model: mlp]\n", "In 'experiment/mine': Could not override 'model@experiment.model'"),
     ],
 )
 def test_an_experiment_whose_keys_would_be_ignored_is_refused(content: str, line: str, tmp_path: Path) -> None:

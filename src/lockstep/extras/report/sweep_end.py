@@ -8,8 +8,6 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from lockstep.config.hydra_versions import has_ended
-
 log = logging.getLogger(__name__)
 
 
@@ -25,7 +23,7 @@ class WriteReport(Callback):
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         from lockstep.extras.report.page import write_report  # Hydra makes this callback in every job too
 
-        if config.hydra.launcher.get("dry_run") or not has_ended():
+        if config.hydra.launcher.get("dry_run"):
             return
         try:
             answer, page = write_report(Path(config.hydra.sweep.dir).absolute(), self.sections, self.pages)
