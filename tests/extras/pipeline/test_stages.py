@@ -1,8 +1,6 @@
 """Which nets can be cut into stages, and what a config says of them."""
 
-import re
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -12,13 +10,12 @@ from omegaconf import DictConfig
 from refusals import refusal
 from stage_net import Residual
 from torch import nn
-from torch.torch_version import TorchVersion
 
 from lockstep.build import build_trainer
 from lockstep.config.plan import Plan
 from lockstep.datamodules import DataSpec
 from lockstep.errors import ConfigError
-from lockstep.extras.pipeline.pipeline import check_model, check_torch
+from lockstep.extras.pipeline.pipeline import check_model
 from lockstep.extras.pipeline.stages import layers_of
 from lockstep.models import Classifier
 from lockstep.models.schedules import constant
@@ -69,15 +66,6 @@ def test_settings_that_stages_do_not_bear_are_refused(
 def test_parity_does_not_compare_stages() -> None:
     refused = refusal(compose_of(*STAGES, config_name="parity"))
     assert refused.startswith("trainer.strategy._target_=lockstep.extras.pipeline.pipeline.Pipeline: leaves each process the ")
-
-
-@pytest.mark.parametrize(
-    ("version", "hangs"), [("2.6.0+cu124", True), ("2.7.1", True), ("2.8.0", False), ("2.15.0+cu132", False)]
-)
-def test_a_torch_that_hangs_is_told(version: str, hangs: bool) -> None:
-    line = f"trainer.strategy.schedule=1f1b: torch {version} hangs in it over gloo; accepted is gpipe, or torch 2.8 or later"
-    with pytest.raises(ConfigError, match=f"^{re.escape(line)}$") if hangs else nullcontext():
-        check_torch(TorchVersion(version))
 
 
 def test_two_numbers_of_stages_are_refused(compose: Callable[..., DictConfig]) -> None:

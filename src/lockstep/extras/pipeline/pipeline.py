@@ -7,7 +7,6 @@ optimizer passes over, as they never have a gradient.
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -21,7 +20,6 @@ from lockstep.errors import config_error
 from lockstep.extras.pipeline.gathering import gather_parts
 from lockstep.extras.pipeline.stages import Stage, layers_of
 from lockstep.extras.sharding.divided import DividedModel
-from lockstep.extras.sharding.parts import Keys
 from lockstep.extras.sharding.shards import local_square
 from lockstep.models.task import Task
 from lockstep.nets.dropout import Dropout
@@ -43,15 +41,13 @@ class Pipeline(DividedModel):
     """`stages` processes, next to each other in rank, take the same samples, each with some layers; further ones are replicas.
 
     Lightning's mesh of (data_parallel, tensor_parallel) is that of replicas and stages. Models are built whole, on the CPU.
-    Rank zero has all weights and optimizer states, on the CPU, while it saves them, unless each process saves its own: replicas
-    then share out what a stage has.
+    Rank zero has all weights and optimizer states, on the CPU, while it saves them.
 
     Args:
         schedule: "gpipe" runs all micro-batches forward, then all backward; "1f1b" begins the backward pass of each as soon as it
             can, and keeps the activations of no more micro-batches than there are stages (Narayanan et al. 2019,
             arXiv:1806.03377).
         microbatches: into which each process's batch is divided; as many as there are samples, where these are fewer.
-        sharded_checkpoints: whether each process writes what it holds to a file of its own.
     """
 
     has_parts = True
@@ -65,7 +61,6 @@ class Pipeline(DividedModel):
         stages: int,
         schedule: str,
         microbatches: int,
-        sharded_checkpoints: bool = False,
     ) -> None:
         super().__init__(
             data_parallel_size=world_size // stages,
@@ -75,7 +70,7 @@ class Pipeline(DividedModel):
             timeout=timedelta(seconds=timeout),
         )
         self.planned_world_size, self.stages, self.replicas = world_size, stages, world_size // stages
-        self.schedule, self.microbatches, self.sharded_checkpoints = schedule, microbatches, sharded_checkpoints
+        self.schedule, self.microbatches = schedule, microbatches
         self._ends: Any = None  # the first and the last stage, where they share parameters
         self._is_blocked = False
 
@@ -92,8 +87,6 @@ class Pipeline(DividedModel):
         if any(parameter.is_meta for parameter in model.parameters()):
             return
         group = self.device_mesh["tensor_parallel"].get_group()
-        if self.schedule == "1f1b" and self.stages > 1 and dist.get_backend(group) == "gloo":
-            check_torch(torch.__version__)
         if is_trained := model is self.lightning_module:
             check_model(model, self.stages)
             self._begin_as_rank_zero(model)
@@ -156,27 +149,10 @@ class Pipeline(DividedModel):
         for gradient in gradients:
             gradient.mul_(factor)
 
-    def _is_part(self, tensor: Tensor, at: Keys) -> bool:
-        """What optimizers keep of a parameter, and what has its name."""
-        return bool(tensor.ndim) if at[0] == "optimizer_states" else at[-1] in self._names
-
-    @cached_property
-    def _names(self) -> set[str]:
-        assert self.lightning_module is not None
-        return {name for name, _ in self.lightning_module.named_parameters()}
-
     def _gathered(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
         if self.global_rank >= self.stages:  # a replica, whose first stage has what rank zero has
             return checkpoint
         return gather_parts(checkpoint, self.device_mesh["tensor_parallel"].get_group(), self.root_device)
-
-
-def check_torch(version: Any) -> None:
-    """Raises ConfigError where torch's 1F1B waits for one of two messages alone, unless NCCL makes them one (pytorch pull request
-    152938)."""
-    if version < (2, 8):
-        needs = f"torch {version} hangs in it over gloo; accepted is gpipe, or torch 2.8 or later"
-        raise config_error("trainer.strategy.schedule", "1f1b", needs)
 
 
 def check_model(model: Any, stages: int) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from inspect import signature
 from typing import Any
 
 import torch
@@ -160,10 +159,8 @@ class Stage(nn.Module):
             stage = PipelineStage(self, self.number, self.count, self.device, group=self.group, **forms)
             # torch's 1F1B refuses fewer micro-batches than stages, of which all are under way at once by either schedule
             schedule = SCHEDULES["gpipe" if count < self.count else self.schedule]
-            # torch 2.6 sums the gradients of micro-batches; later ones divide the sum unless they are told not to
-            options = {"scale_grads": False} if "scale_grads" in signature(schedule).parameters else {}
-            stage.num_stages = min(count, self.count)  # torch 2.8 refuses fewer micro-batches than stages in GPipe, too
-            self._schedules[key] = schedule(stage, count, loss_fn=lambda output, _: output.sum(), **options)
+            stage.num_stages = min(count, self.count)  # torch refuses fewer micro-batches than stages in GPipe, too
+            self._schedules[key] = schedule(stage, count, loss_fn=lambda output, _: output.sum(), scale_grads=False)
             stage.num_stages = self.count
         return self._schedules[key]
 
@@ -190,7 +187,7 @@ class Stage(nn.Module):
                 return _filled_up(self.model(piece.inputs), len(self._pieces[0].ids))
             loss, values = self._loss_and_values(piece)
         self._values.append(torch.stack([values[name].detach().double() for name in self.model.train_means.names]))
-        return torch.stack([loss.double()])  # no view: torch 2.6 detaches it in place
+        return torch.stack([loss.double()])
 
     @contextmanager
     def _as_net(self, function: Callable[[Tensor], Tensor]) -> Iterator[None]:
