@@ -25,8 +25,6 @@ from lockstep.models.task import Task
 from lockstep.nets.dropout import Dropout
 from lockstep.trainer.batchnorm import is_batchnorm
 
-BUCKET = 25 * 2**20  # bytes of gradients in one all-reduce, as DDP has by default
-
 
 class PipelineTrainer(Trainer):
     """Lightning's Trainer. `stages` is its strategy's number of them, under a shorter key of the config."""
@@ -121,7 +119,8 @@ class Pipeline(DividedModel):
         if self.replicas > 1:
             for parameter in trained:
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            _average([parameter.grad for parameter in trained], self.device_mesh["data_parallel"].get_group())
+                dist.all_reduce(parameter.grad, group=self.device_mesh["data_parallel"].get_group())
+                parameter.grad.div_(self.replicas)
         for parameter in self._shared():
             if parameter.grad is not None:
                 dist.all_reduce(parameter.grad, group=self._ends)
@@ -211,19 +210,3 @@ def _keep(model: nn.Module, held: set[nn.Parameter], device: torch.device) -> No
     model.to(device)
     for module, name, parameter in gone:
         module.register_parameter(name, parameter)
-
-
-def _average(gradients: list[Any], group: dist.ProcessGroup) -> None:
-    """Over the group, in place, some tensors in one all-reduce."""
-    bucket: list[Tensor] = []
-    for number, gradient in enumerate(gradients):
-        bucket.append(gradient)
-        following = gradients[number + 1] if number + 1 < len(gradients) else None
-        is_full = sum(one.nbytes for one in bucket) >= BUCKET
-        if is_full or following is None or following.dtype != gradient.dtype:
-            flat = torch.cat([one.reshape(-1) for one in bucket])
-            dist.all_reduce(flat, group=group)
-            parts = flat.div_(dist.get_world_size(group)).split([one.numel() for one in bucket])
-            for one, part in zip(bucket, parts, strict=True):
-                one.copy_(part.view_as(one))
-            bucket = []
