@@ -9,9 +9,7 @@ from xml.etree import ElementTree
 import measured
 import pytest
 from browsers import browser
-from hydra.utils import get_method
 from measured import cell
-from omegaconf import OmegaConf
 
 from lockstep.errors import ConfigError
 from lockstep.extras.report import measurements
@@ -19,10 +17,6 @@ from lockstep.extras.report.analysis import Analysis, read_all_reduce
 from lockstep.extras.report.charts import colour_range, draw
 from lockstep.extras.report.page import render, scaling_page, write_report
 from lockstep.extras.report.sections import learning_rate
-from lockstep.runs.composition import CONF
-
-CONTENTS: Any = OmegaConf.load(CONF / "report.yaml")
-OWN = [name for name in CONTENTS.sections if ".extras.report." in name]  # other capabilities' sections may be removed
 
 
 def whole() -> list[dict[str, Any]]:
@@ -45,7 +39,7 @@ def whole() -> list[dict[str, Any]]:
 def page(folder: Path, cells: list[dict[str, Any]], **known: Any) -> str:
     """report.md; its pictures are drawn, but not written, which takes a second."""
     analysis = Analysis(measurements.read(measured.sweep(folder, cells)), **known)
-    content = scaling_page(analysis, OWN)
+    content = scaling_page(analysis)
     for block in content["blocks"]:
         if "picture" in block:
             assert draw(block["draw"]).axes
@@ -74,7 +68,7 @@ def test_a_whole_sweep_has_every_section(tmp_path: Path) -> None:
 
 
 def test_the_html_is_one_file_that_asks_for_no_other(tmp_path: Path) -> None:
-    answer, path = write_report(measured.sweep(tmp_path, whole()), OWN)
+    answer, path = write_report(measured.sweep(tmp_path, whole()))
     names = re.findall(r"\]\((\w+)\.png\)", (path.parent / "report.md").read_text())
     for name in names:
         assert (path.parent / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -92,7 +86,7 @@ def test_the_html_is_one_file_that_asks_for_no_other(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_no_table_is_cut_off_and_dark_is_dark(tmp_path: Path) -> None:
     """At 1280 pixels, and on a phone."""
-    _, path = write_report(measured.sweep(tmp_path, whole()), OWN)
+    _, path = write_report(measured.sweep(tmp_path, whole()))
     with browser() as running:
         for width in (1280, 390):
             for scheme, paper in (("light", "rgb(255, 255, 255)"), ("dark", "rgb(26, 26, 26)")):
@@ -154,7 +148,7 @@ def test_the_page_says_what_was_trained_on_what(tmp_path: Path) -> None:
         metadata = json.loads(path.read_text())
         metadata["config"]["model"] |= {"_target_": "lockstep.models.Classifier", "net": {"_target_": "lockstep.nets.CNN"}}
         path.write_text(json.dumps(metadata))
-    lines = render("report.md", scaling_page(Analysis(measurements.read(folder)), OWN)).splitlines()
+    lines = render("report.md", scaling_page(Analysis(measurements.read(folder)))).splitlines()
     assert {"- model: lockstep.models.Classifier", "- model.net: lockstep.nets.CNN"} <= {*lines}
     assert "- overrides of all jobs: model.optimizer.lr=0.1 seed=0 trainer.max_epochs=3" in lines
 
@@ -192,25 +186,6 @@ def test_blocks_are_escaped() -> None:
     for text in ("a &lt; b", "x &amp; y", "&lt;i&gt;", "t &lt;", "1 &lt; 2", "a &#34;q&#34;"):
         assert text in html
     assert "| a b\\|c | 1 |" in render("report.md", content)
-
-
-def own_page(sweep_dir: Path) -> dict[str, Any] | None:
-    return {"title": "Own", "answer": "Its own.", "blocks": [{"text": "no job is read"}]} if sweep_dir.name == "own" else None
-
-
-def test_every_shipped_section_and_page_is_a_function() -> None:
-    assert all(callable(get_method(name)) for name in (*CONTENTS.sections, *(CONTENTS.pages or ())))
-
-
-def test_a_sweep_of_its_own_kind_has_a_page_of_its_own(tmp_path: Path) -> None:
-    """Unless the report is to be of some of its jobs."""
-    pages = [f"{__name__}.own_page"]
-    own, other = (measured.sweep(tmp_path / name, [cell(1)]) for name in ("own", "other"))
-    answer, path = write_report(own, OWN, pages)
-    assert (answer, "no job is read" in path.read_text()) == ("Its own.", True)
-    sections = ["lockstep.extras.report.origin.origin"]
-    assert write_report(own, sections, pages, only=["seed=0"])[0].startswith("Take 1 device")
-    assert write_report(other, sections, pages)[0].startswith("Take 1 device")
 
 
 def test_the_file_of_the_all_reduce_is_read_or_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from lockstep.errors import config_error
 from lockstep.extras.report.measurements import Measurement, Measurements
 from lockstep.extras.report.series import Series, find_series
 
+Block = dict[str, Any]  # of a page, see lockstep.extras.report.page
 _BYTES = {"16-true": 2, "bf16-true": 2, "64-true": 8}  # of a gradient, by trainer.precision; others have four
 _TIMES = {"processes": {str: {"sizes": [int], "seconds": [int | float]}}}
 

@@ -4,10 +4,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from lockstep.console import join_first
-from lockstep.extras.report.analysis import Analysis
+from lockstep.extras.report.analysis import Analysis, Block
 from lockstep.extras.report.choice import count
 from lockstep.extras.report.measurements import Measurement, distinct
-from lockstep.extras.report.page import Block
 from lockstep.extras.report.series import MIXED
 from lockstep.sweeps.table import shorten
 

@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from lockstep.extras.report import charts, choice
-from lockstep.extras.report.analysis import Analysis
+from lockstep.extras.report.analysis import Analysis, Block
 from lockstep.extras.report.measurements import STEP, Measurement, Measurements
-from lockstep.extras.report.page import Block
 from lockstep.extras.report.series import KEPT, STRONG, Point, Series, grouped, metric_change
 
 _AGREES = 1.1  # a step that takes so many times what explains it is doubted

@@ -1,7 +1,6 @@
 """The Hydra callback that writes a sweep's report after its last job."""
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,7 @@ log = logging.getLogger(__name__)
 
 
 class WriteReport(Callback):
-    """Writes the report of a sweep when it ends. If that fails, it warns, and the sweep ends as it would have.
-
-    sections, pages: what the report consists of, see conf/report.yaml.
-    """
-
-    def __init__(self, sections: Sequence[str], pages: Sequence[str] | None = None) -> None:
-        self.sections, self.pages = sections, pages
+    """Writes the report of a sweep when it ends. If that fails, it warns, and the sweep ends as it would have."""
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         from lockstep.extras.report.page import write_report  # Hydra makes this callback in every job too
@@ -26,7 +19,7 @@ class WriteReport(Callback):
         if config.hydra.launcher.get("dry_run"):
             return
         try:
-            answer, page = write_report(Path(config.hydra.sweep.dir).absolute(), self.sections, self.pages)
+            answer, page = write_report(Path(config.hydra.sweep.dir).absolute())
             print(f"\n{answer}\n{page}\n", flush=True)
         except Exception as error:
             log.warning(f"There is no report: {type(error).__name__}: {error}", exc_info=True)
