@@ -72,17 +72,6 @@ def test_the_job_s_command_is_one_that_torchrun_and_train_py_take(tmp_path: Path
     assert int(CONTAINER["resources"]["limits"]["nvidia.com/gpu"]) == plan.devices
 
 
-def test_a_pod_that_is_started_again_finds_its_run() -> None:
-    assert torchrun_arguments().rdzv_id == JOB["metadata"]["name"]
-    mounted = {mount["name"]: mount["mountPath"] for mount in CONTAINER["volumeMounts"]}
-    (claim,) = (volume["name"] for volume in POD["volumes"] if "persistentVolumeClaim" in volume)
-    for key in ("hydra.run.dir", "datamodule.data_dir"):
-        (value,) = (one.partition("=")[2] for one in CONTAINER["args"] if one.startswith(f"{key}="))
-        assert Path(value).is_relative_to(mounted[claim])
-    assert [mounted[volume["name"]] for volume in POD["volumes"] if "emptyDir" in volume] == ["/dev/shm"]
-    assert [replica["restartPolicy"] for replica in REPLICAS.values()] == ["OnFailure"] * len(REPLICAS)
-
-
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_kubernetes_schemas_accept_it_and_no_other_key(name: str) -> None:
     kubernetes_validate.validate(MANIFESTS[name], "1.37", strict=True)

@@ -74,11 +74,3 @@ def test_the_command_lists_each_script_with_a_line(monkeypatch: pytest.MonkeyPat
     assert {path.stem for path in (places.HOME / "scripts").glob("*.py")} | {"train", "count"} == {name for name, _ in lines}
     assert dict(lines)["count"] == "Counts"
     assert all(purpose.strip() for _, purpose in lines)
-
-
-def test_an_unknown_name_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["lockstep", "trian"])
-    with pytest.raises(SystemExit) as left:
-        command.main()
-    assert left.value.code == 2
-    assert capsys.readouterr().err.startswith("lockstep trian: accepted is train, ")

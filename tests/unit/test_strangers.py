@@ -16,11 +16,8 @@ from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.models.from_checkpoint import load_model
 from lockstep.runs import resume
-from lockstep.runs.composition import CONF
 from lockstep.runs.identity import Identity
 from lockstep.runs.resume import command_to_continue
-
-sys.path.append(str(CONF.parent / "scripts"))
 
 EVIL = "open('ran', 'w')\ndef run(*_, **__): open('ran', 'w')\nclass Data: __init__ = run\n"
 

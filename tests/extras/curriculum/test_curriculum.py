@@ -112,18 +112,6 @@ def test_the_distance_to_the_mean_of_a_class_written_out() -> None:
         module.distance_to_class_mean(InMemory(torch.zeros(2, 1), torch.zeros(2, 1)))
 
 
-@pytest.mark.parametrize(
-    ("scores", "line"),
-    [
-        (torch.zeros(LENGTH - 1), r"numbers of shape \(39,\)"),
-        (torch.tensor([0.0] * (LENGTH - 1) + [torch.nan]), "nan, among others"),
-    ],
-)
-def test_what_is_no_score_for_each_sample_is_refused(scores: Tensor, line: str) -> None:
-    with pytest.raises(ConfigError, match=f"^datamodule.curriculum.scores={line}: accepted are 40 finite numbers, one for each"):
-        of(scores=scores)
-
-
 def test_the_losses_of_a_run_are_the_scores_of_its_training_split(tmp_path: Path) -> None:
     datamodule, model, _ = prepared(tmp_path / "run", "datamodule.standardize=true")
     losses, parts = score.compute_losses(model, datamodule)

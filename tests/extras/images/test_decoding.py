@@ -46,15 +46,6 @@ def test_pixels_are_those_of_torchvision_s_resize_and_crop(width: int, height: i
     assert torch.equal(decode(tmp_path / "image.png", (3, 32, 32)), plain(torch.from_numpy(pixels).permute(2, 0, 1)))
 
 
-def test_the_middle_is_kept(tmp_path: Path) -> None:
-    """24x8, its middle third green: at size 8 nothing is resized and the rest cut off."""
-    image = Image.new("RGB", (24, 8), (255, 0, 0))
-    image.paste((0, 255, 0), (8, 0, 16, 8))
-    image.save(tmp_path / "image.png")
-    decoded = decode(tmp_path / "image.png", (3, 8, 8))
-    assert torch.equal(decoded, torch.tensor([0, 255, 0], dtype=torch.uint8).view(3, 1, 1).expand(3, 8, 8))
-
-
 JPEGS: dict[str, dict[str, Any]] = {
     "4:2:0": {"subsampling": 2},
     "progressive": {"progressive": True},
@@ -84,8 +75,3 @@ def test_a_jpeg_that_is_cut_is_refused_by_its_name(kept: int, tmp_path: Path) ->
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(ConfigError, match=rf"^{path}: not a readable image \(.+\)$"):
         decode(path, (3, 8, 8))
-
-
-def test_a_png_by_the_name_of_a_jpeg_is_read(tmp_path: Path) -> None:
-    path = write_image(tmp_path / "image.png")
-    assert decode(path.rename(tmp_path / "image.jpg"), (3, 6, 6)).flatten(1).unique(dim=1).flatten().tolist() == [200, 100, 50]

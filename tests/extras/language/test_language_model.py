@@ -56,17 +56,6 @@ def test_metrics_are_over_tokens_and_bytes_not_over_batches() -> None:
     assert float(result["bits_per_byte"]) == pytest.approx(1.0, rel=1e-12)  # five bits for five bytes
 
 
-def test_bytes_come_from_the_data_or_are_not_asked_for() -> None:
-    model = language_model()
-    model._trainer = SimpleNamespace(datamodule=SimpleNamespace(token_bytes=torch.tensor([1, 2, 3, 4])))
-    model.setup("test")
-    assert model.token_bytes.tolist() == [1, 2, 3, 4]
-    assert "token_bytes" not in model.state_dict()
-    model._trainer = SimpleNamespace(datamodule=SimpleNamespace())
-    with pytest.raises(ConfigError, match=r"^model.metrics=bits_per_byte: SimpleNamespace has no token_bytes"):
-        model.setup("test")
-
-
 @pytest.mark.parametrize("separator", [3, None])
 def test_documents_begin_with_the_same_token_for_the_net_as_in_the_data(separator: int | None) -> None:
     model = language_model(net=GPT((2,), 4, width=4, depth=1, heads=1, separator=separator))

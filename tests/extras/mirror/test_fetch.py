@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from stores import run_in, save
 
-from lockstep.checkpointing import latest_valid_checkpoint, read_checkpoint, write_checkpoint
+from lockstep.checkpointing import latest_valid_checkpoint, read_checkpoint
 from lockstep.config.overrides import quote
 from lockstep.errors import ConfigError
 from lockstep.extras.mirror.fetch import bring
@@ -107,12 +107,3 @@ def test_what_is_fetched_is_there_whole_or_not_at_all(prefix: str, tmp_path: Pat
     monkeypatch.chdir(tmp_path)
     bring(url, fresh)
     assert read_step(fresh) == 1
-
-
-def test_a_copy_that_is_damaged_is_found_out_and_the_best_taken_instead(run: Path, prefix: str, tmp_path: Path) -> None:
-    write_checkpoint({"global_step": 0}, tmp_path / "store" / "logs" / "name" / "run" / "checkpoints" / "best.ckpt")
-    last = tmp_path / "store" / "logs" / "name" / "run" / "checkpoints" / "last.ckpt"
-    last.write_bytes(last.read_bytes()[:-100])
-    vanish(run)
-    bring(f"{prefix}/logs/name/run", run)
-    assert latest_valid_checkpoint(run / "checkpoints") == run / "checkpoints" / "best.ckpt"

@@ -10,7 +10,6 @@ import torch
 from bitwise import differences
 from faults import Poison
 from in_process import last, prepared, trained, without_batches
-from lightning import LightningModule
 
 from lockstep.extras.nonfinite.nonfinite import NonFinite, NonFiniteLoss
 
@@ -91,10 +90,3 @@ def test_a_gpu_is_not_waited_for_at_every_step_but_before_a_checkpoint() -> None
         callback.on_save_checkpoint(trainer, module, checkpoint)
     with pytest.raises(NonFiniteLoss, match=r"^at step 23 the loss is inf$"):
         steps(29, 30, bad=-1)
-
-
-@pytest.mark.parametrize("outputs", [None, {}, {"loss": None}])
-def test_a_step_without_a_loss_is_none_to_look_at(outputs: object) -> None:
-    """A model may leave a batch out, or optimize by itself."""
-    trainer: Any = SimpleNamespace(global_step=1, accumulate_grad_batches=1, global_rank=0)
-    NonFinite(every_n_steps=1).on_train_batch_end(trainer, LightningModule(), outputs, None, 0)

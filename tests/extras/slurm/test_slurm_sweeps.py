@@ -184,19 +184,6 @@ def test_jobs_are_taken_back_when_one_fails_or_when_they_are_cancelled(place: Pa
     assert states(look_at(tmp_path).manifest) == dict.fromkeys("ab", ("interrupted", "CANCELLED by SLURM"))
 
 
-def test_a_job_that_takes_too_long_is_asked_to_end_and_then_ended(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lockstep.sweeps.runner.GRACE", 0.2)
-    (place / "hold").touch()
-    jobs = [job(tmp_path, "a")]
-    runner, manifest = begin(tmp_path, timeout=5)
-    once(lambda: are_in_queue(tmp_path, "a"), fake_slurm.state, place, "1_0", "RUNNING", "0:09")
-    runner.run(manifest.register(jobs))
-    assert states(manifest) == {"a": ("failed", "no end within 5 s")}
-    assert (place / "cancelled").read_text() == "--quiet --signal=INT 1_0\n--quiet 1_0\n"
-
-
 def test_a_sweep_does_not_begin_while_nobody_answers(place: Path, tmp_path: Path) -> None:
     (place / "down").write_text("slurm_load_jobs error: Unable to contact slurm controller")
     with pytest.raises(ConfigError, match=r"^hydra/launcher=slurm: squeue: slurm_load_jobs error: Unable to contact"):
@@ -210,9 +197,3 @@ def test_a_sweep_does_not_begin_while_nobody_answers(place: Path, tmp_path: Path
     threading.Timer(0.5, (place / "down").unlink).start()
     runner.run(manifest.register(jobs))
     assert states(manifest) == {"a": ("finished", None)}
-
-
-def test_a_sweep_larger_than_an_array_is_several(place: Path, tmp_path: Path) -> None:
-    (place / "config").write_text("MaxArraySize            = 2\n")
-    assert sweep(tmp_path, [job(tmp_path, name) for name in "abc"]) == dict.fromkeys("abc", ("finished", None))
-    assert ["--array=0-1" in call for call in (place / "calls").read_text().splitlines()] == [True, False]

@@ -73,10 +73,3 @@ def test_plateau_waits_and_then_multiplies(mode: str, metrics: list[float]) -> N
         entry["scheduler"].step(metric)
         rates.append(sgd.param_groups[0]["lr"])
     assert rates == [1, 1, 1, 1, 0.1, 0.1]  # the second is the best; the third without improvement is one too many
-
-
-def test_a_plateau_that_raises_the_rate_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"^model.lr_scheduler.gamma=1.5: lowers the rate on a plateau; accepted is a number be"
-    ):
-        plateau(optimizer(), TEN_EPOCHS, "epoch", 1, "val/loss", mode="min", gamma=1.5, patience=1)

@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,10 +14,7 @@ from typing import Any
 import fake_sweep
 import pytest
 from omegaconf import OmegaConf
-from sweep import resume
-from waiting import once
 
-from lockstep.config.read import Given
 from lockstep.errors import ConfigError
 from lockstep.runs.identity import Identity
 from lockstep.sweeps.job_directory import state_from_record
@@ -53,13 +49,6 @@ place = pathlib.Path(sys.argv[1])
 while len([*place.parent.glob("*/gpu")]) < 2:
     time.sleep(0.05)
 json.dump({"metrics": {"val/acc": 1.0}, "optimized_metric": "val/acc"}, open(place / "metrics.json", "w"))
-"""
-# a sweep that leaves with code 9 when it is asked to
-WAITS = """
-import signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
-open("ready", "a").write("once")
-time.sleep(60)
 """
 
 
@@ -280,19 +269,6 @@ def test_what_a_sweep_imports_is_light_and_below_the_command_line() -> None:
     code += "print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "lightning", "sklearn", "numpy", "optuna"} & set(modules)
-
-
-def test_a_request_to_stop_reaches_a_resumed_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And ends the commands that would follow."""
-    (tmp_path / "train.py").write_text(WAITS)
-    manifest = Manifest(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    manifest.calls = [{"program": "train.py", "flags": [], "overrides": []}] * 2
-    manifest.cwd = str(tmp_path)
-
-    once((tmp_path / "ready").exists, os.kill, os.getpid(), signal.SIGTERM)
-    assert resume(manifest, tmp_path, Given(), tmp_path / "train.py") == 9
-    assert (tmp_path / "ready").read_text() == "once"
 
 
 def test_a_job_that_diverged_after_its_best_epoch_has_failed(tmp_path: Path) -> None:

@@ -56,14 +56,6 @@ def test_a_running_job_shows_how_far_it_is(tmp_path: Path) -> None:
     assert "3 failed: planted" in [line.strip() for line in lines]
 
 
-def test_more_jobs_than_lines_leave_out_those_that_wait(tmp_path: Path) -> None:
-    made(tmp_path, *["waiting"] * 20, "running", "failed")
-    lines = printed(looked_at(tmp_path), 100, height=15)
-    assert len(lines) < 15
-    assert sum("running" in line or "failed" in line for line in lines if line.startswith("│")) == 2
-    assert any(line.startswith("and 16 more jobs") for line in lines)
-
-
 def test_the_summary_counts_the_jobs_that_are_still_to_come(tmp_path: Path) -> None:
     manifest = made(tmp_path, *STATES)
     assert summary(looked_at(tmp_path)) == ("2 of 6 jobs finished, 1 running, 2 waiting, 1 failed · best val/acc 0.5 (job 0)")
