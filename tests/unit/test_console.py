@@ -148,13 +148,6 @@ def test_what_sets_test_apart_from_validation_is_said_with_the_results(
         assert note not in capsys.readouterr().out
 
 
-def test_what_a_callback_adds_is_a_row(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    result: dict[str, Any] = {"metrics": {"val/acc": 0.99}, "wall_time": 1.0, "world_size": 1, "train_time": 0.0}
-    console.show_result(tmp_path, result | {"closing_rows": {"a step": "data 31%, rest 69%"}})
-    lines = capsys.readouterr().out.splitlines()
-    assert next(line for line in lines if line.startswith("a step")).endswith("  data 31%, rest 69%")
-
-
 @pytest.mark.parametrize(("logged", "said"), [(True, ["Next:", "  tensorboard --logdir ."]), (False, ["Next:"])])
 def test_tensorboard_is_named_where_it_has_something_to_show(
     logged: bool, said: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -285,18 +285,6 @@ def test_what_two_optimizers_by_hand_have_logged_after_the_checkpoint_is_logged_
     assert {step for step, name in points if name == "lr"} <= {*range(14)}
 
 
-@requires("profiling")
-def test_two_optimizers_by_hand_with_the_time_of_a_step_measured(tmp_path: Path) -> None:
-    # a batch with a checkpoint is not measured
-    options = ("callbacks.step_time.every_n_steps=3", "guards.checkpoint.every_n_steps=null")
-    trainer = fitted(tmp_path, *ADVERSARY, *options)
-    assert trainer.global_step == 28  # of two optimizers in 14 batches
-    assert {"generator_loss", "critic_loss", "val_realness"} <= trainer.callback_metrics.keys()
-    shares = collect_facts(trainer)["step_time"]
-    assert sum(shares.values()) == pytest.approx(1.0)
-    assert shares["backward"] > 0
-
-
 class StepsByHand(LitClassifier):
     """Once in two batches."""
 
