@@ -60,9 +60,9 @@ def sync(file: IO[Any]) -> None:
     os.fsync(file.fileno())
 
 
-def sync_folder(folder: Path, *, strict: bool = False) -> None:
+def sync_folder(folder: Path) -> None:
     """Makes renames in it last: fsync(2) of the folder itself. A file system that has no such thing, as CIFS and some in user
-    space, is let off unless `strict`; one that fails at it is not."""
+    space, is let off; one that fails at it is not."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -70,7 +70,7 @@ def sync_folder(folder: Path, *, strict: bool = False) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        if strict or error.errno not in _NOT_SUPPORTED:
+        if error.errno not in _NOT_SUPPORTED:
             raise
 
 

@@ -112,7 +112,6 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
     rows |= {"wall time": f"{result['wall_time']:.1f} s", "world size": str(result["world_size"])}
     if result.get("samples_per_second"):
         rows |= {"throughput": f"{result['samples_per_second']:,.0f} samples/s"}
-    rows |= result.get("closing_rows", {})  # of callbacks
     show_table([*rows.items(), ("run directory", _relative(run_dir))])
     if result.get("test_note") and any(name.startswith("test/") for name in result["metrics"]):
         print(result["test_note"], flush=True)

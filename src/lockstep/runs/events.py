@@ -94,9 +94,6 @@ class RunEvents:
     def checkpoint_written(self) -> None:
         """Called in a thread of its own within about a second after files in checkpoints/ were written or replaced."""
 
-    def preempted(self, reason: str) -> None:
-        """Called when status.json says that the run was preempted."""
-
     def end(self, code: int) -> None:
         """Called last, with the exit code, in a run that has begun."""
 

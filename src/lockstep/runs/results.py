@@ -79,13 +79,10 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "not_as_one_process": [cause for callback in trainer.callbacks for cause in getattr(callback, "causes", ())],  # pyright: ignore[reportAttributeAccessIssue]
     }
-    rows: dict[str, str] = {}
     for callback in trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
         if hasattr(callback, "facts"):
-            own = dict(callback.facts() or {})
-            rows |= own.pop("closing_rows", {})
-            facts |= own
-    return facts | {"closing_rows": rows}
+            facts |= callback.facts() or {}
+    return facts
 
 
 def samples_trained(trainer: Trainer) -> int:

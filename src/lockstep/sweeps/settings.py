@@ -45,7 +45,6 @@ class Settings(Keys):
     timeout: Annotated[Any, number(0.001).or_null()] = None  # seconds a job may take
     retries: Annotated[int, integer(0)] = 0  # times a failed job is tried again
     on_failure: Annotated[str, one_of("continue", "stop")] = "continue"  # stop: hand out no more jobs
-    same_code: bool = False  # refuse to go on with another commit than the sweep began with
     dry_run: bool = False  # print the jobs, run none
 
 

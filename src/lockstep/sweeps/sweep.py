@@ -217,10 +217,7 @@ class Sweep:
         OWN_DIRECTORY.keep()  # an earlier sweep may have left something in it
         manifest, commit = self.manifest, git_commit()
         if manifest.jobs and manifest.git_commit != commit:
-            line = f"the sweep was last run with commit {manifest.git_commit}, this is {commit}"
-            if self.settings.same_code:
-                raise config_error("hydra.launcher.same_code", "true", line)
-            log.info(line)
+            log.info(f"the sweep was last run with commit {manifest.git_commit}, this is {commit}")
         self.executor.reconcile(manifest)
         manifest.git_commit, manifest.planned = commit, self.planned
         given = self.config.hydra.overrides

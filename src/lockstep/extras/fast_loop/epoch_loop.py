@@ -10,7 +10,6 @@ loops side by side, hooks, logs and checkpoints.
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from time import perf_counter  # by this name: where `time.perf_counter` is replaced, the loop reads no clock of others
 from typing import Any
 
 from lightning import Callback, LightningModule
@@ -28,10 +27,9 @@ from lockstep.callbacks import CounterBasedRandomness
 from lockstep.extras.fast_loop.counts import LaterCounts
 from lockstep.extras.fast_loop.plain import draws_from_torch_alone, is_plain, is_replaced
 
-_END = "on_train_batch_end"
 _AROUND_A_STEP = (
     *("on_train_batch_start", "on_before_zero_grad", "on_before_backward", "on_after_backward"),
-    *("on_before_optimizer_step", _END),
+    *("on_before_optimizer_step", "on_train_batch_end"),
 )
 _FETCHING = f"[{_TrainingEpochLoop.__name__}].train_dataloader_next"  # as a profiler's table has it
 # Lightning's words.
@@ -66,19 +64,15 @@ class EpochLoop(_TrainingEpochLoop):
 
     Lightning's own tests end with it as they end without (benchmarks/lightning_suite.md); docs/fast-loop.md says what a plain
     step leaves out. What is looked up once an epoch is not looked for again within it: callbacks, hooks, a Trainer's settings.
-    A callback that says by an attribute, `is_resting`, that it looks at no part of a step is called at that step's end alone.
     """
 
-    waited_for_data = 0.0  # seconds, in asking the loaders for batches
     _plain: "PlainStep | None" = None
 
     def _on_before_fetch(self) -> None:
         trainer: Any = self.trainer
         trainer.profiler.start(_FETCHING)
-        self.waited_for_data -= perf_counter()
 
     def _on_after_fetch(self) -> None:
-        self.waited_for_data += perf_counter()
         trainer: Any = self.trainer
         trainer.profiler.stop(_FETCHING)
 
@@ -134,11 +128,7 @@ class PlainStep:
         self.takes_batch_idx = is_param_in_hook_signature(self.model.training_step, "batch_idx", min_args=2)
         self.training_step = self._training_step()
         self.frozen = getattr(self.strategy, "frozen", ())
-        self.may_rest: list[Any] = [callback for callback in self.trainer.callbacks if hasattr(callback, "is_resting")]
-        self.all_hooks = {name: self._implemented(name, self.trainer.callbacks) for name in _AROUND_A_STEP}
-        awake = [callback for callback in self.trainer.callbacks if callback not in self.may_rest]
-        self.fewer_hooks = {name: self._implemented(name, awake) for name in _AROUND_A_STEP[:-1]} | {_END: self.all_hooks[_END]}
-        self.hooks = self.all_hooks
+        self.hooks = {name: self._implemented(name, self.trainer.callbacks) for name in _AROUND_A_STEP}
         self.until_validation = self.batches.total if self.trainer.check_val_every_n_epoch is None else self.batches.current
         interval = self.trainer.val_check_batch
         self.validates_every = interval if isinstance(interval, int) else 1  # inf where nobody knows an epoch's length
@@ -180,7 +170,6 @@ class PlainStep:
             validation.restarting = False
         batch, _, _ = next(data_fetcher)
         batch_idx = batches.current.ready
-        self.hooks = self.fewer_hooks if all(callback.is_resting for callback in self.may_rest) else self.all_hooks
         batches.is_last_batch = data_fetcher.done
         batch = move_data_to_device(self.precision.convert_input(batch), self.device)
         batches.increment_ready()

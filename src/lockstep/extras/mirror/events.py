@@ -1,6 +1,5 @@
 """What the mirror does when something happens to a run."""
 
-import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,14 +11,12 @@ from lockstep.config.checks import check_rules
 from lockstep.config.plan import Plan
 from lockstep.config.rules import Rule, number
 from lockstep.config.targets import buildable
-from lockstep.extras.mirror.storage import shortcomings
 from lockstep.runs.directory import absolute
 from lockstep.runs.events import RunEvents
 
 if TYPE_CHECKING:  # else where there is a mirror
     from lockstep.extras.mirror.mirror import Mirror
 
-log = logging.getLogger(__name__)
 _STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")  # a copy in a file system could come to lie where Python imports it
 _URL = re.compile(r"[a-z][a-z0-9+.-]+://\S+")
 
@@ -90,12 +87,3 @@ class MirrorEvents(RunEvents):
     def end(self, code: int) -> None:
         if self._mirror is not None:
             self._mirror.finish()
-
-
-@buildable
-class StorageWarnings(RunEvents):
-    """Says what a run relies on and its file system does not keep."""
-
-    def begin(self, cfg: DictConfig, directory: Path) -> None:
-        for line in shortcomings(directory):
-            log.warning(line)

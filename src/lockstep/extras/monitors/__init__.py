@@ -1,1 +1,1 @@
-"""Callbacks that only look, of which none ends a run: rates, pictures, step times, the noise scale."""
+"""Callbacks that only look, of which none ends a run: rates, pictures, profilers, the noise scale."""

@@ -1,1 +1,1 @@
-"""Where the time of a step goes: profilers, the parts of a step, float32 rounded to TF32, and denormal numbers."""
+"""Profilers of a few steps."""

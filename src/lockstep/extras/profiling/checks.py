@@ -1,12 +1,6 @@
-"""What the arguments of the callbacks accept."""
+"""What the arguments of the profilers accept."""
 
-from lockstep.config.rules import YES_NO, integer
+from lockstep.config.rules import integer
 
 WINDOW = {"first_step": integer(1), "steps": integer(1)}
-
-RULES = {
-    "StepTime": {"every_n_steps": integer(1)},
-    "TF32": {"matrices": YES_NO, "convolutions": YES_NO},
-    "TorchProfiler": WINDOW,
-    "Nsight": WINDOW,
-}
+RULES = {"TorchProfiler": WINDOW, "Nsight": WINDOW}

@@ -1,53 +1,43 @@
-"""A few steps in every detail: what conf/profiler offers.
+"""What conf/profiler offers: a few steps in every detail.
 
-They are callbacks, not Lightning's Profilers: those are told of each block of Lightning's ordinary loop, and a plain step does
-not go through it (extras/fast_loop). Profiled is then what is run without them.
+They are callbacks, not Lightning's Profilers: those are called around each block of Lightning's ordinary loop, and a plain step
+does not go through it (extras/fast_loop).
 """
 
 import logging
-from abc import abstractmethod
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning import LightningModule, Trainer
-from torch.autograd.profiler import emit_nvtx, record_function
+from lightning import Callback, LightningModule, Trainer
+from torch.autograd.profiler import emit_nvtx
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from lockstep.errors import config_error
-from lockstep.extras.profiling.step_parts import StepParts
+from lockstep.extras.monitors.monitor import Monitor
 from lockstep.trainer.steps import ends_step
 
 log = logging.getLogger(__name__)
 
 
-class _Window(StepParts):
-    """What is profiled, and ends with training at the latest."""
+class _Window(Monitor, Callback):
+    """Profile `steps` optimizer steps of rank zero, after `first_step` others since training began or was resumed."""
 
     def __init__(self, first_step: int, steps: int) -> None:
         self.first_step, self.steps = first_step, steps
-        self._range = ExitStack()  # of the part that has begun
-
-    @abstractmethod
-    def _close(self) -> None:
-        """Once and for all, if it was ever opened."""
-
-    def release(self) -> None:
-        self._close()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._close()
+        self.release()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._close()
+        self.release()
 
 
 class TorchProfiler(_Window):
-    """torch.profiler over `steps` optimizer steps of rank zero, after `first_step` others since training began or was resumed.
+    """torch.profiler.
 
-    Leaves in `dirpath` operations.txt, the operations by the time they took, and with `trace` rank0.pt.trace.json.gz, the
-    steps with their parts as ranges. A training that ends within the window leaves what there is of it.
+    Leaves in `dirpath` operations.txt, the operations by the time they took, and with `trace` rank0.pt.trace.json.gz. A training
+    that ends within the window leaves what there is of it.
     """
 
     def __init__(
@@ -73,25 +63,16 @@ class TorchProfiler(_Window):
         devices = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
         self._profile = profile(activities=devices, schedule=window, on_trace_ready=self._write, **self.settings)
         self._profile.start()
-        self.begin("data")
-
-    def begin(self, part: str) -> None:
-        if self._profile is not None:
-            self._range.close()
-            self._range.enter_context(record_function(part))
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self._profile is not None and ends_step(trainer, batch_idx):
-            self._range.close()
             self._profile.step()
             if self._profile.step_num == self.first_step + self.steps:
-                self._close()
-        self.begin("data")
+                self.release()
 
-    def _close(self) -> None:
+    def release(self) -> None:
         if self._profile is None:
             return
-        self._range.close()
         ended, self._profile = self._profile, None
         ended.stop()
         if ended.step_num <= self.first_step:
@@ -101,17 +82,16 @@ class TorchProfiler(_Window):
         if (steps := profiled.step_num - self.first_step) == 0:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        averages = profiled.key_averages()
         by = "self_device_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
-        (self.folder / "operations.txt").write_text(averages.table(sort_by=by, row_limit=100, max_name_column_width=80))
+        table = profiled.key_averages().table(sort_by=by, row_limit=100, max_name_column_width=80)
+        (self.folder / "operations.txt").write_text(table)
         if self.trace:
             profiled.export_chrome_trace(str(self.folder / "rank0.pt.trace.json.gz"))
         log.info(f"profiled {steps} steps: {self.folder}")
 
 
 class Nsight(_Window):
-    """Marks for NVIDIA's Nsight Systems the same window of rank zero between cudaProfilerStart and cudaProfilerStop, every
-    operation and the parts of each step as NVTX ranges. Outside the window nothing is marked."""
+    """NVIDIA's Nsight Systems: cudaProfilerStart and cudaProfilerStop around the window, and every operation as an NVTX range."""
 
     _operations: emit_nvtx | None = None
 
@@ -121,30 +101,18 @@ class Nsight(_Window):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._began_at = trainer.global_step
-        self._open_or_close(trainer)
-
-    def begin(self, part: str) -> None:
-        if self._operations is not None:
-            self._range.close()
-            begun = torch.cuda.nvtx.range_start(part)  # which, unlike pushed ones, may end within another
-            self._range.callback(torch.cuda.nvtx.range_end, begun)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self._open_or_close(trainer)
-        self.begin("data")
-
-    def _open_or_close(self, trainer: Trainer) -> None:
         done = trainer.global_step - self._began_at
         if self._operations is None and self.first_step == done and trainer.is_global_zero:
             torch.cuda.profiler.start()
             self._operations = emit_nvtx()
             self._operations.__enter__()
         elif done >= self.first_step + self.steps:
-            self._close()
+            self.release()
 
-    def _close(self) -> None:
+    def release(self) -> None:
         if self._operations is not None:
-            self._range.close()
             self._operations.__exit__(None, None, None)
             self._operations = None
             torch.cuda.profiler.stop()
