@@ -9,13 +9,12 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import fake_sweep
 import pytest
 
 from lockstep.errors import ExitCode
-from lockstep.sweeps.job_directory import archive, read_log_tail, read_progress, state_after
+from lockstep.sweeps.job_directory import archive, read_log_tail, state_after
 from lockstep.sweeps.manifest import UNREADABLE, Manifest
 from lockstep.sweeps.results import write_results
 from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, WAITING, Exit
@@ -90,13 +89,6 @@ def test_a_manifest_with_a_value_of_another_kind_is_read_from_the_jobs(name: str
     (folder / "manifest.json").write_text(json.dumps(content))
     print_table(look_at(folder))
     assert goes_on(folder) == [2, 3, 4]
-
-
-@pytest.mark.parametrize("history", [7, [[]], [{"seconds": "x"}], [{"metrics": {"val/acc": "x"}}]])
-def test_a_history_of_another_kind_is_none(history: Any, tmp_path: Path) -> None:
-    """A report was a stack trace."""
-    (tmp_path / "progress.json").write_text(json.dumps({"epoch": 1, "history": history}))
-    assert read_progress(tmp_path) == {}
 
 
 def test_a_lost_manifest_is_made_anew_from_the_jobs(whole: Path, tmp_path: Path) -> None:
