@@ -25,7 +25,6 @@ _RECORD = {"metrics": {str: NUMBER}, "optimized_metric": str, "ended_by?": str, 
 _RECORD |= {f"{name}?": NUMBER for name in RECORDED}
 _PROGRESS = {"metrics?": {str: NUMBER}, "epoch?": NUMBER, "epochs?": NUMBER, "step?": NUMBER, "share?": NUMBER}
 _PROGRESS |= {"seconds_per_epoch?": NUMBER, "samples_per_second?": NUMBER, "seconds_left?": NUMBER}
-_PROGRESS |= {"history?": [{"epoch?": NUMBER, "seconds?": NUMBER, "metrics?": {str: NUMBER}}]}
 _METADATA = {"key": str, "number": int, "overrides": list, "devices": int, "command": list, "config": dict, "directory": str}
 _METADATA |= {"optimized_metric": str, "optimized_mode": str, "call?": CALL, "cwd": str}
 

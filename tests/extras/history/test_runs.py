@@ -172,15 +172,15 @@ def test_a_killed_run_is_shown_by_its_config_and_how_far_it_has_come(tmp_path: P
         file.write(config)
     started = {"status": "running", "reason": None, "started": "2026-01-01T00:00:00", "updated": "2026-01-01T00:00:02"}
     (run / "status.json").write_text(json.dumps(started | {"ranks": [{}, {}]}))
-    progress = {"epoch": 4, "metrics": {"val_acc": 0.75}, "samples_per_second": 50.0, "history": [{"seconds": 9.5}]}
+    progress = {"epoch": 4, "metrics": {"val_acc": 0.75}, "samples_per_second": 50.0}
     (run / "progress.json").write_text(json.dumps(progress))
     killed = RunRecord(run, "a/0")
-    expected = {"state": "interrupted", "metric": 0.75, "devices": 2, "lr": 0.3, "duration": 9.5, "seed": 7, "world_size": 2}
+    expected = {"state": "interrupted", "metric": 0.75, "devices": 2, "lr": 0.3, "duration": 2.0, "seed": 7, "world_size": 2}
     assert {key: killed.value(key) for key in expected} == expected
     assert killed.value("reason") == killed.as_dict()["reason"] == "it was killed, or its machine went down: no process has it"
     with pytest.raises(ConfigError, match="accepted are finished runs"):
         best_run([killed])
-    (run / "progress.json").write_text(json.dumps(progress | {"history": 1}))
+    (run / "progress.json").write_text(json.dumps(progress | {"step": "x"}))
     damaged = RunRecord(run, "a/0")  # what progress.json says is not known
     assert (damaged.duration, damaged.value("metric")) == (2.0, None)
     text = (run / ".hydra" / "config.yaml").read_text().replace("lr_scaling: none", "lr_scaling: linear")

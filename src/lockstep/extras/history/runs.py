@@ -103,14 +103,12 @@ class RunRecord:
 
     @property
     def duration(self) -> float | None:
-        """Seconds: of the run's last start, or from its first to the last word of it where it has not finished; at least those of
-        the epochs that it has trained."""
+        """Seconds: of the run's last start, or from its first to the last word of it where it has not finished."""
         if isinstance(wall_time := self.result.get("wall_time"), int | float):
             return float(wall_time)
         try:
             begin, end = (datetime.fromisoformat(self.status[key]) for key in ("started", "updated"))
-            epochs = self.progress.get("history") or [{"seconds": 0.0}]
-            return max((end - begin).total_seconds(), float(epochs[-1]["seconds"]))
+            return (end - begin).total_seconds()
         except (KeyError, TypeError, ValueError):
             return None
 

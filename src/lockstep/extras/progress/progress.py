@@ -12,14 +12,13 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 
-from lockstep.atomic_files import read_json, write_json
+from lockstep.atomic_files import write_json
 from lockstep.extras.monitors.monitor import Monitor
-from lockstep.runs.results import accountant, earlier, logged_numbers
+from lockstep.runs.results import accountant, logged_numbers
 from lockstep.runs.shares import dp_rank_and_size
 
 log = logging.getLogger(__name__)
 PROGRESS = "progress.json"
-_HISTORY = {"history?": [{"epoch": int | float, "seconds": int | float}]}
 INTERVAL = 10.0  # seconds at most between two notes of how far a run is; it begins with shorter ones
 _LEFT_FREE = 10  # columns for the bar itself, and for a rate and a time that become longer
 REDRAWN = 0.5  # seconds after which a bar is drawn again, however few batches have passed
@@ -58,12 +57,7 @@ class Progress(Monitor, TQDMProgressBar):
         self._began = self._due = time.monotonic()
         self._first: tuple[float, float] | None = None  # when a batch ended first, and the share of training done then
         self._first_epoch = self._logged = trainer.current_epoch
-        # of the epochs so far, those before the run was continued too, and the seconds trained in those
-        self._history = _history_until(self._first_epoch, Path(trainer.default_root_dir) / PROGRESS)
-        latest = self._history[-1] if self._history else {}
-        self._earlier = max(latest.get("seconds", 0.0), earlier(trainer, "seconds_before"))
-        metrics = latest.get("metrics", {})
-        self._noted = {"epoch": trainer.current_epoch, "epochs": trainer.max_epochs, "history": self._history, "metrics": metrics}
+        self._noted: dict[str, Any] = {"epoch": trainer.current_epoch, "epochs": trainer.max_epochs, "metrics": {}}
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         self._log_epoch(trainer)
@@ -102,14 +96,12 @@ class Progress(Monitor, TQDMProgressBar):
         log.info("  ".join(cells), extra={"cells": cells})
 
     def _record(self, trainer: Trainer) -> None:
-        """Records the epoch that has ended: its history says after how many seconds of training which metrics were reached."""
+        """Records the epoch that has ended."""
         seconds = time.monotonic() - self._began
         samples = getattr(accountant(trainer), "samples_trained", 0) * dp_rank_and_size(trainer)[1]
-        metrics = logged_numbers(trainer)
-        self._history.append({"epoch": trainer.current_epoch, "seconds": self._earlier + seconds, "metrics": metrics})
         self._noted |= {
             "epoch": trainer.current_epoch,
-            "metrics": metrics,
+            "metrics": logged_numbers(trainer),
             "samples_per_second": samples / seconds,
             "seconds_per_epoch": seconds / max(1, trainer.current_epoch - self._first_epoch),
         }
@@ -144,9 +136,3 @@ def _share(trainer: Any, batches: int) -> float | None:
     if trainer.max_epochs is not None and trainer.max_epochs > 0:
         shares.append((trainer.current_epoch + batches / max(1, trainer.num_training_batches)) / trainer.max_epochs)
     return min(1.0, max(shares)) if shares else None
-
-
-def _history_until(epoch: int, path: Path) -> list[dict[str, Any]]:
-    """Returns what a run that is continued has recorded about its epochs up to `epoch`."""
-    history = (read_json(path, _HISTORY) or {}).get("history", []) if epoch else []
-    return [entry for entry in history if entry["epoch"] <= epoch]

@@ -37,10 +37,9 @@ def part(key: str, value: Any, parts: Mapping[str, dict[str, Any]]) -> dict[str,
     return parts[name] | (dict(value) if isinstance(value, Mapping) else {}) | {"_target_": parts[name]["_target_"]}
 
 
-def make(key: str, node: dict[str, Any], trust: Trust | None, seed: int = 0, **given: Any) -> Any:
+def make(key: str, node: dict[str, Any], trust: Trust | None, seed: int = 0) -> Any:
     """Raises ConfigError for arguments that it does not take or a sweep sets itself, and where its library is missing."""
-    given |= {"time_attr": TIME, "metric": None, "mode": None}
-    given |= {"space": None, "seed": seed, "random_state_seed": seed}
+    given = {"time_attr": TIME, "metric": None, "mode": None, "space": None, "seed": seed, "random_state_seed": seed}
     logging.getLogger("ray.tune").setLevel(logging.WARNING)
     try:
         return Factory(key, node, trust).construct(given)
