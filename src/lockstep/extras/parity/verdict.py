@@ -36,7 +36,7 @@ def parity(cfg: DictConfig, say: Callable[[str], None] = print, train: Train = t
         hint = " (in 64-true; try parity.precision=run)" if is_bound else ""
         raise SideFailed(failure.side, failure.reason + hint, failure.traceback) from None
     if comparison.failure is None:
-        say("\n".join([*([] if comparison.equal else ["", comparison.table(), ""]), *_notes(comparison)]))
+        say("\n".join(["", *([] if comparison.equal else [comparison.table(), ""]), *_notes(comparison)]))
     if comparison.equal:
         say(f"Equal {_extent(comparison)}.")
         return True
