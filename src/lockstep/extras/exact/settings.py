@@ -21,17 +21,11 @@ def settings(config: DictConfig, workers: Any) -> dict[str, Any]:
         "guards.exact": {"_target_": "lockstep.extras.exact.metrics.WorkerMetrics", "workers": workers},
         "guards.equivalence": None,  # it looks for what keeps DDP from giving the result of one process
         **({} if is_plain(config, "datamodule") else {"datamodule.global_batch_size": _global_batch_size(config, workers)}),
-        **({"parity.tolerance": 0, "parity.precision": "run"} if _takes_default_tolerance(config) else {}),
     }
 
 
 def _global_batch_size(config: DictConfig, workers: int) -> int:
     return config.datamodule.global_batch_size or config.datamodule.batch_size * workers
-
-
-def _takes_default_tolerance(config: DictConfig) -> bool:
-    """Is it scripts/parity.py's config, and is the tolerance that of a control? Here there are none: bits are compared."""
-    return "parity" in config and OmegaConf.select(config, "parity.tolerance") is None
 
 
 def _check(config: DictConfig, workers: Any) -> None:

@@ -1,14 +1,13 @@
-"""Does N equal one, for this model and this data? Two trainings compared step by step.
+"""Do N processes give what one process gives, for this model and this data, and if not, why?
 
-    sides.py           the two trainings: their configs, and what has been done to them
-    processes.py       trains both at the same time, by processes that the core's launcher supervises; ranks.py: what these run
-    trainings.py       inside the ranks: one training of one side, and how far its steps are from the other side's
-    recorder.py        what each step did; records.py: the files in which one side reads what the other did
-    differences.py     how far tensors lie apart, and which samples a step has had
-    interventions.py   what is done to a training beyond its config
-    larger_batches.py  one process takes the batches of several, where loaders alone know their size
-    comparison.py      both are trained, and what came of it: the table; tolerances.py
-    verdict.py         what is said to a person
+    trainings.py   the configs of the two trainings, and one of them by train.py in processes of its own
+    recorder.py    a callback that writes down what each step did; sketches.py: what it keeps of tensors and batches
+    comparison.py  where two records part first
+    switches.py    callbacks that switch off what may make them part
+    verdict.py     from a config to the answer; the list of causes
 
-`scripts/parity.py` is the command. What conf/parity.yaml names as `parity.explain` is asked why two sides differ.
+`scripts/parity.py` is the command.
 """
+
+FILES = ["docs/parity.md", "docs/one_equals_many.png", "docs/float32_runs.png", "conf/parity.yaml", "scripts/parity.py"]
+NEEDS = ["any_batch", "dtensors", "equivalence", "plain_lightning"]

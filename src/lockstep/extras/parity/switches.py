@@ -1,0 +1,104 @@
+"""Callbacks that switch off, on both sides alike, what may keep several processes from giving the result of one."""
+
+import functools
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import torch
+import torch.distributed as dist
+from lightning import Callback, LightningModule, Trainer
+from torch import nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from lockstep.callbacks import CounterBasedRandomness
+from lockstep.counter_rng import derive_seed
+from lockstep.datamodules.batches import Batch
+
+
+def all_ranks(value: Any) -> list[Any]:
+    """Return what each process has."""
+    if not dist.is_initialized():
+        return [value]
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, value)
+    return everyone
+
+
+def _wrap(model: LightningModule, name: str, around: Callable[..., Any]) -> None:
+    step = getattr(model, name)
+    setattr(model, name, functools.wraps(step)(functools.partial(around, step)))
+
+
+class OneRate(Callback):
+    """Takes one learning rate in all steps."""
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-3
+
+
+class NoDropout(Callback):
+    """Drops nothing: by torch's dropout functions, and by the modules that call them or drop by themselves."""
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        for layer in pl_module.modules():
+            if isinstance(layer, nn.MultiheadAttention | nn.RNNBase):
+                layer.dropout = 0.0
+        if stage == "fit":
+            _wrap(pl_module, "training_step", self._step)
+
+    def _step(self, step: Callable[..., Any], *arguments: Any) -> Any:
+        with _NoDropout():
+            return step(*arguments)
+
+
+class _NoDropout(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        if "dropout" in getattr(func, "__name__", ""):
+            return args[0] if args else kwargs["input"]
+        if func is functional.scaled_dot_product_attention and len(args) > 4:  # query, key, value, attn_mask, dropout_p
+            args = (*args[:4], 0.0, *args[5:])
+        return func(*args, **(kwargs | {"dropout_p": 0.0} if "dropout_p" in kwargs else kwargs))
+
+
+class WholeBatch(Callback):
+    """Gives each process the batch of all processes, in the order of one; `draws`: and the random numbers of one."""
+
+    def __init__(self, draws: bool = False) -> None:
+        self.draws = draws
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        for name in {"fit": ("training_step", "validation_step"), "test": ("test_step",)}.get(stage, ()):
+            _wrap(pl_module, name, functools.partial(self._step, trainer))
+
+    def _step(self, trainer: Any, step: Callable[..., Any], batch: Any, *rest: Any) -> Any:
+        whole, index = _join(all_ranks(batch), trainer.global_rank), trainer.fit_loop.batch_idx
+        for callback in trainer.callbacks if trainer.training else ():
+            if isinstance(callback, CounterBasedRandomness):  # which tells dropout the samples
+                callback.on_train_batch_start(trainer, trainer.lightning_module, whole, index)
+        for seed in (torch.manual_seed, random.seed, numpy.random.seed) if self.draws else ():
+            seed(derive_seed(trainer.current_epoch, index) % 2**32)
+        return step(whole, *rest)
+
+
+def _join(batches: list[Any], own: int) -> Any:
+    """Return one batch, on the device of one's own, of whose samples each process has every n-th."""
+
+    def joined(parts: tuple[Any, ...]) -> Any:
+        if not getattr(parts[own], "ndim", 0):
+            return parts[own]
+        shape = [max(sizes) for sizes in zip(*(part.shape for part in parts), strict=True)]  # the longest of padded samples
+        pad = -100 if any((part == -100).any() for part in parts) else 0  # torch's ignore_index
+        whole = parts[own].new_full((len(parts) * shape[0], *shape[1:]), pad)
+        for rank, part in enumerate(parts):
+            whole[(slice(rank, len(part) * len(parts), len(parts)), *(slice(size) for size in part.shape[1:]))] = part
+        return whole[: sum(map(len, parts))]
+
+    flat, structures = zip(*map(tree_flatten, batches), strict=True)
+    whole = tree_unflatten([*map(joined, zip(*flat, strict=True))], structures[own])
+    return whole._replace(loss_weight=whole.loss_weight / len(batches)) if isinstance(whole, Batch) else whole
