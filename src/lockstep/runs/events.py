@@ -114,9 +114,6 @@ class RunEvents:
         """Called in the parent when ranks have failed. Returns with what they are started again, to go on from the last
         checkpoint, which does not count among max_restarts; None where it knows nothing better."""
 
-    def preempted(self, reason: str) -> None:
-        """Called when status.json says that the run was preempted."""
-
     def end(self, code: int) -> None:
         """Called last, with the exit code, in a run that has begun."""
 

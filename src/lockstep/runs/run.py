@@ -264,7 +264,6 @@ class Run:
             if self.launcher.speaks(self.directory, self._global_rank):
                 with contextlib.suppress(OSError):  # the disk may be full
                     record.write_status(self.directory, "preempted", outcome.reason, outcome.rank)
-                self._told.tell("preempted", outcome.reason or "")
                 console.show_preempted(self.directory, outcome.reason or "")
                 resumes = self.command.gives_run_dir or self.launcher.ranks_are_tasks  # the same command, requeued, comes here
                 if (line := queue().requeue_when_warned(outcome.signal, resumes)) is not None:  # which may end this process

@@ -40,9 +40,6 @@ class Diary(RunEvents):
     def checkpoint_written(self) -> None:
         self._write("checkpoint_written")
 
-    def preempted(self, reason: str) -> None:
-        self._write(f"preempted: {reason}")
-
     def end(self, code: int) -> None:
         self._write(f"end {code}")
 

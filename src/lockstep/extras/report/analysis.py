@@ -27,16 +27,6 @@ def read_all_reduce(path: Path) -> dict[str, float]:
     return numbers
 
 
-def gradient_bytes(record: Mapping[str, Any]) -> float:
-    return float(record.get("parameters") or 0) * _BYTES.get(str(record.get("precision")), 4)
-
-
-def measured_apart(all_reduce: Mapping[str, float], size: float) -> dict[str, float]:
-    """Parameters of the step model, of an all-reduce of so many bytes."""
-    transfer = {"transfer": size / all_reduce["bandwidth"]} if all_reduce.get("bandwidth") and size else {}
-    return {name: value for name, value in all_reduce.items() if name == "latency"} | transfer
-
-
 @dataclass(frozen=True)
 class Analysis:
     """What a section is given. Sections of other extras use `records` only.
@@ -79,7 +69,8 @@ class Analysis:
     @cached_property
     def gradient_bytes(self) -> float:
         """0 if the number of parameters is not recorded."""
-        return gradient_bytes(self.measured.finished[0].record if self.measured.finished else {})
+        record = self.measured.finished[0].record if self.measured.finished else {}
+        return float(record.get("parameters") or 0) * _BYTES.get(str(record.get("precision")), 4)
 
     @cached_property
     def goodput(self) -> Goodput | None:
@@ -103,4 +94,6 @@ class Analysis:
     @property
     def given(self) -> dict[str, float]:
         """Parameters of the step model that were measured apart."""
-        return measured_apart(self.all_reduce, self.gradient_bytes)
+        size, bandwidth = self.gradient_bytes, self.all_reduce.get("bandwidth")
+        transfer = {"transfer": size / bandwidth} if bandwidth and size else {}
+        return {name: value for name, value in self.all_reduce.items() if name == "latency"} | transfer
