@@ -28,7 +28,7 @@ parity: .venv/installed
 	$(PARITY) model=resnet18 $(TINY) parity.steps=3 $(ARGS)
 	$(PARITY) model=resnet50 $(TINY) parity.steps=2 $(ARGS)
 
-# What only a GPU can show, within twelve minutes on one: tests/gpu, and the table of its suite, be some test a failure.
+# What only a GPU can show, within ten minutes on one: tests/gpu, and the table of its suite, even if a test fails.
 gpu: .venv/installed
 	failed=0; \
 	timeout 300 $(BIN)/python -m pytest -n 4 tests/gpu || failed=1; \

@@ -12,7 +12,6 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 FOLDERS = ("conf", "scripts", "templates")
-OF_A_CHECKOUT = shutil.ignore_patterns("__pycache__", "make_it_yours.py", "remove.py")
 
 
 class BuildWithShipped(build_py):
@@ -22,7 +21,7 @@ class BuildWithShipped(build_py):
             shipped = Path(self.build_lib, "lockstep", "shipped")
             shutil.rmtree(shipped, ignore_errors=True)
             for folder in filter(Path.is_dir, map(Path, FOLDERS)):
-                shutil.copytree(folder, shipped / folder, ignore=OF_A_CHECKOUT)
+                shutil.copytree(folder, shipped / folder, ignore=shutil.ignore_patterns("__pycache__"))
             shutil.copy("train.py", shipped)
 
 

@@ -1,22 +1,18 @@
-"""The table of benchmarks/accuracy.md: does the number of processes change what a training comes to?
+"""Does the number of processes change the test accuracy of a training? Prints the tables of benchmarks/accuracy.md.
 
     python benchmarks/accuracy.py SWEEP_DIR [SWEEP_DIR ...]
 
-Each sweep is over seeds and trainer.devices at one global batch. For each number of processes: the mean test accuracy over
-the seeds, its standard error, and how far the mean lies from that of one process. Exit code 3 where that is more than a
-standard error.
+Each sweep is over seeds and trainer.devices at one global batch. A row has the mean test accuracy over the seeds, its standard
+error, and how far the mean lies from that of one process. Exit code 3 if that is more than a standard error.
 """
 
 import argparse
+import json
 import math
 import statistics
 import sys
 from collections import defaultdict
 from pathlib import Path
-
-from lockstep.atomic_files import read_json
-from lockstep.cli import start
-from lockstep.errors import config_error
 
 
 def main() -> None:
@@ -40,12 +36,12 @@ def accuracies(sweep: Path) -> dict[int, list[float]]:
     """By world size, of the finished jobs of a sweep."""
     result: dict[int, list[float]] = defaultdict(list)
     for file in sweep.glob("*/metrics.json"):
-        content = read_json(file) or {}
+        content = json.loads(file.read_text())
         result[content["world_size"]].append(content["metrics"]["test/acc"])
     if min(map(len, result.values()), default=0) < 2 or 1 not in result:
-        raise config_error("SWEEP_DIR", sweep, "accepted is a sweep with two seeds or more finished at each of 1 and N processes")
+        sys.exit(f"{sweep} has too few finished jobs; train two seeds or more at each of 1 and N processes")
     return result
 
 
 if __name__ == "__main__":
-    start(main)
+    main()

@@ -3,22 +3,18 @@
     python benchmarks/lightning_code.py > benchmarks/lightning_code.md
 
 Each kind of lightning_modules.py trains for two epochs in float64, with one global batch. The gradients of every step, the
-weights at the end and the logged metrics of every epoch are compared with those of one process. Where a run says of a
-difference only what it can't know, scripts/parity.py is asked for the cause.
+weights at the end and the logged metrics of every epoch are compared with those of one process.
 """
 
 import copy
 import functools
 import logging
 import os
-import platform
 import tempfile
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
-from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +26,10 @@ from lightning import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.strategies import DDPStrategy
 from lightning_modules import KINDS
 from omegaconf import open_dict
+from run import heading
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
-from lockstep.extras.plain_lightning.callback import NOT_KNOWN
 from lockstep.launchers.environment import PARENT_PIPE, this_rank
 from lockstep.runs.composition import compose
 
@@ -96,9 +92,9 @@ def trained(kind: str, world_size: int, folder: Path) -> tuple[Recorder, list[st
     return recorder, [cause for callback in callbacks.callbacks for cause in getattr(callback, "causes", ())]
 
 
-def _composed(kind: str, world_size: int, more: Sequence[str] = (), **how: Any) -> Any:
+def _composed(kind: str, world_size: int) -> Any:
     module, data = KINDS[kind]
-    cfg: Any = copy.deepcopy(_options(world_size, *more, **how))
+    cfg: Any = copy.deepcopy(_options(world_size))
     size = {"batch_size": BATCH // world_size}
     with open_dict(cfg):
         cfg.model = {"_target_": f"lightning_modules.{module.__name__}"} | (size if data is None else {})
@@ -107,9 +103,9 @@ def _composed(kind: str, world_size: int, more: Sequence[str] = (), **how: Any) 
 
 
 @functools.cache
-def _options(world_size: int, *more: str, **how: Any) -> Any:
+def _options(world_size: int) -> Any:
     """Composed once for all kinds, which are put into it: it takes as long as their training."""
-    return compose(*OVERRIDES, f"trainer.devices={world_size}", "optimized_metric=val_loss", *more, **how)
+    return compose(*OVERRIDES, f"trainer.devices={world_size}", "optimized_metric=val_loss")
 
 
 def trained_by_stock(kind: str, world_size: int, folder: Path) -> tuple[Recorder, list[str]]:
@@ -201,8 +197,7 @@ def _rank(rank: int, world_size: int, kinds: list[str], ways: dict[str, str], fo
 
 
 def main() -> None:
-    print(f"`python benchmarks/lightning_code.py`; torch {version('torch')}, lightning {version('lightning')},")
-    print(f"Python {platform.python_version()}, {platform.machine()}, on two cores of {processor()}.\n")
+    print(f"{heading(processor())}\n")
     print(
         "The largest difference of 2 and of 3 processes from one, relative to the largest entry of each tensor: gradients of each"
     )
@@ -210,23 +205,12 @@ def main() -> None:
         "step, weights after two epochs, metrics of each epoch; = is at most 1e-12. Stock Lightning has the same code and data.\n"
     )
     heads = [f"{quantity}, {way}" for way in WAYS for quantity in QUANTITIES]
-    print(f"| code | {' | '.join(heads)} | what is said |\n|---|{'---|' * (len(heads) + 1)}")
+    print(f"| code | {' | '.join(heads)} | message |\n|---|{'---|' * (len(heads) + 1)}")
     rows = compared()
     for kind in KINDS:
         cells = [_cell(rows[kind, way][quantity]) for way in WAYS for quantity in QUANTITIES]
-        said = rows[kind, "here"]["said"] or ([] if {*cells[: len(QUANTITIES)]} == {"="} else causes_by_parity(kind))
-        print(f"| {kind} | {' | '.join(cells)} | {'; '.join(said)} |")
-
-
-def causes_by_parity(kind: str) -> list[str]:
-    """What scripts/parity.py names of this kind on two processes; else, and where that is taken out, what the run has said."""
-    try:
-        from parity_causes import causes
-    except ModuleNotFoundError:
-        named = []
-    else:
-        named = causes(partial(_composed, kind, 2, config_name="parity"))
-    return [f"scripts/parity.py: {cause}" for cause in named] or [f"not known: {NOT_KNOWN}"]
+        unknown = [] if {*cells[: len(QUANTITIES)]} == {"="} else ["none: a run can't know it; `scripts/parity.py` names it"]
+        print(f"| {kind} | {' | '.join(cells)} | {'; '.join(rows[kind, 'here']['said'] or unknown)} |")
 
 
 def _cell(value: float) -> str:

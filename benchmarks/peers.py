@@ -15,7 +15,6 @@ competitors/peer.py, in processes of its own, one thread a process; their steps 
 """
 
 import argparse
-from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -73,15 +72,10 @@ def _competitors(net: str, processes: int, steps: int | None, overrides: list[st
     fixed = ("trainer=cpu", "trainer.max_epochs=1", f"trainer.devices={processes}", "test=false", f"model={net}", FLUSH, *data)
     fixed += (f"datamodule.length={steps * 64 * processes}", "+callbacks.stopwatch._target_=steady_callback.Steady")
 
-    def command(*more: str) -> Callable[[Path], list[str]]:
-        return lambda record: train_py(record, *fixed, *more, *overrides)
+    def shipped(record: Path) -> list[str]:
+        return train_py(record, *fixed, *overrides)
 
-    compiled = "`python train.py trainer.compile_step=true`"
-    return [
-        *result,
-        Competitor(f"`python train.py`{ending}", command(), processes),
-        Competitor(f"{compiled}{ending}", command("trainer.compile_step=true"), processes),
-    ]
+    return [*result, Competitor(f"`python train.py`{ending}", shipped, processes)]
 
 
 def _version(distribution: str) -> str | None:

@@ -123,8 +123,6 @@ COLUMNS: dict[str, Callable[[Sample, Sample | None], float | None]] = {
     "times the floor, processor": lambda own, floor: floor and _ratio(own, floor, "train_cpu"),
     "s in all": lambda own, _: own.seconds,
     "s of processor in all": lambda own, _: own.cpu,
-    "s to that step": lambda own, _: own.train_time,
-    "s of processor to it": lambda own, _: own.train_cpu,
     "ms a save": lambda own, _: own.train_time / own.steps * 1e3,
     "ms of processor a save": lambda own, _: own.train_cpu / own.steps * 1e3,
     "peak MiB": lambda own, _: own.peak_mib,

@@ -1,7 +1,7 @@
 """What is compared with what."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from jpegs import jpegs
@@ -15,7 +15,6 @@ STARTS = ("s in all", "s of processor in all")
 # As competitors/workload.py does; beside whichever group of callbacks is chosen.
 FLUSH = "+callbacks.flush_denormal._target_=lockstep.extras.profiling.denormals.FlushDenormal"
 TURNS = "+callbacks.turns._target_=steady_callback.Turns"
-STEP = ("s to that step", "s of processor to it")
 
 
 @dataclass(frozen=True)
@@ -104,58 +103,6 @@ def _images(device: str, shape: str, classes: int, batch_size: int, steps: int) 
     return competitors
 
 
-def _compiled(device: str) -> Callable[[list[str]], list[Competitor]]:
-    """One process; the first steps, in which one is compiled, are not timed, and nobody validates."""
-    sizes = {"net": "mlp", "shape": "1,28,28", "batch-size": 64, "steps": 1500, "val-batches": 0, "device": device}
-    options = [item for name, value in sizes.items() for item in (f"--{name}", str(value))]
-    data = ("datamodule=synthetic_images", "datamodule.shape=[1,28,28]", "datamodule.length=96000", "datamodule.val_length=64")
-    on_device = ("trainer=gpu", "trainer.precision=bf16-mixed") if device == "cuda" else ("trainer=cpu",)
-    fixed = (*on_device, "trainer.max_epochs=1", "test=false", "model=mlp", FLUSH, *data)
-    fixed += ("+callbacks.stopwatch._target_=steady_callback.Steady",)
-
-    def competitors(overrides: list[str]) -> list[Competitor]:
-        def shipped(name: str, *options: str) -> Competitor:
-            return Competitor(name, lambda record: train_py(record, *fixed, *options, *overrides))
-
-        return [
-            Competitor("a bare loop", by_record("bare_images", options), is_floor=True),
-            shipped("`python train.py`"),
-            shipped("`python train.py trainer.compile_step=true`", "trainer.compile_step=true"),
-        ]
-
-    return competitors
-
-
-def _compiled_start(overrides: list[str]) -> list[Competitor]:
-    """The first round fills the cache."""
-
-    def third_step(*options: str) -> Callable[[Path], list[str]]:
-        end = "+callbacks.end={_target_: first_step.End, steps: 3}"
-        fixed = ("trainer=cpu", "model=mlp", "datamodule=synthetic_images", "datamodule.shape=[1,28,28]", "test=false", end)
-        return lambda _: [str(ROOT / "train.py"), *fixed, *options, *overrides]
-
-    return [
-        Competitor("`python train.py`, to the end of its third step", third_step()),
-        Competitor("the same with `trainer.compile_step=true`", third_step("trainer.compile_step=true")),
-    ]
-
-
-def _compiled_job(overrides: list[str]) -> list[Competitor]:
-    """The first job of each sweep fills the cache, as far as it is not full."""
-
-    def second_job(name: str, steps: int, *options: str) -> Competitor:
-        def command(record: Path) -> list[str]:
-            end = f"+callbacks.end={{_target_: first_step.Note, steps: {steps}, record: {record}}}"
-            fixed = ("trainer=cpu", "model=mlp", "datamodule=synthetic_images", "datamodule.shape=[1,28,28]", "test=false", end)
-            return [str(ROOT / "train.py"), "-m", *fixed, "trainer.max_steps=3", "seed=0,1", *options, *overrides]
-
-        return Competitor(name, command)
-
-    compiled = "trainer.compile_step=true"
-    jobs = {"a sweep's second job": (), f"the same with `{compiled}`": (compiled,)}
-    return [second_job(f"{name}, step {steps}", steps, *options) for steps in (1, 3) for name, options in jobs.items()]
-
-
 def _startup(overrides: list[str]) -> list[Competitor]:
     def imports(_: Path) -> list[str]:
         return ["-c", "import torch, lightning"]
@@ -175,19 +122,14 @@ def _startup(overrides: list[str]) -> list[Competitor]:
     ]
 
 
-def _sweep(overrides: list[str], counts: tuple[int, int] = (1, 8)) -> list[Competitor]:
+def _sweep(overrides: list[str]) -> list[Competitor]:
     """Eight jobs by hand would take eight times the second row of `startup`."""
 
     def jobs(count: int) -> Callable[[Path], list[str]]:
         seeds = ",".join(map(str, range(count)))
         return lambda _: [str(ROOT / "train.py"), "-m", "trainer=cpu", "debug=fast", f"seed={seeds}", *overrides]
 
-    return [Competitor(f"a sweep of {count} job{'s' * (count > 1)}", jobs(count)) for count in counts]
-
-
-def _trials(overrides: list[str]) -> list[Competitor]:
-    """Those of one step on two slots; what one adds, in slot-seconds, is two nine-hundredths of the difference."""
-    return [replace(one, name=f"{one.name}, two slots") for one in _sweep([*overrides, "hydra.launcher.jobs=2"], (100, 1000))]
+    return [Competitor(f"a sweep of {count} job{'s' * (count > 1)}", jobs(count)) for count in (1, 8)]
 
 
 def _loader(overrides: list[str]) -> list[Competitor]:
@@ -216,28 +158,6 @@ def _checkpoint(_: list[str]) -> list[Competitor]:
         Competitor("synced, read back, renamed", saves("at_once")),
         Competitor("`trainer.checkpoint_io.async=true`", saves("in_background")),
     ]
-
-
-def _guards(overrides: list[str]) -> list[Competitor]:
-    """One and two processes on the smallest of models."""
-    without = [f"guards.{name}=null" for name in ("preemption", "nonfinite", "watchdog", "checkpoint")]
-    flag = "+callbacks.flag={_target_: lightnings_flag.LightningsFlag}"
-    noise_scale = ["callbacks=noise_scale", *(f"callbacks.noise_scale.every_n_steps{_}=1" for _ in ("", "_alone"))]
-    variants = {
-        "no preemption, look at the loss, watchdog, last.ckpt": without,
-        "that, and Lightning's flag before every batch": [*without, flag],
-        "`python train.py`": [],
-        "the same with `callbacks.step_time=null`": ["callbacks.step_time=null"],
-        "the same with `callbacks=noise_scale` at every step": noise_scale,
-    }
-    result: list[Competitor] = []
-    for processes in (1, 2):
-        for what, options in variants.items():
-            if processes == 1 and flag in options:
-                continue  # which Lightning broadcasts among several
-            made = _shipped("mlp", "1,8,8", 64, 1500, 1, processes, ["callbacks.pictures=null", *options, *overrides])
-            result.append(replace(made, name=made.name.replace("`python train.py`", what), is_floor=options is without))
-    return result
 
 
 _ZERO = "Denormal numbers are zero in all programs."
@@ -273,47 +193,10 @@ SUITES = {
         _images("cpu", "3,32,32", 10, 4, 8),
     ),
     "checkpoint": Suite("How long training stands still for a checkpoint of 100 MB.", SAVES, _checkpoint),
-    "guards": Suite(
-        "What watching over a run costs a step: MLP (64-256-10), batches of 64, 1,500 steps.\n"
-        "The noise scale is estimated at every step here, to tell its cost from chance; by default as seldom as\n"
-        "conf/callbacks/noise_scale.yaml says, for that share of the difference.",
-        STEPS,
-        _guards,
-        in_turns=True,
-    ),
-    "compiled_step": Suite(
-        "MNIST's shapes, the guides' MLP (784-256-10), batches of 64; steps alone, once they are compiled.\n"
-        "The same net, batches, optimizer and data for all; `train.py` with all it does in a step by default.\n"
-        f"{_ZERO}",
-        STEPS,
-        _compiled("cpu"),
-        in_turns=True,
-    ),
-    "compiled_step_gpu": Suite(
-        "The programs of `compiled_step` on one GPU, in bfloat16; the compiled steps are CUDA graphs.",
-        IMAGES,
-        _compiled("cuda"),
-        on_gpu=True,
-    ),
-    "compiled_start": Suite(
-        "From the command to the end of the third step; the second is compiled, or taken from the cache.", STARTS, _compiled_start
-    ),
-    "compiled_job": Suite(
-        "A sweep's second job, from when it is forked to the end of that step. A compiled job's first step is an eager one,\n"
-        "its second is traced, and taken from the cache. Processor time is of the processes that it starts, too.",
-        STEP,
-        _compiled_job,
-    ),
     "startup": Suite(
         "From the command to the first step, and to the end: a step of training, of validation and of test, and pictures.",
         STARTS,
         _startup,
     ),
     "sweep": Suite("One step a job; what a job adds is a seventh of the difference.", STARTS, _sweep),
-    "trials": Suite(
-        "One step a job on two slots; what a job adds is a 900th of the difference. Ray Tune's documentation has 0.14 slot-\n"
-        "seconds a trial beside the training: 10,000 trials of a second on 16 cores in 715 s, where 625 is the least.",
-        STARTS,
-        _trials,
-    ),
 }

@@ -1,34 +1,21 @@
-"""How fast is an all-reduce here? Latency and bandwidth of the actual backend, from its time by message size.
+"""How fast is an all-reduce here? The time of one by message size, over real processes and the actual backend.
 
     python scripts/allreduce.py [--processes 2 4] [--backend gloo|nccl] [--seconds 5] [--largest 64] [--json FILE]
 
 Between hosts it is started by torchrun, as scripts/torchrun_multinode.sh scripts/allreduce.py: over the processes of that.
 
-A ring sends 2(n-1) messages of 1/n of the bytes one after the other, so that an all-reduce over n processes takes
-
-    T = 2(n-1) * latency + 2(n-1)/n * bytes / bandwidth
-
-To that the measured times are fitted, each by its relative error; another algorithm (NCCL takes trees for small messages) shows
-in how far they lie from it. Latency and bandwidth are inputs of the model of a training step,
-
-    T(n) = compute + max(0, 2(n-1)/n * bytes/bandwidth + 2(n-1) * latency - overlap)
-
-Its bytes are those of the gradients, four for each parameter in float32; compute and overlap show only in training runs.
+A ring of n processes sends 2(n-1) messages of 1/n of the bytes one after the other: the last column is what a link carries. The
+bytes of a training step are those of the gradients, four for each parameter in float32.
 """
 
 import argparse
-import math
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-
-import numpy
-from scipy.optimize import nnls
 
 from lockstep.__main__ import script_parser
 from lockstep.atomic_files import read_json, write_json
@@ -46,21 +33,6 @@ SIZES = tuple(4**k * 1024 for k in range(9))  # bytes: 1 KiB to 64 MiB
 ROUNDS = 5  # the middle one counts
 PROCESSES_PER_CORE = 8  # more are taken for a slip, as by trainer.devices
 TIMEOUT = 60  # seconds until a collective gives up
-
-
-@dataclass(frozen=True)
-class Ring:
-    """Of one link: seconds until a message begins to arrive, and bytes a second; with standard errors. A bandwidth that is too
-    large to be told is infinite."""
-
-    latency: float
-    latency_error: float
-    bandwidth: float
-    bandwidth_error: float
-
-    def seconds(self, processes: int, size: int) -> float:
-        steps = 2 * (processes - 1)
-        return steps * self.latency + steps / processes * size / self.bandwidth
 
 
 def main() -> None:
@@ -84,11 +56,10 @@ def main() -> None:
         measured = {count: in_processes(count, backend, arguments.seconds, sizes) for count in sorted(set(arguments.processes))}
     if not is_rank_zero():
         return
-    ring = fitted(measured, sizes)
-    print(report(backend, measured, ring, sizes))
+    print(report(backend, measured, sizes))
     if arguments.json is not None:
         rows = {str(count): {"sizes": list(sizes), "seconds": seconds} for count, seconds in measured.items()}
-        write_json(arguments.json, {"backend": backend, "processes": rows, "all": asdict(ring), **environment()})
+        write_json(arguments.json, {"backend": backend, "processes": rows, **environment()})
 
 
 def checked(arguments: argparse.Namespace, started: int | None = None) -> str:
@@ -174,35 +145,18 @@ def measured(size: int, budget: float) -> float:
     return sorted(time_calls(int(calls)) for _ in range(ROUNDS))[ROUNDS // 2]
 
 
-def fitted(measured: dict[int, list[float]], sizes: Sequence[int] = SIZES) -> Ring:
-    """To seconds by number of processes and size: least squares of the relative errors, nothing negative."""
-    points = [(n, size, seconds) for n, times in measured.items() for size, seconds in zip(sizes, times, strict=True)]
-    matrix = numpy.array([[2 * (n - 1) / seconds, 2 * (n - 1) / n * size / seconds] for n, size, seconds in points])
-    scale = numpy.linalg.norm(matrix, axis=0)  # a byte takes a millionth of what a message does
-    (latency, per_byte), rest = nnls(matrix / scale, numpy.ones(len(points)))
-    variances = numpy.diag(numpy.linalg.inv((matrix / scale).T @ (matrix / scale))) * rest**2 / (len(points) - 2)
-    (latency, per_byte), (latency_error, error) = numpy.array([latency, per_byte]) / scale, numpy.sqrt(variances) / scale
-    bandwidth, bandwidth_error = (1 / per_byte, error / per_byte**2) if per_byte else (math.inf, math.inf)
-    return Ring(*map(float, (latency, latency_error, bandwidth, bandwidth_error)))
+def link_bytes(processes: int, size: int) -> float:
+    """Bytes that each link of a ring carries in an all-reduce of `size` bytes."""
+    return 2 * (processes - 1) / processes * size
 
 
-def report(backend: str, measured: dict[int, list[float]], ring: Ring, sizes: Sequence[int] = SIZES) -> str:
-    columns = ("processes", "KiB", "ms a call", "ms by the fit", "GB/s of a link")
+def report(backend: str, measured: dict[int, list[float]], sizes: Sequence[int] = SIZES) -> str:
     rows = [
-        (
-            f"{count}",
-            f"{size // 1024:,}",
-            f"{1e3 * seconds:.3f}",
-            f"{1e3 * ring.seconds(count, size):.3f}",
-            f"{2 * (count - 1) / count * size / seconds / 1e9:.3f}",
-        )
+        (f"{count}", f"{size // 1024:,}", f"{1e3 * seconds:.3f}", f"{link_bytes(count, size) / seconds / 1e9:.3f}")
         for count, times in measured.items()
         for size, seconds in zip(sizes, times, strict=True)
     ]
-    bandwidth = f"{ring.bandwidth / 1e9:.3g} GB/s (+- {ring.bandwidth_error / 1e9:.1g})"
-    bandwidth = bandwidth if math.isfinite(ring.bandwidth) else "too large to be told"
-    inputs = f"latency {1e6 * ring.latency:.3g} us a message (+- {1e6 * ring.latency_error:.1g}), bandwidth {bandwidth}"
-    return f"{aligned([columns, *rows], right=True)}\n\n{backend}, for the model of a training step: {inputs}"
+    return f"{backend}\n{aligned([('processes', 'KiB', 'ms a call', 'GB/s of a link'), *rows], right=True)}"
 
 
 if __name__ == "__main__":

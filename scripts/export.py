@@ -2,7 +2,6 @@
 
     python scripts/export.py RUN_DIR                     # RUN_DIR/export/best.safetensors
     python scripts/export.py RUN_DIR --checkpoint last --to weights.safetensors
-    python scripts/export.py RUN_DIR --layout llama      # RUN_DIR/export/best.llama/, of a model=gpt
 
 The file holds the tensors under the model's own names, and as its metadata ("model_config", JSON) the config the model is built
 from, or the hyperparameters that a LightningModule of your own has saved. In Python:
@@ -11,22 +10,17 @@ from, or the hyperparameters that a LightningModule of your own has saved. In Py
     with safe_open("best.safetensors", framework="pt") as file:
         weights = {name: file.get_tensor(name) for name in file.keys()}
         model_config = json.loads(file.metadata()["model_config"])
-
-With --layout llama it is a folder that transformers' LlamaForCausalLM.from_pretrained reads: model.safetensors and config.json.
 """
 
 import json
 from collections.abc import Callable
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from lockstep import console
 from lockstep.__main__ import script_parser
-from lockstep.atomic_files import replacing, write_json
+from lockstep.atomic_files import replacing
 from lockstep.cli import start
-from lockstep.errors import config_error
 from lockstep.extras.saved_runs.saved import find_checkpoint
 
 
@@ -34,19 +28,14 @@ def main() -> None:
     parser = script_parser(__doc__)
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("--checkpoint", metavar="best|last|PATH", help="default: best")
-    parser.add_argument("--layout", default="own", help="own, or one that the net knows; default: own")
-    parser.add_argument("--to", type=Path, metavar="PATH", help="default: RUN_DIR/export/CHECKPOINT.safetensors or .LAYOUT")
+    parser.add_argument("--to", type=Path, metavar="PATH", help="default: RUN_DIR/export/CHECKPOINT.safetensors")
     arguments = parser.parse_args()
     source = find_checkpoint(arguments.run_dir, arguments.checkpoint)
-    folder = arguments.run_dir / "export"
-    if arguments.layout == "own":
-        as_it_is(source, arguments.to or folder / f"{source.stem}.safetensors")
-    else:
-        in_layout(source, arguments.to or folder / f"{source.stem}.{arguments.layout}", arguments.layout)
+    export(source, arguments.to or arguments.run_dir / "export" / f"{source.stem}.safetensors")
 
 
-def as_it_is(source: Path, target: Path) -> None:
-    """The whole state under its own names, in one file; of an adapted net that of the net with its adaptation merged."""
+def export(source: Path, target: Path) -> None:
+    """Write the whole state to one file. The adaptation of an adapted net is merged into its weights."""
     from lockstep.checkpointing import read_checkpoint
     from lockstep.models.from_checkpoint import load_model
 
@@ -60,25 +49,6 @@ def as_it_is(source: Path, target: Path) -> None:
     about["metrics"] = json.dumps(checkpoint.get("metrics", {}))
     read = (lambda _, tensor: tensor) if stored is None else (lambda name, tensor: stored.read(tensor, ("state_dict", name)))
     write(weights, target, about | {"source": str(source)}, read)
-
-
-def in_layout(source: Path, target: Path, layout: str) -> None:
-    """A folder in a layout for which there is a function to_LAYOUT in the module LAYOUT beside that of the net's class. It
-    returns the tensors and what stands in config.json."""
-    from lockstep.models.from_checkpoint import load_model
-
-    net: Any = merge_layers(load_model(source).net)
-    package = type(net).__module__.rpartition(".")[0]
-    name = f"{package}.{layout}"
-    is_module = bool(package) and layout.isidentifier() and find_spec(name) is not None
-    convert = getattr(import_module(name), f"to_{layout}", None) if is_module else None
-    if convert is None:
-        reason = f"{source} is of a {type(net).__name__}, which has no such layout; accepted is own"
-        raise config_error("--layout", layout, reason)
-    weights, config = convert(net)
-    target.mkdir(parents=True, exist_ok=True)
-    write_json(target / "config.json", config | {"dtype": str(next(net.parameters()).dtype).removeprefix("torch.")})
-    write(weights, target / "model.safetensors", {})
 
 
 def merge_layers(model: Any) -> Any:

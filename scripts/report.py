@@ -2,37 +2,31 @@
 
 python scripts/report.py SWEEP_DIR
 python scripts/report.py SWEEP_DIR --only model=cnn                # of the jobs that have this override
-python scripts/report.py SWEEP_DIR --all-reduce FILE          # with latency and bandwidth as scripts/allreduce.py measured them
+python scripts/report.py SWEEP_DIR --all-reduce FILE          # beside the all-reduce that scripts/allreduce.py measured
 
 Writes SWEEP_DIR/report/: report.html (one file, opens without a network), report.md, and the pictures as PNG and SVG. Prints
 the answer. The sweep need not have ended: the report says what is missing. A search (hydra/sweeper=optuna) has a page of its
-own; --only asks for this one all the same. sweep=scaling, strong_scaling and optuna write their report when they end. The
-sections of the page are listed in conf/report.yaml.
+own; --only asks for this one all the same. sweep=scaling, strong_scaling and optuna write their report when they end.
 
 Exit codes: 0 written, 2 it can't be.
 """
 
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.extras.report.analysis import read_all_reduce
 from lockstep.extras.report.page import write_report
-from lockstep.places import config_file
 
 
 def main() -> None:
     parser = script_parser(__doc__)
     parser.add_argument("sweep_dir", type=Path, metavar="SWEEP_DIR")
     parser.add_argument("--only", nargs="+", default=[], metavar="KEY=VALUE", help="jobs with these overrides")
-    parser.add_argument("--target", type=float, help="the metric to which time is measured; else what every count reached")
     parser.add_argument("--all-reduce", type=Path, metavar="FILE", help="what scripts/allreduce.py --json wrote")
     given = parser.parse_args()
-    known = {"target": given.target, "all_reduce": read_all_reduce(given.all_reduce) if given.all_reduce else {}}
-    contents = OmegaConf.load(config_file("report.yaml"))
-    answer, page = write_report(given.sweep_dir, contents.sections, contents.pages, given.only, **known)
+    all_reduce = read_all_reduce(given.all_reduce) if given.all_reduce else {}
+    answer, page = write_report(given.sweep_dir, given.only, all_reduce=all_reduce)
     print(f"{answer}\n\n{page}", flush=True)
 
 

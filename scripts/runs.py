@@ -4,7 +4,7 @@ python scripts/runs.py [LOGS]                                    # all runs, tho
 python scripts/runs.py --where model=cnn seed=1 --sort val/acc   # the best first
 python scripts/runs.py --best --where model=cnn                  # the directory of the best alone, for other commands
 python scripts/runs.py --json                                    # or --csv: all metrics, for notebooks
-python scripts/runs.py diff RUN_DIR RUN_DIR                      # config, code, versions, machine, metrics, where losses part
+python scripts/runs.py diff RUN_DIR RUN_DIR                      # config, code, versions, machine, metrics
 
 KEY is a column, a metric, a config group or a key of the config. Exit codes: 0, or 2 where there is no such run or key.
 """
@@ -22,7 +22,7 @@ from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.console import format_duration, show_table, wide_console
 from lockstep.errors import config_error
-from lockstep.extras.history.diff import common_losses, differences, first_difference
+from lockstep.extras.history.diff import differences
 from lockstep.extras.history.runs import COLUMNS, RunRecord, best_run, find_runs, sort_runs, where
 from lockstep.runs.identity import FILE
 
@@ -97,19 +97,6 @@ def print_differences(arguments: list[str]) -> None:
         for name, values in names.items():
             table.add_row(f"  {name}", *(_shown(value) for value in values))
         console.print(table)
-    console.print(_parting(paths))
-
-
-def _parting(paths: Sequence[Path]) -> str:
-    for name in common_losses(*paths):
-        try:
-            first = first_difference(paths[0], paths[1], name)
-        except LookupError:
-            continue
-        if first is None:
-            return f"{name} is equal at every step that both have logged"
-        return f"{name} first differs at step {first[0]}, where it is {first[1]!r} and {first[2]!r}"
-    return "nothing was logged by both at a common step"
 
 
 def _shown(value: Any) -> str:

@@ -35,7 +35,6 @@ CONTRACT = [TESTS / line for line in (TESTS / "contract.txt").read_text().splitl
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slurm: needs SLURM and munge installed, and root")
-    config.addinivalue_line("markers", "netns: makes network namespaces: needs iproute2, and root")
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:  # as under nohup, and in a shell's background; runs respect that
             signal.signal(number, handler)

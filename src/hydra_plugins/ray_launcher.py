@@ -1,7 +1,6 @@
 """Hydra's seam for a sweep on Ray, hydra/launcher=ray: it is discovered by Hydra under this name."""
 
 import importlib.util
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
@@ -20,4 +19,4 @@ class RayLauncher(SweepLauncher):
         from lockstep.extras.ray_cluster.settings import RaySettings
 
         settings = RaySettings.from_config(config.hydra.launcher)
-        return settings, RayExecutor(Path(str(config.hydra.sweep.dir)).absolute(), settings)
+        return settings, RayExecutor(settings)

@@ -21,11 +21,7 @@ class ConfigError(ValueError):
 
 
 class EpochTooShort(ConfigError):
-    """An epoch has fewer samples than a step takes; it has enough for `most` per process and batch."""
-
-    def __init__(self, message: str, most: int) -> None:
-        super().__init__(message)
-        self.most = most
+    """An epoch has fewer samples than a step takes."""
 
 
 class NamedFailure(RuntimeError):

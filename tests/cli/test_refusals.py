@@ -1,16 +1,11 @@
 """What cannot start says so in one line, ends with code 2, and leaves no directory."""
 
 import zipfile
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import torch
 from commands import refused, started
-
-IS_1_3 = version("hydra-core").startswith("1.3.")
-NOTHING_TO_OVERRIDE = "Could not override 'model@experiment.model'" if IS_1_3 else "Invalid Defaults List override '/model: mlp'"
-NO_MAPPING = f"mapping values are not allowed {'here' if IS_1_3 else 'in this context'}"  # OmegaConf's parser is another, too
 
 
 @pytest.mark.parametrize(
@@ -24,11 +19,8 @@ NO_MAPPING = f"mapping values are not allowed {'here' if IS_1_3 else 'in this co
         ("trainer.devices=1,2 seed=0", "trainer.devices=1,2: several values are a sweep's; accepted with -m, or a list, KEY="),
         ("sweep=lr", "sweep=lr: is for sweeps; accepted with -m"),
         ("hydra/launcher=basic seed=0,1 -m", "hydra/launcher=basic: gives a job no processes of its own; accepted is lockstep"),
-        ("seed=0 -m hydra/launcher=basic", "hydra/launcher=basic: gives a job no processes of its own; accepted is lockstep"),
         ("hydra.launcher=slurm seed=0,1 -m", "hydra.launcher=slurm: a group of values; accepted is hydra/launcher=slurm"),
-        ("hydra.sweeper=optuna -m", "hydra.sweeper=optuna: a group of values; accepted is hydra/sweeper=optuna"),
         ("sweep=lr,seeds -m", "sweep=lr,seeds: accepted is one at a time"),
-        ("hydra.sweeper=optuna", "hydra.sweeper=optuna: is for sweeps; accepted with -m"),
         (
             "seed=0,1 -m --cfg job",
             "-m trainer.accelerator=cpu seed=0,1 --cfg job: Only one of --run, --multirun, --cfg, --info and",
@@ -39,21 +31,11 @@ NO_MAPPING = f"mapping values are not allowed {'here' if IS_1_3 else 'in this co
             "hydra.sweep.subdir=${{hydra.job.num}}: a job's directory is named by",
         ),
         ("hydra.launcher.jobs=2", "hydra.launcher.jobs=2: is for sweeps; accepted with -m"),
-        ("hydra.mode=RUN sweep=lr", "sweep=lr: is for sweeps; accepted with -m"),
-        (
-            "hydra.sweeper.params={seed:1} -m",
-            "hydra.sweeper.params={{seed:1}}: unknown key hydra.sweeper.params.seed; accepted is +",
-        ),
         ("--lr=3 seed=0", "--lr=3: no such flag; accepted is lr=3, without dashes"),
         ("--resume logs", "--resume: no such flag; accepted is resume=VALUE, without dashes"),
-        ("--cfg=jobs", "argument --cfg/-c: invalid choice: 'jobs' (choose from"),
         ("--config mine.yaml", "ambiguous option: --config could match --config-path, --config-name, --config-dir"),
         ("seed=0 --cfg job seed=1", "seed=1: a flag is between it and other overrides; accepted are all of them side by side"),
         ("run_dir=a", "run_dir=a: is for scripts; accepted is hydra.run.dir=a"),
-        (
-            "run_dir=a seed=0,1 -m",
-            "job 0 (trainer.accelerator=cpu run_dir=a seed=0): run_dir=a: is for scripts; accepted is hydra",
-        ),
         ("hydra.run.dir=/dev/null/run", "hydra.run.dir=/dev/null/run: can't be made or written to (Not a directory)"),
         ("hydra.sweep.dir=/dev/null seed=0,1 -m", "hydra.sweep.dir=/dev/null: can't be made or written to (File exists)"),
     ],
@@ -67,7 +49,7 @@ def test_refused_before_torch_is_imported(tmp_path: Path, override: str, line: s
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        ("a: 1\n  b: [2\n", f"line 2: {NO_MAPPING}"),
+        ("a: 1\n  b: [2\n", "line 2: mapping values are not allowed here"),
         ("a: 1\na: 2\n", "line 2: found duplicate key a"),
     ],
 )
@@ -81,7 +63,7 @@ def test_a_mistake_in_a_config_file_is_named_by_its_line(content: str, line: str
     ("content", "line"),
     [
         ("name: mine\nseed: 1\n", "experiment={name, seed}: nothing reads what is under experiment"),
-        ("defaults: [override /model: mlp]\n", f"In 'experiment/mine': {NOTHING_TO_OVERRIDE}"),
+        ("defaults: [override /model: mlp]\n", "In 'experiment/mine': Could not override 'model@experiment.model'"),
     ],
 )
 def test_an_experiment_whose_keys_would_be_ignored_is_refused(content: str, line: str, tmp_path: Path) -> None:

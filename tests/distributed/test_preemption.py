@@ -86,7 +86,7 @@ def broken_off(run: Path, *overrides: str, extra: list[Callback], ckpt_path: Pat
 
 # Any rank, at any moment; both of them, which may each be a step apart, while they train
 
-RANKS = {"training": ((0,), (1,), (0, 1)), **dict.fromkeys(("validation", "saving", "the end"), ((0,), (1,)))}
+RANKS = {"training": ((0,), (1,), (0, 1)), "validation": ((1,),), "saving": ((0,),), "the end": ((1,),)}
 
 
 def stop_at_each_moment(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def continue_from_everywhere(rank: int, world_size: int, folder: Path) -> list[s
     whole, _ = trained(folder / "run", *OPTIONS, *noise, devices, extra=[KeepAll(kept)])
     dist.barrier()
     result = []
-    for path in sorted(kept.iterdir(), key=lambda path: int(path.stem))[::2]:  # each is kept after two batches
+    for path in sorted(kept.iterdir(), key=lambda path: int(path.stem))[1::3]:  # each is kept after two batches
         again, _ = trained(folder / "run", *OPTIONS, *noise, devices, ckpt_path=path)
         result += [f"{path.name} {place}" for place in differences(whole, again)]
     assert len(list(kept.iterdir())) >= 10

@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from lockstep.datamodules.augment import CropFlip
 from lockstep.datamodules.batches import Batches, InMemory
 from lockstep.datamodules.loaders import make_loader
-from lockstep.datamodules.samplers import EvalSampler, TrainSampler
+from lockstep.datamodules.samplers import EvalSampler
 
 pytestmark = [
     pytest.mark.gpu,
@@ -37,16 +36,3 @@ def test_a_step_that_is_slow_to_begin_still_finds_its_own_batch() -> None:
         del batch
     order = [indices.ids for indices in EvalSampler(1000, 10)]
     assert [int(total) for total in sums] == [int(IMAGES[ids].sum(dtype=torch.int64)) for ids in order]
-
-
-def test_data_that_lives_on_the_device_gives_the_batches_of_the_cpu() -> None:
-    on_device = pytest.importorskip("lockstep.extras.image_cache.on_device")
-    augment = CropFlip(crop=4, flip=True, seed=2)
-    there = on_device.BatchesOnDevice(InMemory(IMAGES, TARGETS), torch.device("cuda"), augment)
-    for own, other in zip(
-        make_loader(there, TrainSampler(1000, 64)),
-        make_loader(Batches(InMemory(IMAGES, TARGETS), augment), TrainSampler(1000, 64)),
-        strict=True,
-    ):
-        assert {tensor.device.type for tensor in own[:3]} == {"cuda"}
-        assert all(torch.equal(a.cpu(), b) for a, b in zip(own[:3], other[:3], strict=True))

@@ -41,15 +41,6 @@ def test_what_is_left_is_ended_and_a_failure(is_orphan: bool, more: dict[str, st
     wait_for(lambda: not forked.served_in(tmp_path), seconds=30)
 
 
-def test_what_does_not_end_in_time_is_ended_with_what_it_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which holds its output open."""
-    monkeypatch.setattr("commands.GRACE", 1)
-    monkeypatch.setattr("commands.FOLLOW", 1)
-    (tmp_path / "command.py").write_text("import os, time\nprint('said', flush=True)\nos.fork()\ntime.sleep(100)")
-    with pytest.raises(AssertionError, match="no end within 1 s"):
-        python(tmp_path / "command.py", cwd=tmp_path, timeout=1)
-
-
 def test_modules_of_tests_have_different_names() -> None:
     """They share one path, on which the first of a name would hide the others, in an order that a file system has."""
     names = Counter(path.name for part in ("support", "extras") for path in (ROOT / "tests" / part).glob("*/*.py"))

@@ -39,19 +39,6 @@ def code(cell: str) -> list[str]:
 COMMANDS = [*dict.fromkeys(command for cells in rows(TABLES) for command in code(cells[1]))]
 
 
-def test_each_row_has_a_command_and_a_proof_or_says_that_it_is_missing() -> None:
-    assert len(rows(TABLES)) > 20
-    for what, command, proof in rows(TABLES):
-        if command.startswith(MISSING):
-            assert (code(command), proof) == ([], ""), what
-        else:
-            assert what.startswith("[") or code(what), f"{what}: names no page and no file"
-            assert code(command), what
-            assert code(proof), what
-    for what, _, here, proof in rows(DEFECTS):
-        assert code(proof) or here.startswith(MISSING), what
-
-
 def test_each_test_that_is_named_is_there() -> None:
     for cells in rows(PAGE):
         for file, _, name in (proof.partition("::") for proof in code(cells[-1])):

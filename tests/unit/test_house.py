@@ -1,4 +1,4 @@
-"""The house does not grow: benchmarks/house.py says what it measures, and how far that is from the budgets."""
+"""No part of the repository grows: benchmarks/house.py measures them."""
 
 from pathlib import Path
 
@@ -6,15 +6,24 @@ import pytest
 from house import sizes
 
 CEILINGS = {
-    "the core": 10_690,
-    "imported by a default run": 10_649,
-    "all of src/": 34_565,
-    "the largest room": 1_753,
-}  # lines; these go down, and up by nothing but what mends a defect
+    "train.py": 35,
+    "core": 10_690,
+    "options": 23_864,
+    "all of src": 34_554,
+    "imported by a default run": 10_676,
+    "files imported by a default run": 157,
+    "largest file of src": 356,
+    "largest folder of options": 1_688,
+    "files of conf": 138,
+    "scripts": 1_808,
+    "tests": 39_417,
+    "benchmarks": 2_942,
+    "docs, without reference.md": 3_053,
+    "README.md": 150,
+}  # lines, or files; these go down, and up by nothing but what mends a defect
 
 
 @pytest.mark.slow
 def test_it_does_not_grow(tmp_path: Path) -> None:
     measured = sizes(tmp_path)
-    assert {name: measured[name] for name in CEILINGS if measured[name] > CEILINGS[name]} == {}
-    assert measured["files from train.py to optimizer.step()"] <= 10
+    assert {name: size for name, size in measured.items() if size > CEILINGS[name]} == {}

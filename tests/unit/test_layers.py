@@ -3,8 +3,6 @@
 import ast
 from pathlib import Path
 
-import remove
-
 import lockstep
 
 SOURCE = Path(lockstep.__file__).parent
@@ -36,21 +34,19 @@ def modules() -> dict[str, set[str]]:
     return {name.removesuffix(".__init__"): imports(file) for file, name in files.items() if name != "lockstep.__init__"}
 
 
+IMPORTED = modules()
+
+
 def room(module: str) -> str:
     return module.split(".")[1]
 
 
-def extra(module: str) -> str | None:
-    parts = module.split(".")
-    return parts[2] if parts[1] == "extras" and len(parts) > 2 else None
-
-
 def arrows() -> list[tuple[str, str]]:
-    return sorted((module, target) for module, targets in modules().items() for target in targets)
+    return sorted((module, target) for module, targets in IMPORTED.items() for target in targets)
 
 
 def test_every_room_has_its_place_and_there_are_at_most_twenty() -> None:
-    assert {room(module) for module in modules()} == set(ROOMS)
+    assert {room(module) for module in IMPORTED} == set(ROOMS)
     assert len(ROOMS) <= 20
 
 
@@ -63,13 +59,8 @@ def test_the_core_imports_no_extra() -> None:
     assert [f"{a} imports {b}" for a, b in arrows() if room(a) != "extras" and room(b) == "extras"] == []
 
 
-def test_an_extra_imports_only_the_extras_that_it_names() -> None:
-    between = {(extra(a), extra(b)) for a, b in arrows() if room(a) == room(b) == "extras" and extra(a) != extra(b)}
-    assert between <= {(one.name, other) for one in remove.extras().values() for other in one.needs}  # a config may need one too
-
-
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    graph = modules()
+    graph = IMPORTED
     done: set[str] = set()
 
     def visit(module: str, way: tuple[str, ...]) -> None:

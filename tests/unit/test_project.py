@@ -1,7 +1,6 @@
 """A project of one's own: its configs before Lockstep's, its packages, and the command `lockstep` in it."""
 
 import os
-import re
 import sys
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 
 from lockstep import __main__ as command
 from lockstep import places
-from lockstep.console import command_line
 from lockstep.runs.composition import compose
 
 
@@ -39,8 +37,7 @@ def test_its_configs_stand_before_lockstep_s_and_win(project: Path) -> None:
     assert (cfg.seed, cfg.model.net._target_, cfg.trainer.max_epochs) == (7, "own_nets.Net", 77)
     assert cfg.trainer.accelerator == "gpu"
     assert compose("trainer=cpu").trainer.accelerator == "cpu"
-    epochs = {"trainer=own": 3, "trainer=ddp": 77, "experiment=mnist_ddp": 2, "trainer.max_epochs=4": 4}
-    assert {override: compose(override).trainer.max_epochs for override in epochs} == epochs
+    assert compose("trainer=own").trainer.max_epochs == 3
     assert compose(config_name="parity").model.net._target_ == "own_nets.Net"
     assert places.config_file("report.yaml") == project / "conf" / "report.yaml"
     assert places.config_file("parity.yaml") == places.CONF / "parity.yaml"
@@ -52,38 +49,11 @@ def test_elsewhere_the_configs_are_lockstep_s(tmp_path: Path, monkeypatch: pytes
     assert compose().model.net._target_ == "lockstep.nets.CNN"
 
 
-def test_its_program_says_which_project_it_is(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir("elsewhere")
-    monkeypatch.setattr(sys, "argv", [str(project / "train.py")])
-    assert places.project() == project
-
-
-def test_in_a_working_directory_that_is_gone_it_is_still_found(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (project / "gone").mkdir()
-    monkeypatch.chdir("gone")
-    (project / "gone").rmdir()
-    assert places.project() == places.HOME
-    assert command._programs()["train"] == places.HOME / "train.py"
-    monkeypatch.setattr(sys, "argv", [str(project / "train.py")])
-    assert places.project() == project
-
-
 def test_its_packages_and_what_is_beside_its_program_can_be_imported(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By scripts, too: python scripts/evaluate.py did not find the module that python train.py had trained."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     places.import_from_project()
     assert sys.path[1:3] == [str(project / "src"), str(project)]
-
-
-def test_a_script_that_is_no_python_is_listed_like_others(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """lockstep --help ended in a stack trace."""
-    (project / "scripts" / "broken.py").write_text("def (")
-    monkeypatch.setattr(sys, "argv", ["lockstep", "--help"])
-    command.main()
-    assert {"  broken", "  count          Counts"} <= {line.rstrip() for line in capsys.readouterr().out.splitlines()}
 
 
 def test_the_command_runs_its_programs_before_lockstep_s(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,29 +66,6 @@ def test_the_command_runs_its_programs_before_lockstep_s(project: Path, monkeypa
     assert started == [[sys.executable, str(script), "a=1"] for script in scripts]
 
 
-def test_in_a_subfolder_a_line_says_that_the_command_is_not_the_project_s(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """There `lockstep train` trained Lockstep's default without a word."""
-    monkeypatch.setattr(os, "execv", lambda *_: None)
-    monkeypatch.setattr(sys, "argv", ["lockstep", "train"])
-    command.main()
-    (project / "notebooks").mkdir()
-    monkeypatch.chdir("notebooks")
-    command.main()
-    assert capsys.readouterr().err == f"lockstep train: Lockstep's own; the project's is run in {project}\n"
-
-
-@pytest.mark.parametrize(
-    ("called", "name"),
-    [(str(places.HOME / "scripts" / "count.py"), "lockstep count"), ("scripts/count.py", "python scripts/count.py")],
-)
-def test_the_help_of_a_script_has_it_as_it_was_called(called: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", [called])
-    text = command.script_parser("Counts:  python scripts/count.py N", "up").format_help()
-    assert text.startswith(f"usage: {name} up [-h]\n\nCounts:  {name} N\n")
-
-
 @pytest.mark.usefixtures("project")
 def test_the_command_lists_each_script_with_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["lockstep"])
@@ -127,22 +74,3 @@ def test_the_command_lists_each_script_with_a_line(monkeypatch: pytest.MonkeyPat
     assert {path.stem for path in (places.HOME / "scripts").glob("*.py")} | {"train", "count"} == {name for name, _ in lines}
     assert dict(lines)["count"] == "Counts"
     assert all(purpose.strip() for _, purpose in lines)
-
-
-def test_an_unknown_name_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["lockstep", "trian"])
-    with pytest.raises(SystemExit) as left:
-        command.main()
-    assert left.value.code == 2
-    assert capsys.readouterr().err.startswith("lockstep trian: accepted is train, ")
-
-
-def test_what_only_the_installed_package_has_is_run_by_the_command(project: Path) -> None:
-    assert command_line("train.py", "resume=x") == "python train.py resume=x"
-    assert command_line("scripts/evaluate.py", project / "logs") == "lockstep evaluate logs"
-
-
-def test_what_is_to_be_installed_is_named_so_that_a_project_can_do_it() -> None:
-    """A project's own pyproject.toml has none of Lockstep's optional dependencies."""
-    files = [path for folder in ("conf", "docs") for path in (places.HOME / folder).rglob("*") if path.suffix in (".yaml", ".md")]
-    assert [path.name for path in files if re.search(r"install [^\n]*['\"]\.\[", path.read_text())] == []

@@ -117,11 +117,6 @@ def keep_last(overrides: Sequence[str]) -> list[str]:
     return [item for items in chosen.values() for item in items]
 
 
-def with_values(overrides: Iterable[str], values: Mapping[str, Any]) -> list[str]:
-    """Returns the overrides with these values of keys: numbers, booleans, or lists of numbers."""
-    return keep_last([*overrides, *(f"{key}={str(value).lower()}" for key, value in values.items())])
-
-
 def null_groups_left_out(arguments: Sequence[str]) -> list[str]:
     """Replaces `logger=null` by what Hydra accepts, `~logger`: no logger, whatever was chosen before."""
     last = {override_key(item): item for item in arguments if override_key(item) in _MAY_BE_NULL}

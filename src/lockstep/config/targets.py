@@ -12,10 +12,10 @@ from pkgutil import iter_modules
 from typing import Any, TypeVar
 
 from hydra.errors import InstantiationException
+from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.checkpoint_file import run_of, split_step
-from lockstep.config.hydra_versions import look_up
 from lockstep.config.overrides import nodes
 from lockstep.errors import ConfigError, config_error
 
@@ -26,7 +26,7 @@ _PROGRAMS = ("train", "setup")  # files beside the project's modules that are ru
 BUILDABLE: set[Any] = set()
 Trust = Callable[[str, str], Callable[..., Any]]  # from a key and its target; see lockstep.config.trust
 T = TypeVar("T")
-_lookup = functools.cache(look_up)
+_lookup = functools.cache(lambda path: instantiate({"_target_": path, "_partial_": True}))
 
 
 def buildable(target: T) -> T:

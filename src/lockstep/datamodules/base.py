@@ -239,12 +239,9 @@ class DataModule(LightningDataModule):
         return self._loader(dataset, sampler, None)
 
     def _loader(self, dataset: Any, sampler: DistributedSampler[BatchIndices], augment: Augment | None) -> DataLoader[Batch]:
-        batches = Batches(dataset, augment)
         loading: dict[str, Any] = {"num_workers": self.num_workers, "persistent_workers": self.persistent_workers}
         loading["pin_memory"] = self.pin_memory and self._device.type == "cuda"
-        for option in self.options.values():
-            batches, loading = option.load(batches, self._device, loading)
-        return make_loader(batches, sampler, **loading)
+        return make_loader(Batches(dataset, augment), sampler, **loading)
 
     @property
     def _is_trained(self) -> bool:

@@ -2,10 +2,7 @@
 
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
-
-from lockstep.datamodules.batches import Batches
 
 
 class Order(Protocol):
@@ -19,16 +16,11 @@ class Order(Protocol):
 
 
 class DataOption:
-    """Changes how a DataModule serves its data; a subclass overrides what it changes."""
+    """Change how a DataModule serves its data. A subclass overrides what it changes."""
 
     def reorder(self, train: Any) -> Order | None:
         """Returns the order in which samples of the training split are taken; None leaves it as it is."""
         return None
-
-    def load(self, batches: Batches, device: torch.device, loading: dict[str, Any]) -> tuple[Batches, dict[str, Any]]:
-        """Returns the batches to load in the place of these, and the arguments of the loader: num_workers, pin_memory and
-        persistent_workers."""
-        return batches, loading
 
 
 def checked_options(owner: str, options: dict[str, Any]) -> dict[str, DataOption]:

@@ -85,7 +85,7 @@ class TrainSampler(_BatchSampler):
                 line = f"datamodule.batch_size={batch_size}: the global batch of {self.global_batch_size} {why} {most}"
             else:
                 line = f"datamodule.global_batch_size={self.global_batch_size}: {why} {most * parts}"
-            raise EpochTooShort(f"{line}, or datamodule.drop_last=false", most)
+            raise EpochTooShort(f"{line}, or datamodule.drop_last=false")
 
     def __len__(self) -> int:
         return self.full_batches + math.ceil(self.tail / self.samples_per_batch)

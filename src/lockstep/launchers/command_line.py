@@ -4,14 +4,14 @@ would compose."""
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, SCMode
 
-from lockstep.config.overrides import as_given, config_flags, is_for_each_run, quote, with_values
+from lockstep.config.overrides import as_given, config_flags, is_for_each_run, quote
 from lockstep.config.plan import Plan
 
 
@@ -61,13 +61,6 @@ class CommandLine:
         composed["hydra"]["overrides"]["hydra"] = self._hydra_overrides_in(directory)
         content = {"arguments": self.in_directory(directory)[1:], "config": composed}
         return json.dumps(content | {"plan": None if plan is None else asdict(plan)})
-
-    def with_values(self, values: Mapping[str, Any]) -> Self:
-        """Returns the command line of the same run with these values of keys."""
-        config, overrides = OmegaConf.create(_plain(self.config)), with_values(self.overrides, values)
-        for key, value in {**values, "hydra.overrides.task": overrides}.items() if config else ():
-            OmegaConf.update(config, key, value)
-        return replace(self, overrides=tuple(overrides), config=config or None)
 
     def _hydra_overrides_in(self, directory: Path) -> list[str]:
         return [*self.hydra_overrides, "hydra.mode=RUN", f"hydra.run.dir={quote(str(directory))}"]

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from lockstep.config.hydra_versions import ignore_deprecations
 from lockstep.config.modes import register_mode_resolvers
 from lockstep.launchers.cluster import Cluster, Rank, clusters, stat
 
@@ -128,7 +127,6 @@ def output_subdir(resume: str | None, run_dir: str) -> str | None:
 
 def register_resolvers() -> None:
     """Makes ${run_id:}, ${rank_log:} and ${output_subdir:} known to the configs under conf/hydra, and modes to those of runs."""
-    ignore_deprecations()
     register_mode_resolvers()
     OmegaConf.register_new_resolver("run_id", run_id, use_cache=True, replace=True)
     OmegaConf.register_new_resolver("rank_log", rank_log, replace=True)

@@ -26,7 +26,6 @@ RULES = {
         "param_groups": groups("accepted is {NAME: {match: PART OF A PARAMETER'S NAME, OPTION: VALUE}}, or null", "match"),
         "compile_mode": one_of("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
         "label_smoothing": number(0, 1),
-        "tta": one_of("none", "mirror", "mirror_translate"),
         **{f"optimizer.{name}": rule for name, rule in OPTIMIZER.items()},
         **{f"lr_scheduler.{name}": rule for name, rule in SCHEDULE.items()},
     },

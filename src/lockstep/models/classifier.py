@@ -1,6 +1,6 @@
 """Classification."""
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,34 +9,18 @@ from torch.nn import functional
 from lockstep.errors import ConfigError, config_error
 from lockstep.models.task import Task, wrong_targets
 
-Views = Literal["none", "mirror", "mirror_translate"]  # see lockstep.models.views
-
 
 class Classifier(Task):
-    """Cross entropy; `acc`, and `topK` for any K, are one where the target is the first or among the first K.
+    """Cross entropy; `acc`, and `topK` for any K, are one where the target is the first or among the first K."""
 
-    `tta`: in evaluation mode, the outputs are the mean over views of an image, see lockstep.models.views.
-    """
-
-    def __init__(self, *, label_smoothing: float = 0.0, tta: Views = "none", **task: Any) -> None:
+    def __init__(self, *, label_smoothing: float = 0.0, **task: Any) -> None:
         super().__init__(**task)
         self.label_smoothing = label_smoothing
-        self.tta: Views = tta
-        if tta != "none" and len(self.spec.input_shape) != 3:
-            raise config_error("model.tta", tta, f"is for images; this data has shape {self.spec.input_shape}; accepted is none")
         if type(self).measure is not Classifier.measure:
             return  # a subclass may measure more
         for name in self.metric_names:
             if name not in ("loss", "acc") and not (name.startswith("top") and name[3:].isdigit()):
                 raise config_error("model.metrics", name, "a classifier measures loss, acc, and topK such as top5")
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        forward = super().forward
-        if self.training or self.tta == "none":
-            return forward(inputs)
-        from lockstep.models.views import views
-
-        return torch.stack([weight * forward(view) for weight, view in views(inputs, self.tta)]).sum(dim=0)
 
     def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """From logits (n, classes) and class numbers (n,). Raises ConfigError for targets that are none."""

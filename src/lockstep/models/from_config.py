@@ -32,6 +32,8 @@ def build_model(
         return _own_module(parts, spec, trust)
     if "net" not in parts:
         raise config_error("model._target_", parts["_target_"], "needs a model.net")
+    if parts.get("tta") == "none":  # in configs and checkpoints of earlier versions
+        del parts["tta"]
     assert spec is not None, "a Task is of data with a DataSpec"
     given = {"net": _net(parts.pop("net"), spec, trust), "spec": spec, "model_config": model_config}
     if (adapt := parts.pop("adapt", None)) is not None:

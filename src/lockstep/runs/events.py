@@ -20,7 +20,6 @@ from lockstep.config.plan import Plan
 from lockstep.errors import config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import register_resolvers
-from lockstep.launchers.outcome import Outcome
 from lockstep.places import CONF
 from lockstep.runs.identity import Identity
 
@@ -37,13 +36,6 @@ class Origin(NamedTuple):
     epoch: int
 
 
-class Remedy(NamedTuple):
-    """Values of the config, by key, with which ranks that have failed are started again, and why in one line."""
-
-    why: str
-    values: Mapping[str, Any]
-
-
 class RunEvents:
     """The base class of a subscriber; each method does nothing until it is overridden.
 
@@ -53,7 +45,6 @@ class RunEvents:
 
     settings: ClassVar[Sequence[str]] = ()  # root keys of the config that change nothing of what a run computes
     start_keys: ClassVar[Sequence[str]] = ()  # and those that say how one command starts, not what the run is
-    unfilled: ClassVar[Mapping[str, tuple[Any, Any]]] = {}  # by key: a value that `fill_in` replaces, and one to plan with
 
     def locate(self, wanted: str, values: Mapping[str, str]) -> Path | None:
         """Returns the directory of the run that `resume=WANTED` names, None where that is not a name of this subscriber's.
@@ -76,9 +67,6 @@ class RunEvents:
 
     def derive(self, config: DictConfig) -> None:
         """Sets values that follow from others, before the config is validated."""
-
-    def fill_in(self, config: DictConfig) -> None:
-        """Replaces values that are to be found before the run begins, in what Hydra has composed and in its overrides."""
 
     def claim(self, cfg: DictConfig, directory: Path, run_id: str, is_new: bool) -> None:
         """Called when the run has taken its directory and has not written into it yet."""
@@ -105,14 +93,6 @@ class RunEvents:
 
     def checkpoint_written(self) -> None:
         """Called in a thread of its own within about a second after files in checkpoints/ were written or replaced."""
-
-    def may_remedy(self, cfg: DictConfig) -> bool:
-        """Returns whether `remedy` may be asked: a run of one process, too, has a parent then that starts it again."""
-        return False
-
-    def remedy(self, cfg: DictConfig, plan: Plan, outcome: Outcome) -> Remedy | None:
-        """Called in the parent when ranks have failed. Returns with what they are started again, to go on from the last
-        checkpoint, which does not count among max_restarts; None where it knows nothing better."""
 
     def end(self, code: int) -> None:
         """Called last, with the exit code, in a run that has begun."""
@@ -162,16 +142,6 @@ class Subscribers:
         for subscriber in self:
             subscriber.derive(config)
 
-    def unfilled(self, cfg: DictConfig) -> dict[str, Any]:
-        """Returns the keys whose values `fill_in` would replace, and what to plan with before."""
-        pairs = [pair for subscriber in self for pair in subscriber.unfilled.items()]
-        return {key: planned for key, (value, planned) in pairs if OmegaConf.select(cfg, key) == value}
-
-    def fills_in(self, override: str) -> bool:
-        """Was its value replaced when the run began? What replaced it is kept: the run has been trained with it."""
-        key, value = override_key(override), unquote(override.partition("=")[2])
-        return any(key in one.unfilled and value == str(one.unfilled[key][0]) for one in self)
-
     def objection(self, key: str, value: Any, where: Path, wanted: str | None = None) -> str | None:
         return first(one.objection(key, value, where, wanted) for one in self)
 
@@ -180,10 +150,6 @@ class Subscribers:
         if self._subscribers:
             folder = directory / "checkpoints"
             threading.Thread(target=self._watch, args=(folder, _stamps(folder)), name="events", daemon=True).start()
-
-    def may_start_again(self, cfg: DictConfig) -> bool:
-        """Returns whether ranks that have failed may be started again, also of a run of one process, which has a parent then."""
-        return cfg.max_restarts > 0 or any(one.may_remedy(cfg) for one in self)
 
     def end(self, code: int) -> None:
         self._is_over.set()

@@ -39,7 +39,7 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     for subscriber in subscribers:
         subscriber.fetch(wanted, values, run_dir)
     left_out = {*START_KEYS, *subscribers.start_keys}
-    new = [item for item in overrides if override_key(item) not in left_out and not subscribers.fills_in(item)]
+    new = [item for item in overrides if override_key(item) not in left_out]
     if any(override_key(item) == "overwrite" and not item.endswith("=false") for item in overrides):
         raise config_error("resume", wanted, "goes on with what overwrite=true would set aside; accepted is one of them")
     check_files(run_dir, "resume")

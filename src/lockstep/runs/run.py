@@ -17,8 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep import console
 from lockstep.atomic_files import read_json, remove_partial_files, write_json
 from lockstep.config.construct import refused_by_lightning
-from lockstep.config.overrides import with_values
-from lockstep.config.plan import Plan, visible_cores
+from lockstep.config.plan import visible_cores
 from lockstep.errors import ExitCode, NamedFailure, config_error
 from lockstep.launchers.cluster import queue
 from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank
@@ -28,7 +27,7 @@ from lockstep.launchers.rank import end_workers, leave_process_group, report_to_
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 from lockstep.runs import record
 from lockstep.runs.directory import OWN_DIRECTORY
-from lockstep.runs.events import Remedy, Subscribers, first
+from lockstep.runs.events import Subscribers, first
 from lockstep.runs.identity import Identity, read_run_id
 from lockstep.runs.validation import Prepared
 
@@ -53,7 +52,7 @@ class Run:
         self.plan, self.command = prepared.plan, prepared.command
         self.rank, self.launcher = this_rank(), launcher()
         self._subscribers = Subscribers.compose(cfg)
-        self.is_parent = self.rank is None and (self.plan.world_size > 1 or self._subscribers.may_start_again(cfg))
+        self.is_parent = self.rank is None and (self.plan.world_size > 1 or cfg.max_restarts > 0)
         self.has_parent = self.rank is not None and self.rank.started_by == "parent"
         self.is_resumed = prepared.is_resumed
         self.checkpoint: Path | None = None
@@ -160,28 +159,17 @@ class Run:
                 outcome = Outcome(code=ExitCode.FAILED, reason="the ranks ended without writing metrics.json")
             if outcome.code != ExitCode.FAILED or outcome.is_final:
                 break
-            if (remedy := first(one.remedy(self.cfg, self.plan, outcome) for one in self._told)) is not None:
-                command, allowed = self._changed(remedy), allowed + 1
             if attempt >= allowed:
                 break
             attempt, began = attempt + 1, time.monotonic()
             OWN_DIRECTORY.keep()  # there may be something in it
-            log.warning(remedy.why if remedy else f"{outcome.reason}; restart {attempt} of {allowed}")
+            log.warning(f"{outcome.reason}; restart {attempt} of {allowed}")
         if outcome.code:
             self._fail(outcome)
         result = read_json(self._metrics) or {}
         result["wall_time"] = result.get("seconds_before", 0.0) + time.monotonic() - began  # with the start of the ranks
         write_json(self._metrics, result)
         self._close(result)
-
-    def _changed(self, remedy: Remedy) -> list[str]:
-        """Changes what the run is, for those that resume it too. Returns the command that starts its ranks."""
-        for key, value in remedy.values.items():
-            OmegaConf.update(self.cfg, key, value)
-        self.plan, self.command = Plan.from_config(self.cfg), self.command.with_values(remedy.values)
-        if (own := Identity.read(self.directory)) is not None:
-            replace(own, overrides=with_values(own.overrides, remedy.values)).write(self.directory)
-        return self.command.in_directory(self.directory)
 
     def finish(self, trainer: "Trainer") -> None:
         """Writes metrics.json from rank zero, and leaves the process group together; called in every rank."""

@@ -36,8 +36,6 @@ class Prepared:
         Raises ConfigError, and has changed nothing then. A rank has the plan of its parent, which has validated the config."""
         subscribers = Subscribers.compose(config)
         subscribers.derive(config)
-        for subscriber in subscribers:
-            subscriber.fill_in(config)
         command, rank = CommandLine.of(config), this_rank()
         plan: Plan | None = None
         if rank is not None and rank.started_by == "parent":
@@ -56,12 +54,11 @@ class Prepared:
 
 
 def validated(
-    config: DictConfig, subscribers: Subscribers | None = None, unfilled: bool = False, node_gpus: int | None = None
+    config: DictConfig, subscribers: Subscribers | None = None, node_gpus: int | None = None
 ) -> tuple[DictConfig, Plan]:
     """The config of the run less Hydra's own part, and its plan; raises ConfigError if the run can't start so.
 
     `subscribers`: of this config, if they are composed already.
-    `unfilled`: there may be values that a subscriber replaces when the run begins; the plan is made with others until then.
     `node_gpus`: of each node that it is to run on, and will be started on, if that is not here.
     """
     if "hydra" in config and not OmegaConf.is_interpolation(config, "run_dir"):
@@ -69,14 +66,10 @@ def validated(
     subscribers = subscribers or Subscribers.compose(config)
     subscribers.derive(config)
     cfg = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    later = subscribers.unfilled(cfg) if unfilled else {}
-    planned = cfg.copy() if later else cfg
-    for key, value in later.items():
-        OmegaConf.update(planned, key, value)
-    check(planned, OmegaConf.select(config, "hydra.runtime.choices") or ())
+    check(cfg, OmegaConf.select(config, "hydra.runtime.choices") or ())
     rank = this_rank()
-    plan = Plan.from_config(planned, None if rank is None else rank.started, node_gpus)
-    check_classes(planned, plan)
+    plan = Plan.from_config(cfg, None if rank is None else rank.started, node_gpus)
+    check_classes(cfg, plan)
     if node_gpus is None:
         _check_launch(plan)
     for subscriber in subscribers:

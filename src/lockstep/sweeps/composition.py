@@ -5,9 +5,9 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from hydra._internal.config_loader_impl import get_overrides_dirname
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 
@@ -26,19 +26,13 @@ class JobConfigs:
         values = [one for one in given if self._sets_value(one)]
         chosen = tuple(item for item, one in zip(overrides, given, strict=True) if one not in values)
         if chosen not in self._composed:
-            # As load_sweep_config does it, but that of Hydra 1.4 refuses a sweeper which a callback has changed before the sweep.
-            own_of_hydra: Any = OmegaConf.to_container(self.config.hydra.overrides.hydra)
-            name = self.config.hydra.job.config_name
-            self._composed[chosen] = self.loader.load_configuration(name, [*own_of_hydra, *chosen], RunMode.RUN)
+            self._composed[chosen] = self.loader.load_sweep_config(self.config, [*chosen])
         config = copy.deepcopy(self._composed[chosen])
         OmegaConf.copy_cache(from_config=self.config, to_config=config)
         self.loader._apply_overrides_to_config(values, config)
         own, hydra = [one for one in given if not one.is_hydra_override()], config.hydra
         hydra.overrides.task = [one.input_line for one in own]
-        if not OmegaConf.is_interpolation(hydra.job, "override_dirname"):  # which it is since Hydra 1.4
-            from hydra._internal.config_loader_impl import get_overrides_dirname
-
-            hydra.job.override_dirname = get_overrides_dirname(overrides=own, **hydra.job.config.override_dirname)
+        hydra.job.override_dirname = get_overrides_dirname(overrides=own, **hydra.job.config.override_dirname)
         return config
 
     def _sets_value(self, override: Override) -> bool:

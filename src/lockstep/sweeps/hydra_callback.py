@@ -6,7 +6,6 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.hydra_versions import has_ended
 from lockstep.config.overrides import override_key
 from lockstep.errors import config_error
 from lockstep.runs.directory import take_sweep_directory
@@ -44,6 +43,5 @@ class EndSweep(Callback):
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         from lockstep.sweeps.sweep import Sweep  # Hydra makes this callback for single runs too
 
-        if has_ended():
-            with refusing():
-                Sweep.end()
+        with refusing():
+            Sweep.end()

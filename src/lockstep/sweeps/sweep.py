@@ -188,7 +188,7 @@ class Sweep:
             config=config,
             swept=tuple(map(override_key, swept or overrides)),
             fresh=cfg.fresh_processes,
-            starts_ranks=plan.world_size > 1 or subscribers.may_start_again(cfg) or bool(subscribers.unfilled(cfg)),
+            starts_ranks=plan.world_size > 1 or cfg.max_restarts > 0,
             stop_deadline=_stop_deadline(cfg),
             resources=resources,
         )
@@ -200,7 +200,7 @@ class Sweep:
         own, asked.cfg = asked.cfg, full  # its set_config copies
         try:
             subscribers = Subscribers.compose(full)
-            cfg, plan = validated(full, subscribers, unfilled=True, node_gpus=self.executor.node_gpus(full))
+            cfg, plan = validated(full, subscribers, node_gpus=self.executor.node_gpus(full))
         finally:
             asked.cfg = own
         if (origin := first(one.origin(cfg) for one in subscribers)) is not None:

@@ -83,16 +83,6 @@ def test_integers_are_not_averaged_nor_those_that_no_checkpoint_has(tmp_path: Pa
     assert dict(resumed.callback_metrics) == dict(whole.callback_metrics)
 
 
-def test_the_average_is_on_the_device_of_the_model(tmp_path: Path) -> None:
-    _, model, trainer = prepared(tmp_path, *OPTIONS)
-    ema = next(callback for callback in trainer.callbacks if isinstance(callback, EMA))
-    ema.setup(trainer, model, "fit")
-    model.to("meta")  # as to a GPU, which Lightning does after the hook
-    ema.on_fit_start(trainer, model)
-    assert ema._average_model is not None
-    assert {tensor.device.type for tensor in ema._average_model.state_dict().values()} == {"meta"}
-
-
 PARTS = ("state_dict", "current_model_state", "averaging_state", "optimizer_states", "metrics")
 
 

@@ -9,11 +9,8 @@ import pytest
 import score
 import torch
 from in_process import prepared
-from omegaconf import OmegaConf
 from torch import Tensor
-from torch.utils.data import Subset
 
-from lockstep.config.checks import check
 from lockstep.datamodules import DataModule, Digits, InMemory
 from lockstep.datamodules.samplers import TrainSampler
 from lockstep.errors import ConfigError
@@ -69,27 +66,6 @@ def test_in_a_step_the_easiest_are_taken_equally_often_until_all_are() -> None:
     assert sorted(order(2, reorder)) == list(range(LENGTH))
 
 
-def test_it_widens_within_an_epoch_and_to_the_last_sample() -> None:
-    """From 8 of 40, by 32 in two epochs: by 0.4 with each place."""
-    reorder = of()
-    for epoch in (0, 1):
-        places = torch.arange(LENGTH) + LENGTH * epoch
-        assert torch.equal(reorder.taking_part(epoch), (80 + 4 * places + 9) // 10)
-        assert (HARDNESS[order(epoch, reorder)] < reorder.taking_part(epoch)).all()
-    assert HARDNESS[order(0, reorder)].float().mean() < HARDNESS[order(1, reorder)].float().mean() - 4
-    assert HARDNESS[order(1, reorder)].max() >= 36
-    assert order(2, reorder) == order(2, None)
-
-
-def test_all_from_the_beginning_is_plain_shuffling() -> None:
-    assert order(0, of(partial(linear, start=1.0))) == order(0, None)
-
-
-def test_among_equals_the_earlier_is_the_easier() -> None:
-    reorder = of(partial(step, start=0.1), scores=torch.zeros(LENGTH))
-    assert set(order(0, reorder)) == {0, 1, 2, 3}
-
-
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_any_number_of_processes_has_one_order(ranks: int) -> None:
     for epoch in range(3):
@@ -136,31 +112,6 @@ def test_the_distance_to_the_mean_of_a_class_written_out() -> None:
         module.distance_to_class_mean(InMemory(torch.zeros(2, 1), torch.zeros(2, 1)))
 
 
-def test_a_field_is_a_column_or_an_attribute_of_a_part_too() -> None:
-    class Table:
-        def column(self, name: str) -> list[float] | None:
-            return [3.0, 1.0, 2.0] if name == "hardness" else None
-
-    assert module.field(Subset(Table(), [2, 0]), "hardness").tolist() == [2.0, 3.0]
-    assert module.field(data(3), "targets").tolist() == [0, 1, 0]
-    for train, kind in ((Table(), "Table"), (data(), "InMemory")):
-        with pytest.raises(ConfigError, match=rf"^datamodule.curriculum.scores.name=nope: a {kind} has no such column"):
-            module.field(train, "nope")
-
-
-@pytest.mark.parametrize(
-    ("scores", "line"),
-    [
-        (torch.zeros(LENGTH - 1), r"numbers of shape \(39,\)"),
-        (torch.zeros(LENGTH, 1), r"numbers of shape \(40, 1\)"),
-        (torch.tensor([0.0] * (LENGTH - 1) + [torch.nan]), "nan, among others"),
-    ],
-)
-def test_what_is_no_score_for_each_sample_is_refused(scores: Tensor, line: str) -> None:
-    with pytest.raises(ConfigError, match=f"^datamodule.curriculum.scores={line}: accepted are 40 finite numbers, one for each"):
-        of(scores=scores)
-
-
 def test_the_losses_of_a_run_are_the_scores_of_its_training_split(tmp_path: Path) -> None:
     datamodule, model, _ = prepared(tmp_path / "run", "datamodule.standardize=true")
     losses, parts = score.compute_losses(model, datamodule)
@@ -174,9 +125,3 @@ def test_the_losses_of_a_run_are_the_scores_of_its_training_split(tmp_path: Path
         saved(Digits(seed=1).splits.train, str(tmp_path / "run" / "scores.pt"))
     with pytest.raises(ConfigError, match=r"^datamodule.curriculum.scores.path=nowhere: no such file; accepted is what python"):
         saved(train, "nowhere")
-
-
-def test_text_where_a_curriculum_is_meant_is_refused(shipped: Any) -> None:
-    OmegaConf.update(shipped, "datamodule.curriculum", 5, force_add=True)
-    with pytest.raises(ConfigError, match=r"^datamodule.curriculum=5: a group of values; accepted is datamodule/curriculum=5"):
-        check(shipped, ["datamodule/curriculum"])

@@ -1,6 +1,5 @@
 """A run that was stopped early, and broken off before it had finished, does not train on."""
 
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +9,8 @@ import torch
 from bitwise import differences
 from in_process import last, prepared, trained
 from lightning import Callback, LightningModule, Trainer
-from omegaconf import DictConfig
 
-from lockstep.config.checks import check
 from lockstep.extras.early_stopping.early_stopping import EarlyStopping
-from lockstep.runs.composition import CONF
 from lockstep.runs.results import ended_by
 
 
@@ -45,19 +41,6 @@ def test_a_stop_by_a_threshold_in_the_first_epoch_is_remembered(loss: float, pat
     again.on_fit_start(resumed, LightningModule())
     assert resumed.should_stop is stops  # with another patience it is asked anew
     assert again.patience == patience
-
-
-def test_early_stopping_is_added_beside_the_default_callbacks(compose: Callable[..., DictConfig]) -> None:
-    cfg = compose("callbacks=early_stopping")
-    check(cfg)
-    assert {"early_stopping", "best_checkpoint", "progress"} <= set(cfg.callbacks)
-    assert cfg.callbacks.early_stopping.monitor == "val/acc"
-
-
-def test_the_command_in_the_header_of_early_stopping_composes(compose: Callable[..., DictConfig]) -> None:
-    header = (CONF / "callbacks" / "early_stopping.yaml").read_text().splitlines()[0]
-    override = next(word for word in header.split() if "callbacks=" in word)
-    assert "early_stopping" in compose(override).callbacks
 
 
 def test_why_it_has_ended_is_known_when_it_is_resumed_too(tmp_path: Path) -> None:

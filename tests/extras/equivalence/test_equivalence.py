@@ -6,12 +6,9 @@ from typing import Any
 import pytest
 from in_process import BARE, prepared
 from lightning import LightningModule
-from lightning.pytorch.callbacks import LearningRateFinder
 from torch import Tensor, nn
 from unwatched import unwatched
 
-from lockstep.callbacks import CounterBasedRandomness
-from lockstep.datamodules import DataModule
 from lockstep.extras.equivalence.equivalence import EquivalenceReport
 from lockstep.trainer.batchnorm import synchronise_batchnorm
 
@@ -58,23 +55,13 @@ def test_a_composed_run(overrides: tuple[str, ...], said: tuple[str, ...], tmp_p
         assert cause.startswith(words)
 
 
-class DropPath(nn.Module):
-    """As timm names it."""
-
-    drop_prob = 0.1
-
-
 @pytest.mark.parametrize(
     ("layer", "words"),
     [
         (nn.Dropout(0.1), "noise drawn by each process (lockstep.nets.Dropout derives it from the sample): net.0 (Dropout)"),
         (nn.LSTM(2, 2, num_layers=2, dropout=0.1), "noise drawn"),
-        (nn.MultiheadAttention(2, 1, dropout=0.1), "noise drawn"),
-        (DropPath(), "noise drawn"),
         (nn.InstanceNorm2d(2, track_running_stats=True), "running statistics of each process's own samples"),
         (nn.Dropout(0.0), None),
-        (nn.InstanceNorm2d(2), None),
-        (nn.LayerNorm(2), None),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -93,29 +80,6 @@ def test_a_batchnorm_that_is_not_synchronised() -> None:
     (cause,) = [cause for cause in causes(net=net) if "BatchNorm" in cause or "batchnorm" in cause]
     why = "BatchNorm by a forward of its own, which is not synchronised: each process's own samples, in "
     assert cause == f"{why}net.0 (Centred)"
-
-
-def test_counted_dropout_without_its_counter_and_half_a_precision() -> None:
-    from lockstep.nets import Dropout
-
-    net = nn.Sequential(Dropout(0.1))
-    assert any(cause.startswith("noise") for cause in causes(net=net))
-    assert not any(cause.startswith("noise") for cause in causes(net=net, callbacks=[CounterBasedRandomness(0)]))
-    assert any(cause.startswith("trainer.precision=bf16-mixed") for cause in causes(precision="bf16-mixed"))
-
-
-def test_a_rate_that_is_found_by_the_losses_of_one_process() -> None:
-    (cause,) = causes(callbacks=[LearningRateFinder()])
-    assert cause.startswith("LearningRateFinder: it looks at the losses of rank zero's samples")
-
-
-def test_processes_with_the_same_samples_have_the_batch_of_one() -> None:
-    class Sixteen(DataModule):
-        def order_facts(self) -> dict[str, int]:
-            return {"global_batch_size": 16}
-
-    assert [cause[:22] for cause in causes(datamodule=Sixteen())] == ["datamodule.batch_size="]
-    assert causes(datamodule=Sixteen(), shares=1) == []
 
 
 def test_it_never_ends_a_run() -> None:

@@ -1,4 +1,4 @@
-"""Plain LightningModules on virtual workers: the same bits on one process, two and four, of weights, buffers and all metrics."""
+"""Plain LightningModules on virtual workers: the same bits on one process and two, of weights, buffers and all metrics."""
 
 from fractions import Fraction
 from functools import partial
@@ -74,7 +74,7 @@ def train_all(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
     runs = {}
-    for size in (1, 2, 4):
+    for size in (1, 2):
         folder = tmp_path_factory.mktemp(f"plain{size}")
         runs[size] = in_ranks(size, partial(train_all, folder=folder), folder)
     return runs
@@ -86,13 +86,14 @@ def test_plain_modules_are_the_same_to_the_bit(case: str, trained: dict[int, lis
     one = trained[1][0][case]
     assert one["checkpoint"]["global_step"] >= 6
     assert len(one["points"]) > 10
-    assert {size: differences(one, ranks[0][case]) for size, ranks in trained.items()} == {1: [], 2: [], 4: []}
+    assert {size: differences(one, ranks[0][case]) for size, ranks in trained.items()} == {1: [], 2: []}
 
 
 @pytest.mark.parametrize(
     ("name", "why"),
     [
         ("ByHand", "ByHand has automatic_optimization=False, and steps its optimizers before"),
+        ("Draws", "Draws draws from noise, which is not counted"),
         ("Gathers", "Gathers calls self.all_gather within a step"),
         ("Transfers", "Transfers.on_before_batch_transfer would get the batches of several"),
     ],

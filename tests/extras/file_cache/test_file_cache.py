@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.extras.file_cache import file_cache
 from lockstep.extras.file_cache.file_cache import write_once
 
 
@@ -48,19 +47,4 @@ def test_who_waited_for_one_that_failed_makes_another_lock(tmp_path: Path) -> No
         time.sleep(0.01)
     write_once(path, write)
     os.waitpid(pid, 0)
-    assert path.read_text() == "whole"
-
-
-def test_who_waited_makes_the_folder_that_goes_with_the_one_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It goes while the other looks into it for what killed writers have left."""
-    path, remove = tmp_path / "folder" / "file", file_cache.remove_partial_files
-
-    def removed(folder: Path) -> None:
-        monkeypatch.setattr(file_cache, "remove_partial_files", remove)
-        (folder / "lock").unlink()
-        folder.rmdir()
-        os.scandir(folder)
-
-    monkeypatch.setattr(file_cache, "remove_partial_files", removed)
-    write_once(path, lambda: (path.write_text("whole"), None)[1])
     assert path.read_text() == "whole"

@@ -1,12 +1,10 @@
 """Corrections of low rank: nothing at the start, little to train, and the same net when they are merged."""
 
 import copy
-from collections.abc import Callable
 
 import pytest
 import torch
 from export import merge_layers
-from omegaconf import DictConfig
 from torch import nn
 
 from lockstep.errors import ConfigError
@@ -63,8 +61,3 @@ def test_a_layer_of_two_names_stays_one() -> None:
 def test_a_pattern_that_finds_no_linear_layer_is_refused_with_those_there_are() -> None:
     with pytest.raises(ConfigError, match=r"^model\.adapt\.match=head: found in no name of .* part of layers\.1, layers\.4$"):
         lora(mlp(), match="head")
-
-
-@pytest.mark.parametrize("task", ["classifier", "regressor"])
-def test_every_kind_of_model_can_be_adapted(task: str, compose: Callable[..., DictConfig]) -> None:
-    assert compose(f"model={task}", "model/adapt=lora").model.adapt.rank == 8

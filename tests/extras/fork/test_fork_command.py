@@ -8,13 +8,11 @@ import torch
 from lockstep.config.overrides import quote
 from lockstep.errors import ConfigError
 from lockstep.extras.fork.command import describe_origin, find_checkpoint
-from lockstep.extras.fork.events import Fork
 from lockstep.launchers.command_line import CommandLine
-from lockstep.runs.composition import CONF, compose
+from lockstep.runs.composition import CONF
 from lockstep.runs.events import command_to_begin
 from lockstep.runs.identity import Identity
 from lockstep.runs.resume import command_to_continue
-from lockstep.sweeps.jobs import computed_config
 
 FIRST = ["model=mlp", "trainer.devices=2", "model.optimizer.lr=0.1"]
 FLAGS = ["--config-name", "train", "--config-path", str(CONF)]
@@ -52,20 +50,9 @@ def test_it_begins_as_the_other_run_with_what_is_new(run: Path) -> None:
     assert spelled_out(run, str(run), "trainer.devices=1") == on_one
 
 
-@pytest.mark.parametrize("folder", ["tensorboard/checkpoints", "csv/version_0/checkpoints"])
-def test_a_checkpoint_in_a_logger_s_folder_is_of_its_run(folder: str, run: Path) -> None:
-    (run / folder).mkdir(parents=True)
-    save(run / folder / "own.ckpt", 6)
-    command = command_to_begin([f"fork={quote(f'{run}/{folder}/own.ckpt')}"])
-    assert command[4:] == [*FIRST, "++allow=[]", f"fork={quote(f'{run}/{folder}/own.ckpt@6')}"]
-
-
 @pytest.mark.parametrize(
     ("wanted", "name", "step"),
-    [
-        *(("@8", "previous", 8), ("@4", "epoch=0", 4), ("/checkpoints/previous.ckpt", "previous", 8)),
-        *(("/checkpoints/last.ckpt@8", "previous", 8), ("/checkpoints/gone.ckpt@4", "epoch=0", 4)),
-    ],
+    [*(("@8", "previous", 8), ("@4", "epoch=0", 4), ("/checkpoints/previous.ckpt", "previous", 8))],
 )
 def test_a_step_is_looked_for_whatever_the_file_is_called_by_now(wanted: str, name: str, step: int, run: Path) -> None:
     assert find_checkpoint(f"{run}{wanted}") == (run / "checkpoints" / f"{name}.ckpt", step, 2)
@@ -110,19 +97,6 @@ def test_what_was_forked_is_recorded(run: Path, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_checkpoint_of_a_run_that_has_lost_its_identity_is_one_alone(run: Path) -> None:
-    (run / "run.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"run\.json is damaged"):
-        command_to_begin([f"fork={quote(str(run))}"])
-    path = f"{run}/checkpoints/last.ckpt"
-    assert command_to_begin([f"fork={quote(path)}"]) == [f"fork={quote(f'{path}@12')}"]
-
-
-def test_another_checkpoint_is_another_run(run: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^fork=other.ckpt: a run is resumed from its own checkpoint"):
-        command_to_continue([f"resume={quote(str(run))}", "fork=other.ckpt"])
-
-
 def test_a_fork_is_continued_and_says_of_what(run: Path) -> None:
     origin = {"run": "another", "step": 7, "checkpoint": "/a/checkpoints/last.ckpt@7", "changed": ["seed"]}
     Identity("its id", FLAGS, FIRST, None, origin).write(run)
@@ -132,17 +106,3 @@ def test_a_fork_is_continued_and_says_of_what(run: Path) -> None:
         where = [f"{key}={quote(str(run))}" for key in ("hydra.run.dir", "resume")]
         assert command[4:] == [*FIRST, "++allow=[]", *where, "fork='/a/checkpoints/last.ckpt@7'"]
         assert command_to_begin(command) == command
-
-
-def test_a_run_that_was_begun_when_it_was_called_ckpt_path_is_continued(run: Path) -> None:
-    Identity("its id", FLAGS, ["ckpt_path=/a/last.ckpt", *FIRST], None).write(run)
-    command = command_to_continue([f"resume={quote(str(run))}"])
-    assert command is not None
-    assert command[4:6] == ["fork=/a/last.ckpt", FIRST[0]]
-
-
-def test_it_is_no_part_of_what_a_run_is(run: Path) -> None:
-    """Its key is in no run.json, and what follows from it in no identity of a job."""
-    command = CommandLine(overrides=("seed=3", f"fork={run}"))
-    assert Identity.new(command, None, Fork().start_keys).overrides == ["seed=3"]
-    assert "begin_from" not in computed_config(compose(), Fork().settings)

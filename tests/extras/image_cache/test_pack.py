@@ -7,7 +7,6 @@ import pack
 import pytest
 from image_files import write_noise
 
-from lockstep.errors import ConfigError
 from lockstep.extras.image_cache.image_cache import CachedImageFolder
 from lockstep.extras.images import decoding
 
@@ -28,34 +27,3 @@ def test_what_is_packed_is_what_a_run_reads(
     assert Path(row[0]).stat().st_size == 40 * 3 * 8 * 8
     monkeypatch.setattr(decoding, "decode", None)
     assert CachedImageFolder(f"{tmp_path}/photos", size=8).describe() == {"train": 32, "val": 4, "test": 4}
-
-
-def test_every_file_that_can_not_be_read_has_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    damaged = write_noise(tmp_path / "photos", 40)[::5]
-    for path in damaged:
-        path.write_bytes(b"not an image")
-    with pytest.raises(SystemExit) as left:
-        packed(monkeypatch, "datamodule=cached_image_folder", f"datamodule.data_dir={tmp_path}/photos")
-    assert left.value.code == 2
-    lines = [*filter(None, capsys.readouterr().err.splitlines())]  # rich 13.9 ends a bar that it doesn't show with an empty one
-    assert [line.partition(": not a readable image (")[0] for line in lines] == [*map(str, damaged)]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        ((), "datamodule=Digits: is not read from image files; accepted is datamodule=cached_image_folder"),
-        (("--workers", "0"), "--workers=0: accepted is a number of at least 1"),
-        (("datamodule=cached_image_folder",), "datamodule.data_dir=???: a value is required"),
-        (("datamodule=cached_image_folder", "datamodule.data_dir=."), "datamodule.data_dir=.: accepted is a folder with one"),
-    ],
-)
-def test_what_can_not_be_packed_is_refused(
-    arguments: tuple[str, ...], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError) as refused:
-        packed(monkeypatch, *arguments)
-    assert str(refused.value).startswith(line)

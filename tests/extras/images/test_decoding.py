@@ -17,13 +17,7 @@ from lockstep.extras.images.decoding import decode
 
 @pytest.mark.parametrize(
     ("mode", "color", "expected"),
-    [
-        ("L", 90, (90, 90, 90)),
-        ("1", 1, (255, 255, 255)),
-        ("RGBA", (10, 20, 30, 255), (10, 20, 30)),
-        ("LA", (60, 255), (60, 60, 60)),
-        ("P", 0, (0, 0, 0)),  # the first colour of the default palette
-    ],
+    [("L", 90, (90, 90, 90)), ("RGBA", (10, 20, 30, 255), (10, 20, 30)), ("P", 0, (0, 0, 0))],
 )
 def test_images_of_every_mode_become_rgb(mode: str, color: Any, expected: tuple[int, int, int], tmp_path: Path) -> None:
     image = decode(write_image(tmp_path / "image.png", mode=mode, color=color), (3, 6, 6))
@@ -44,75 +38,40 @@ def test_a_16_bit_grey_image_keeps_its_greys(tmp_path: Path) -> None:
     assert (row.diff() > 0).all()
 
 
-def test_integers_of_32_bits_are_what_they_are_or_refused(tmp_path: Path) -> None:
-    levels = numpy.tile(numpy.arange(0, 256, 32, dtype=numpy.int32), (8, 1))
-    Image.fromarray(levels).save(tmp_path / "image.tif")
-    assert decode(tmp_path / "image.tif", (1, 8, 8))[0, 0].tolist() == levels[0].tolist()
-    Image.fromarray(levels * 300).save(tmp_path / "larger.tif")
-    with pytest.raises(ConfigError, match=r"larger.tif: not a readable image \(its integers of 32 bits are beyond 0 to 255\)"):
-        decode(tmp_path / "larger.tif", (1, 8, 8))
-
-
-@pytest.mark.parametrize(("width", "height"), [(640, 480), (480, 640), (37, 90), (33, 32), (64, 64), (5, 7)])
-@pytest.mark.parametrize("size", [32, 33])
-def test_pixels_are_those_of_torchvision_s_resize_and_crop(width: int, height: int, size: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("width", "height"), [(640, 480), (33, 32), (5, 7)])
+def test_pixels_are_those_of_torchvision_s_resize_and_crop(width: int, height: int, tmp_path: Path) -> None:
     pixels = numpy.random.default_rng(0).integers(256, size=(height, width, 3), dtype=numpy.uint8)
     Image.fromarray(pixels).save(tmp_path / "image.png")
-    plain = v2.Compose([v2.Resize(size, antialias=True), v2.CenterCrop(size)])
-    assert torch.equal(decode(tmp_path / "image.png", (3, size, size)), plain(torch.from_numpy(pixels).permute(2, 0, 1)))
-
-
-@pytest.mark.parametrize(("width", "height"), [(40, 20), (20, 40), (8, 9), (3, 50), (16, 16), (333, 17)])
-def test_any_size_becomes_the_square_asked_for(width: int, height: int, tmp_path: Path) -> None:
-    assert decode(write_image(tmp_path / "image.png", size=(width, height)), (3, 16, 16)).shape == (3, 16, 16)
-
-
-def test_the_middle_is_kept(tmp_path: Path) -> None:
-    """24x8, its middle third green: at size 8 nothing is resized and the rest cut off."""
-    image = Image.new("RGB", (24, 8), (255, 0, 0))
-    image.paste((0, 255, 0), (8, 0, 16, 8))
-    image.save(tmp_path / "image.png")
-    decoded = decode(tmp_path / "image.png", (3, 8, 8))
-    assert torch.equal(decoded, torch.tensor([0, 255, 0], dtype=torch.uint8).view(3, 1, 1).expand(3, 8, 8))
+    plain = v2.Compose([v2.Resize(32, antialias=True), v2.CenterCrop(32)])
+    assert torch.equal(decode(tmp_path / "image.png", (3, 32, 32)), plain(torch.from_numpy(pixels).permute(2, 0, 1)))
 
 
 JPEGS: dict[str, dict[str, Any]] = {
-    "4:4:4": {"subsampling": 0},
-    "4:2:2": {"subsampling": 1},
     "4:2:0": {"subsampling": 2},
     "progressive": {"progressive": True},
-    "poor": {"quality": 5},
-    "with restarts": {"restart_marker_rows": 1},
-    "grey": {"mode": "L"},
     "CMYK": {"mode": "CMYK"},
     "turned by its EXIF": {"exif": b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"},
 }
 
 
-@pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("kind", JPEGS)
-def test_a_jpeg_has_pillow_s_pixels(kind: str, channels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jpeg_has_pillow_s_pixels(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"mode": "RGB"} | JPEGS[kind]
     soft = Image.effect_noise((7, 5), 90).resize((61, 47), Image.Resampling.BICUBIC)
     picture = Image.merge("RGB", [soft, soft.rotate(90), soft.rotate(180)]).convert(options.pop("mode"))
     picture.save(tmp_path / "picture.jpg", **options)
-    own = decode(tmp_path / "picture.jpg", (channels, 16, 16))
+    own = decode(tmp_path / "picture.jpg", (3, 16, 16))
 
     def refuse(_: Any) -> None:
         raise RuntimeError
 
     monkeypatch.setattr(decoding, "decode_jpeg", refuse)
-    assert torch.equal(own, decode(tmp_path / "picture.jpg", (channels, 16, 16)))
+    assert torch.equal(own, decode(tmp_path / "picture.jpg", (3, 16, 16)))
 
 
-@pytest.mark.parametrize("kept", [0, 1, 100, 400, -2])
+@pytest.mark.parametrize("kept", [0, 400])
 def test_a_jpeg_that_is_cut_is_refused_by_its_name(kept: int, tmp_path: Path) -> None:
     [path] = write_noise(tmp_path, 1)
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(ConfigError, match=rf"^{path}: not a readable image \(.+\)$"):
         decode(path, (3, 8, 8))
-
-
-def test_a_png_by_the_name_of_a_jpeg_is_read(tmp_path: Path) -> None:
-    path = write_image(tmp_path / "image.png")
-    assert decode(path.rename(tmp_path / "image.jpg"), (3, 6, 6)).flatten(1).unique(dim=1).flatten().tolist() == [200, 100, 50]

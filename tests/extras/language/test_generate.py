@@ -1,24 +1,17 @@
-"""Text from a trained language model, and its weights to Llama's layout and back, by the scripts."""
+"""Text from a trained language model, by scripts/generate.py."""
 
-import json
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import export
 import generate
-import import_llama
 import pytest
 import torch
 from in_process import composed
 from omegaconf import OmegaConf
 
-from lockstep.build import build
-from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
-from lockstep.models.from_checkpoint import load_model
 from lockstep.models.from_config import build_model
 
 GPT = ("model=gpt_nano", "model.net.width=16", "model.net.depth=2", "datamodule=text", "datamodule.context=12")
@@ -84,42 +77,3 @@ def test_a_classifier_writes_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "argv", ["generate.py", str(other), "x"])
     with pytest.raises(ConfigError, match=r"^RUN_DIR=.*: is of a Classifier; accepted is the run of a model=gpt$"):
         generate.main()
-    for layout in ("llama", "mlp", "no.such"):  # there is a module lockstep.nets.mlp, which has no to_mlp
-        monkeypatch.setattr(sys, "argv", ["export.py", str(other), "--layout", layout])
-        with pytest.raises(ConfigError, match=rf"^--layout={layout}: .* is of a MLP, which has no such layout; accepted is own$"):
-            export.main()
-
-
-def test_weights_go_to_llama_s_layout_and_come_back(
-    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """And the printed command makes the net that these are of, of bytes or of the tokenizer beside them."""
-    folder, back = tmp_path / "llama", tmp_path / "back.ckpt"
-    monkeypatch.setattr(sys, "argv", ["export.py", str(run_dir), "--layout", "llama", "--to", str(folder)])
-    export.main()
-    assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors"}
-    monkeypatch.setattr(sys, "argv", ["import_llama.py", str(folder), str(back)])
-    (folder / "tokenizer.json").write_text(json.dumps({"added_tokens": [{"id": 256, "content": "<|end|>"}]}))
-    capsys.readouterr()
-    import_llama.main()
-    printed = capsys.readouterr().err.splitlines()[-1]
-    command = shlex.split(printed)
-    assert command[:2] == ["python", "train.py"]
-    cfg = composed(*command[2:], run_dir=tmp_path / "run")
-    assert cfg.datamodule.separator == "<|end|>"
-    assert cfg.datamodule.tokenizer == str(folder / "tokenizer.json")
-    command = [option for option in command if not option.startswith(("datamodule.tokenizer=", "datamodule.separator="))]
-    data = (f"datamodule.paths=[{folder}/config.json]", f"datamodule.cache_dir={tmp_path}/tokens", "trainer=cpu")
-    cfg = composed(*command[2:], *data, run_dir=tmp_path / "run")
-    _, further, _ = build(cfg, Plan.from_config(cfg))
-    assert torch.equal(further.eval()(torch.arange(12)[None]), load_model(back)(torch.arange(12)[None]))
-    own, expected = (load_model(path) for path in (run_dir / "checkpoints" / "best.ckpt", back))
-    row = torch.arange(12)[None]
-    assert torch.equal(expected(row), own(row))
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 7}))
-    with pytest.raises(ConfigError, match=r"^FOLDER=.*llama: its tensors are not those of its config.json \("):
-        import_llama.main()
-    (folder / "config.json").unlink()
-    with pytest.raises(ConfigError, match=r"^FOLDER=.*llama: accepted is a folder with config.json and model.safetensors \("):
-        import_llama.main()

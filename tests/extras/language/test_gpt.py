@@ -1,17 +1,14 @@
-"""A Transformer whose tokens see what they should, and whose weights are Llama's by other names."""
+"""A Transformer whose tokens see what they should."""
 
-import copy
 import itertools
 from typing import Any
 
 import pytest
 import torch
-from export import merge_layers
 from torch import Tensor
 
 from lockstep.errors import ConfigError
 from lockstep.extras.language.gpt import GPT, Cache
-from lockstep.extras.language.llama import from_llama, to_llama
 from lockstep.extras.language.sampling import _kept, continuation
 
 SEPARATOR = 10
@@ -140,81 +137,3 @@ def test_the_same_seed_goes_on_in_the_same_way_and_the_likeliest_is_the_argmax()
     assert drawn(seed=1) == drawn(seed=1) != drawn(seed=2)
     row = [SEPARATOR, 3, *drawn(temperature=0)]
     assert net(torch.tensor([row]))[0, 1:-1].argmax(dim=1).tolist() == row[2:]
-
-
-def test_weights_go_to_llama_and_back() -> None:
-    net = small()
-    tensors, config = to_llama(net)
-    assert "model.layers.1.self_attn.k_proj.weight" in tensors
-    state, arguments = from_llama(tensors, config)
-    again = GPT(**arguments).double()
-    again.load_state_dict(state)
-    assert torch.equal(again(tokens(2, 16)), net(tokens(2, 16)))
-
-
-def test_what_lora_has_learnt_goes_to_llama_within_the_weights() -> None:
-    finetuning = pytest.importorskip("lockstep.extras.finetuning.lora")
-    net = finetuning.lora(small(), rank=2)
-    for name, parameter in net.named_parameters():
-        if "lora_up" in name:
-            parameter.data.normal_()
-    state, arguments = from_llama(*to_llama(merge_layers(copy.deepcopy(net))))
-    plain = GPT(**arguments).double()
-    plain.load_state_dict(state)  # refuses a name too many
-    torch.testing.assert_close(plain(tokens(2, 16)), net(tokens(2, 16)), rtol=0, atol=1e-10)
-    assert not torch.allclose(plain(tokens(2, 16)), small()(tokens(2, 16)), atol=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("changed", "line"),
-    [
-        ({"hidden_size": None}, "config.json hidden_size=null: accepted is an integer between 1 and 2147483648"),
-        ({"vocab_size": "x"}, "config.json vocab_size=x: accepted is an integer between 1 and 2147483648"),
-        ({"num_attention_heads": 0}, "config.json num_attention_heads=0: accepted is an integer between 1 and 2147483648"),
-        ({"num_hidden_layers": 10**6}, "config.json num_hidden_layers=1000000: accepted is an integer between 1 and 1000"),
-        ({"rope_scaling": 5}, "config.json rope_scaling=5: accepted is a group of values, or null"),
-        ({"rms_norm_eps": True}, "config.json rms_norm_eps=true: accepted is a number above 0, or null"),
-        ({"model_type": "mistral"}, "config.json model_type=mistral: accepted is llama"),
-        ({"tie_word_embeddings": False}, "config.json tie_word_embeddings=False: accepted is True"),
-        ({"rope_parameters": {"rope_type": "llama3"}}, "config.json rope_type=llama3: accepted is default"),
-        ({"head_dim": 8}, "config.json head_dim=8: accepted is 4, the width by the heads"),
-    ],
-)
-def test_another_llama_is_refused(changed: dict[str, Any], line: str) -> None:
-    tensors, config = to_llama(small())
-    with pytest.raises(ConfigError) as refused:
-        from_llama(tensors, config | changed)
-    assert str(refused.value) == line
-
-
-def test_transformers_gives_the_same_logits() -> None:
-    """A small random Llama of its own making, and one of ours that it reads."""
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    shape = {"vocab_size": 11, "hidden_size": 16, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4}
-    options = {"num_key_value_heads": 2, "max_position_embeddings": 16, "tie_word_embeddings": True, "bos_token_id": None}
-    other = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape, **options, eos_token_id=None))
-    state, arguments = from_llama(other.state_dict(), other.config.to_dict())
-    own = GPT(**arguments)
-    own.load_state_dict(state)
-    row = tokens(2, 16)
-    torch.testing.assert_close(own(row), other(row).logits, rtol=0, atol=1e-5)
-
-    tensors, config = to_llama(small().float())
-    read = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config))
-    read.load_state_dict(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"]})
-    torch.testing.assert_close(small().float()(row), read(row).logits, rtol=1e-5, atol=1e-5)
-
-
-def test_a_llama_that_no_machine_has_memory_for_is_refused() -> None:
-    tensors, config = to_llama(small())
-    with pytest.raises(ConfigError, match=r"^config.json.vocab_size=2147483648: takes .* GiB of memory, and this machine has"):
-        from_llama(tensors, config | {"vocab_size": 2**31, "hidden_size": 2**12, "head_dim": 2**10})
-
-
-@pytest.mark.parametrize(
-    "name", ["hidden_size", "num_attention_heads", "max_position_embeddings", "vocab_size", "intermediate_size"]
-)
-def test_a_key_that_a_llama_lacks_is_named(name: str) -> None:
-    tensors, config = to_llama(small())
-    with pytest.raises(ConfigError, match=rf"^config.json {name}=null: accepted is an integer"):
-        from_llama(tensors, {key: value for key, value in config.items() if key != name})

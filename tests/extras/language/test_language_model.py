@@ -8,9 +8,7 @@ import pytest
 import torch
 from in_process import prepared
 from language_models import METRICS, TINY, language_model, texts
-from torch import Tensor, distributed
-from torch.nn.parallel import DistributedDataParallel
-from torchmetrics import MeanMetric
+from torch import Tensor
 
 from lockstep.errors import ConfigError
 from lockstep.extras.language.gpt import GPT
@@ -58,35 +56,7 @@ def test_metrics_are_over_tokens_and_bytes_not_over_batches() -> None:
     assert float(result["bits_per_byte"]) == pytest.approx(1.0, rel=1e-12)  # five bits for five bytes
 
 
-def test_only_declared_metrics_are_there_and_others_are_refused() -> None:
-    model = language_model(metrics=["loss"])
-    model.test_means.update(model.measure(logits(EVEN, SURE), torch.tensor([[1, 2]])))
-    assert tuple(model.test_means.compute()) == ("loss",)
-    with pytest.raises(ConfigError, match=r"^model.metrics=\['acc'\]: a language model measures loss, perplexity, bits"):
-        language_model(metrics=["loss", "acc"])
-    with pytest.raises(ConfigError, match=r"^model.torchmetrics=\['perplexity'\]: accepted is a name that model.metrics has not"):
-        language_model(torchmetrics={"perplexity": MeanMetric()})
-    language_model(torchmetrics={"tokens": MeanMetric()})  # a sum of its own, which is not logged
-
-
-@pytest.mark.parametrize("targets", [torch.tensor([1]), torch.tensor([[1, 2, 3]]), torch.tensor([[1.0, 2.0]])])
-def test_targets_that_are_no_tokens_are_refused(targets: Tensor) -> None:
-    with pytest.raises(ConfigError, match=r"^datamodule: its targets have the shape .* accepted by a language model are numbers"):
-        language_model().measure(logits(EVEN, SURE), targets)
-
-
-def test_bytes_come_from_the_data_or_are_not_asked_for() -> None:
-    model = language_model()
-    model._trainer = SimpleNamespace(datamodule=SimpleNamespace(token_bytes=torch.tensor([1, 2, 3, 4])))
-    model.setup("test")
-    assert model.token_bytes.tolist() == [1, 2, 3, 4]
-    assert "token_bytes" not in model.state_dict()
-    model._trainer = SimpleNamespace(datamodule=SimpleNamespace())
-    with pytest.raises(ConfigError, match=r"^model.metrics=bits_per_byte: SimpleNamespace has no token_bytes"):
-        model.setup("test")
-
-
-@pytest.mark.parametrize("separator", [3, -1, None])
+@pytest.mark.parametrize("separator", [3, None])
 def test_documents_begin_with_the_same_token_for_the_net_as_in_the_data(separator: int | None) -> None:
     model = language_model(net=GPT((2,), 4, width=4, depth=1, heads=1, separator=separator))
     data = SimpleNamespace(token_bytes=torch.tensor([1, 2, 3, 4]), separator=3)
@@ -100,18 +70,6 @@ def test_documents_begin_with_the_same_token_for_the_net_as_in_the_data(separato
             ConfigError, match=r"^model.net.separator=3: the data's documents begin with token 0; accepted is 0, "
         ):
             model.setup("fit")
-
-
-@pytest.mark.usefixtures("no_process_group")
-def test_ddp_does_not_send_the_bytes_of_tokens(tmp_path: Path) -> None:
-    """Which every rank has from its data, and which never change."""
-    distributed.init_process_group("gloo", store=distributed.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
-    try:
-        model = DistributedDataParallel(language_model(net=GPT((2,), 4, width=4, depth=1, heads=1)))
-    finally:
-        distributed.destroy_process_group()
-    assert "token_bytes" in dict(model.module.named_buffers())
-    assert not model.modules_buffers
 
 
 def test_a_window_that_is_partly_empty_is_scored_by_the_tokens_in_it(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from bitwise import differences, state
-from capabilities import requires
 from commands import train
 from in_process import become_rank, prepared
 from language_models import TINY, texts
@@ -21,14 +20,9 @@ def undisturbed(rank: int, world_size: int, run: Path, options: tuple[str, ...])
     trainer.fit(model, datamodule)
 
 
-SHARDING = [pytest.param("fsdp", marks=requires("sharding")), pytest.param("pipeline", marks=requires("pipeline"))]
-
-
-@pytest.mark.parametrize("strategy", ["ddp", *SHARDING])
-def test_a_language_model_goes_on_bit_for_bit_after_a_kill(strategy: str, tmp_path: Path) -> None:
+def test_a_language_model_goes_on_bit_for_bit_after_a_kill(tmp_path: Path) -> None:
     """The last window of an epoch has few targets."""
     fixed = (
-        f"trainer/strategy={strategy}",
         "trainer.devices=2",
         "trainer.max_epochs=2",
         "datamodule.global_batch_size=4",

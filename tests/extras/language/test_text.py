@@ -1,9 +1,7 @@
 """Texts as windows of tokens: every token once, files whole in one split, and one writer."""
 
 import pickle
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -15,7 +13,6 @@ from lockstep.extras.language import tokens as packing
 from lockstep.extras.language.text import Text, standard_library
 from lockstep.extras.language.tokens import NOT_COUNTED, Windows, token_file
 from lockstep.extras.language.vocabulary import Bytes
-from lockstep.launchers.outcome import original_error
 
 TEXTS = {"a.txt": b"abcdef", "b.txt": b"gh", "c.md": b"", "sub/d.py": b"ijklm\n", "e.bin": b"\xff"}
 
@@ -34,8 +31,8 @@ def text(folder: Path, **options: Any) -> Text:
     return Text(**{"paths": [str(folder)], "context": 5, "cache_dir": str(cache), **fractions, **options})
 
 
-@pytest.mark.parametrize("overlap", [0, 1, 3, 4])
-@pytest.mark.parametrize("context", [1, 5, 8, 64])
+@pytest.mark.parametrize("overlap", [0, 3])
+@pytest.mark.parametrize("context", [5, 64])
 def test_every_token_is_the_target_of_one_window_after_those_before_it(folder: Path, context: int, overlap: int) -> None:
     if overlap >= context:
         pytest.skip("a window would predict nothing")
@@ -77,14 +74,6 @@ def test_a_file_is_written_once_and_anew_when_a_text_has_changed(folder: Path, m
     assert first.row.tolist()[8:10] == [*b"gh"]  # who has mapped the old one keeps it
 
 
-def test_what_a_killed_writer_has_left_is_removed(folder: Path) -> None:
-    cache = folder.with_name("cache")
-    cache.mkdir()
-    (cache / ".train-0.tokens.1.partial").write_bytes(b"half")
-    text(folder).prepare_data()
-    assert sorted(path.suffix for path in cache.iterdir()) == ["", ".npy", ".tokens"]  # the lock, and one
-
-
 def split_names(datamodule: Text) -> dict[str, set[str]]:
     return {name: {path.name for path in files} for name, files in datamodule.files().items()}
 
@@ -106,39 +95,6 @@ def test_whole_files_are_held_out_by_a_hash_of_their_names(tmp_path: Path) -> No
     folds = [split_names(text(tmp_path / "texts", test_fraction=0.2, folds=3, fold=fold))["val"] for fold in range(3)]
     assert set.union(*folds) == fewer["train"] | fewer["val"]
     assert sum(map(len, folds)) == len(set.union(*folds))
-
-
-def test_a_file_named_twice_is_packed_once_and_one_of_the_same_name_elsewhere_too(folder: Path) -> None:
-    (folder / "sub" / "a.txt").write_bytes(b"other")
-    (folder / "link.txt").symlink_to(folder / "b.txt")
-    paths = [str(folder), str(folder / "a.txt"), str(folder / "sub" / ".." / "b.txt"), str(folder / "sub")]
-    files = text(folder, paths=paths, suffixes=[".txt"]).files()
-    assert files["train"] == [folder / "a.txt", folder / "b.txt", folder / "sub" / "a.txt"]
-
-
-def test_where_a_folder_is_does_not_say_which_split_its_files_are_in(tmp_path: Path) -> None:
-    """Nor do files of the same names in another one."""
-    for place in ("here", "there"):
-        (tmp_path / place).mkdir()
-        for number in range(40):
-            (tmp_path / place / f"{number}.txt").write_text(place)
-    both = text(tmp_path, paths=[str(tmp_path / "here"), str(tmp_path / "there")], val_fraction=0.3, test_fraction=0.3).files()
-    for result in both.values():
-        names = [[path.name for path in result if path.parent.name == place] for place in ("here", "there")]
-        assert names[0] == names[1]
-        assert names[0]
-
-
-def test_the_same_tokens_are_written_once_for_all_seeds(tmp_path: Path) -> None:
-    (tmp_path / "texts").mkdir()
-    for number in range(30):
-        (tmp_path / "texts" / f"{number:02}.txt").write_text(f"{number:02}")
-    for seed in range(3):
-        datamodule = text(tmp_path / "texts", val_fraction=0.3, test_fraction=0.3, seed=seed)
-        for split, files in datamodule.files().items():
-            row = [token for path in files for token in (256, *path.read_bytes())]
-            assert getattr(datamodule.splits, split).row.tolist() == [*row, 256]
-    assert len([*(tmp_path / "cache").glob("*.tokens")]) == 1
 
 
 def test_fewer_files_than_splits_are_cut_by_their_place_in_the_text(tmp_path: Path) -> None:
@@ -169,33 +125,14 @@ def test_the_standard_library_is_there_without_its_tests() -> None:
     ("options", "line"),
     [
         ({"paths": ["nowhere"]}, "datamodule.paths=nowhere: no such file or folder: "),
-        ({"suffixes": [".rst"]}, "datamodule.paths={folder}: has no .rst in it; others are found by datamodule.suffixes=[...]"),
         ({"val_fraction": 1e-9}, "datamodule.paths=['{folder}']: of 4 files none is for val; accepted are more files, or "),
-        ({"overlap": 5}, "datamodule.overlap=5: accepted is less than datamodule.context=5"),
         ({"standardize": True}, "datamodule.standardize=true: tokens are no numbers to scale; accepted is false"),
-        ({"separator": "</s>"}, "datamodule.separator=</s>: is a token of datamodule.tokenizer; accepted for bytes is null"),
     ],
 )
 def test_what_can_not_be_is_one_line(folder: Path, options: dict[str, Any], line: str) -> None:
     with pytest.raises(ConfigError) as refused:
         text(folder, **options).files()
     assert str(refused.value).startswith(line.format(folder=folder))
-
-
-def test_a_cache_that_can_not_be_written_and_a_text_that_can_not_be_read(folder: Path) -> None:
-    (folder / "a.txt").unlink()
-    (folder / "a.txt").symlink_to("/proc/self/mem")  # is there, and can't be read
-    with pytest.raises(ConfigError, match=r"^datamodule.paths=.*a.txt: not a readable text \("):
-        text(folder).prepare_data()
-    (folder / "a.txt").unlink()
-    with pytest.raises(ConfigError, match=r"^datamodule.cache_dir=.*b.txt/sub: can't be written \(.*\); accepted is a folder$"):
-        text(folder, cache_dir=str(folder / "b.txt" / "sub")).prepare_data()
-
-
-def test_a_tokenizer_without_its_library_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(ConfigError, match=r"^datamodule.tokenizer=t.json: takes the library `tokenizers`: pip install tok"):
-        text(folder, tokenizer="t.json")
 
 
 def test_a_file_of_tokenizers(folder: Path, tmp_path: Path) -> None:
@@ -215,26 +152,3 @@ def test_a_file_of_tokenizers(folder: Path, tmp_path: Path) -> None:
     assert (named.separator, named.spec.num_outputs) == (0, 262)
     with pytest.raises(ConfigError, match=r"^datamodule.separator=nothing: accepted is a token of .*t.json, or null$"):
         text(folder, tokenizer=str(tmp_path / "t.json"), separator="nothing")
-
-
-def test_texts_too_short_for_a_step_are_refused_before_their_tokens_are_written(folder: Path) -> None:
-    """There are 14 bytes in four files, each after a separator, and one more at the end."""
-
-    def prepared(**options: Any) -> None:
-        datamodule = text(folder, **options)
-        datamodule.trainer = SimpleNamespace(
-            state=SimpleNamespace(fn="fit"), accumulate_grad_batches=1, distributed_sampler_kwargs=None
-        )  # pyright: ignore[reportAttributeAccessIssue]
-        datamodule.prepare_data()
-
-    line = r"^datamodule.context=18: the training texts have 19 tokens in all; accepted is less"
-    with pytest.raises(ConfigError, match=line) as refused:
-        prepared(context=18, batch_size=2)
-    assert original_error(refused.value) is refused.value
-    with pytest.raises(
-        ConfigError, match=r"^datamodule.batch_size=3: the global batch of 3 is larger than the training split of 2"
-    ):
-        prepared(context=9, batch_size=3)
-    assert not folder.with_name("cache").exists()
-    prepared(context=9, batch_size=2)
-    assert folder.with_name("cache").is_dir()

@@ -61,20 +61,8 @@ def test_a_model_without_tokens_is_refused() -> None:
     ("name", "precision", "peak"),
     [
         ("NVIDIA H100 80GB HBM3", "bf16-mixed", 989e12),
-        ("NVIDIA H100 PCIe", "16-mixed", 756e12),
         ("NVIDIA A100-SXM4-80GB", "32-true", 19.5e12),
-        ("NVIDIA L40S", "bf16-true", 362e12),
-        ("NVIDIA L40", "bf16-true", 181e12),
-        ("NVIDIA L4", "bf16-true", 121e12),
-        ("NVIDIA H100 NVL", "bf16-mixed", 835e12),
-        ("NVIDIA H200 NVL", "32-true", 60e12),
-        ("NVIDIA H200", "bf16-true", 989e12),
-        ("NVIDIA GH200 480GB", "bf16-true", None),
-        ("Tesla V100-PCIE-16GB", "16-mixed", 112e12),
-        ("Tesla V100-SXM2-32GB", "16-mixed", 125e12),
         ("NVIDIA T400", "16-mixed", None),
-        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "bf16-true", None),
-        ("NVIDIA A100-SXM4-80GB", "64-true", None),
         ("a CPU", "32-true", None),
     ],
 )
@@ -82,14 +70,5 @@ def test_the_peak_of_a_device_by_its_name(name: str, precision: str, peak: float
     assert find_peak(name, precision) == peak
 
 
-def test_with_tf32_the_peak_of_float32_is_not_known() -> None:
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        assert find_peak("NVIDIA A100-SXM4-80GB", "32-true") is None
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = False
-
-
-@pytest.mark.parametrize("kind", [TokenThroughput])
-def test_it_is_watched_in_all_its_hooks(kind: type) -> None:
-    assert unwatched(kind) == []
+def test_it_is_watched_in_all_its_hooks() -> None:
+    assert unwatched(TokenThroughput) == []

@@ -36,13 +36,7 @@ def test_suggested_is_where_the_loss_falls_fastest() -> None:
         assert reason.endswith(f" and diverges at {at * 200:.2g}")
 
 
-def test_a_loss_that_still_falls_at_the_end_asks_for_larger_rates() -> None:
-    rate, reason = suggested(RATES, falling(1e-2), None)
-    assert rate == pytest.approx(1e-2, rel=0.15)
-    assert reason.endswith("it still falls at 1: try larger rates too (lr_range.to)")
-
-
-@pytest.mark.parametrize("losses", [[1.0 + i for i in range(121)], [1.0] * 121, []])
+@pytest.mark.parametrize("losses", [[1.0 + i for i in range(121)], []])
 def test_a_loss_that_falls_nowhere_gives_no_rate(losses: list[float]) -> None:
     rate, reason = suggested(RATES[: len(losses)], losses, diverged_at=1e-6)
     assert rate is None
@@ -55,9 +49,9 @@ def test_losses_are_smoothed_without_a_shift() -> None:
     assert smoothed([], 3) == []
 
 
-@pytest.mark.parametrize("schedule", ["constant", pytest.param("one_cycle", marks=requires("torch_schedules"))])
-def test_the_rate_rises_exponentially_whatever_the_schedule(schedule: str, tmp_path: Path) -> None:
-    options = (f"model/lr_scheduler={schedule}", "lr_range.from=1e-5", "lr_range.to=1e-2", "lr_range.steps=31")
+@requires("torch_schedules")
+def test_the_rate_rises_exponentially_whatever_the_schedule(tmp_path: Path) -> None:
+    options = ("model/lr_scheduler=one_cycle", "lr_range.from=1e-5", "lr_range.to=1e-2", "lr_range.steps=31")
     result, steps = measured(tmp_path, *options, "datamodule.batch_size=60", "trainer.accumulate_grad_batches=2")
     expected = numpy.geomspace(1e-5, 1e-2, 31)
     assert result["rates"] == pytest.approx(expected)
@@ -92,13 +86,8 @@ def test_it_takes_a_run_s_samples_and_stops_where_it_diverges(tmp_path: Path) ->
     ("override", "line"),
     [
         ("lr_range.to=1e-7", "lr_range.to=1e-07: accepted is a number above lr_range.from=1e-06"),
-        ("lr_range.from=0", "lr_range.from=0: accepted is a number above 0"),
         ("lr_range.from=x", "lr_range.from=x: accepted is a number above 0"),
-        ("lr_range.to=null", "lr_range.to=null: accepted is a number above 0"),
-        ("lr_range.steps=x", "lr_range.steps=x: accepted is an integer between 10 and 1000000"),
         ("lr_range.steps=3", "lr_range.steps=3: accepted is an integer between 10 and 1000000"),
-        ("lr_range.stop_at={a: 1}", "lr_range.stop_at={'a': 1}: accepted is a number of at least 1"),
-        ("lr_range.stop_at=0.5", "lr_range.stop_at=0.5: accepted is a number of at least 1"),
     ],
 )
 def test_a_range_that_is_none_is_refused(override: str, line: str) -> None:
@@ -114,14 +103,7 @@ def test_a_model_that_optimizes_by_hand_is_refused() -> None:
         LearningRateRange(1e-6, 1.0, 200, 4.0, "unused").on_train_start(Trainer(logger=False, accelerator="cpu"), by_hand)
 
 
-@pytest.mark.parametrize("override", ["sweep=lr", "hydra.launcher.jobs=2", "hydra/sweeper=optuna"])
-def test_what_is_for_sweeps_is_refused(override: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["lr_range.py", override])
-    with pytest.raises(ConfigError, match=f"^{override}: is for sweeps; accepted with -m$"):
+def test_what_is_for_sweeps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["lr_range.py", "sweep=lr"])
+    with pytest.raises(ConfigError, match=r"^sweep=lr: is for sweeps; accepted with -m$"):
         lr_range.main()
-
-
-def test_the_rate_is_named_by_the_model_s_own_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "metrics.json").write_text('{"lr_range": {"suggestion": 0.25, "reason": "why"}}')
-    lr_range._say(tmp_path, "model.lr")
-    assert capsys.readouterr().out.startswith("\nmodel.lr=0.25: why\n")

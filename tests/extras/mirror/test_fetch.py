@@ -1,18 +1,14 @@
 """A run is brought back from its copy: whole, the newest state of it, and never over something else."""
 
-import json
 from pathlib import Path
 
 import pytest
 from stores import run_in, save
 
-from lockstep.checkpointing import latest_valid_checkpoint, read_checkpoint, write_checkpoint
-from lockstep.config.checkpoint_file import check_checkpoint, url_in
+from lockstep.checkpointing import latest_valid_checkpoint, read_checkpoint
 from lockstep.config.overrides import quote
 from lockstep.errors import ConfigError
-from lockstep.extras.mirror import fetch
-from lockstep.extras.mirror.events import is_url
-from lockstep.extras.mirror.fetch import bring, directory_for
+from lockstep.extras.mirror.fetch import bring
 from lockstep.extras.mirror.mirror import Mirror, copy_url
 from lockstep.extras.mirror.remote import Remote
 from lockstep.runs import resume
@@ -51,7 +47,7 @@ def vanish(folder: Path) -> dict[str, bytes]:
     return held
 
 
-@pytest.mark.parametrize("asked", ["resume={url}", "resume='{url}/'", "resume={run} mirror={prefix}"])
+@pytest.mark.parametrize("asked", ["resume={url}", "resume={run} mirror={prefix}"])
 def test_a_run_that_is_not_here_any_more_goes_on_from_its_copy(asked: str, run: Path, prefix: str) -> None:
     held = vanish(run)
     asked = asked.format(url=f"{prefix}/logs/name/run", run=run, prefix=prefix)
@@ -63,42 +59,6 @@ def test_a_run_that_is_not_here_any_more_goes_on_from_its_copy(asked: str, run: 
     assert {name: (run / name).read_bytes() for name in copied} == {name: held[name] for name in copied}
     assert latest_valid_checkpoint(run / "checkpoints") == run / "checkpoints" / "last.ckpt"
     assert copy_url(prefix, run) == f"{prefix}/logs/name/run"
-
-
-@pytest.mark.usefixtures("run")
-def test_elsewhere_than_it_was_it_is_still_copied_to_the_same_place(prefix: str, tmp_path: Path) -> None:
-    command = command_to_continue([f"resume={prefix}/logs/name/run", f"hydra.run.dir={tmp_path}/other"])
-    assert command is not None
-    assert command[-1] == f"resume={quote(str(tmp_path / 'other'))}"
-    assert copy_url(prefix, tmp_path / "other") == f"{prefix}/logs/name/run"
-
-
-@pytest.mark.parametrize(
-    ("url", "place"),
-    [
-        ("s3://bucket/runs/logs/name/run", "logs/name/run"),
-        ("s3://bucket/runs/logs/slurm-77/", "logs/slurm-77"),
-        ("s3://logs/logs/slurm-77", "logs/slurm-77"),
-        ("s3://bucket/name/run", "logs/name/run"),
-        ("s3://bucket/name/logs", "logs/name/logs"),
-    ],
-)
-def test_it_comes_to_where_it_was(url: str, place: str, tmp_path: Path) -> None:
-    assert directory_for(url) == tmp_path / place
-
-
-def test_a_run_of_train_sbatch_has_one_directory_and_its_newest_state(tmp_path: Path, prefix: str) -> None:
-    """logs/slurm-JOBID, which has gone on elsewhere."""
-    run = run_in(tmp_path / "logs" / "slurm-77")
-    copy(run, prefix)
-    url, elsewhere = copy_url(prefix, run), tmp_path / "elsewhere"
-    bring(url, elsewhere)
-    save(elsewhere, 5)
-    copy(elsewhere, prefix)
-    command = command_to_continue([f"resume={url}"])
-    assert (command or [])[-1] == f"resume={quote(str(run))}"
-    assert read_step(run) == 5
-    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["slurm-77", "slurm-77.before-1"]
 
 
 def test_what_is_here_is_left_alone_unless_its_copy_is_newer(run: Path, prefix: str, capsys: pytest.CaptureFixture) -> None:
@@ -119,20 +79,6 @@ def test_what_is_here_is_left_alone_unless_its_copy_is_newer(run: Path, prefix: 
     ]
 
 
-def test_the_other_ranks_wait_for_rank_zero(run: Path, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    url = f"{prefix}/logs/name/run"
-    monkeypatch.setattr(fetch, "is_rank_zero", lambda: False)
-    vanish(run)
-    monkeypatch.setattr("time.sleep", lambda _: run.with_name("gone").rename(run))
-    bring(url, run)
-    assert read_step(run) == 1
-    vanish(run)
-    monkeypatch.setattr("time.sleep", lambda _: None)
-    monkeypatch.setattr(fetch, "_FETCHED_WITHIN", 0.0)
-    with pytest.raises(ConfigError, match=rf"^resume={run}: rank 0 has not fetched it; the directory must be one that all"):
-        bring(url, run)
-
-
 def test_what_is_no_copy_of_this_run_is_refused_and_changes_nothing(run: Path, prefix: str, tmp_path: Path) -> None:
     url, other = f"{prefix}/logs/name/run", run_in(tmp_path / "other", "another id")
     lines = {
@@ -148,18 +94,6 @@ def test_what_is_no_copy_of_this_run_is_refused_and_changes_nothing(run: Path, p
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
-def test_a_directory_in_use_is_not_moved(run: Path, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def held(directory: Path, key: str) -> None:
-        raise ConfigError(f"{key}={directory}: is being run by another")
-
-    marks = tmp_path / "store" / "logs" / "name" / "run" / "mirror.json"
-    marks.write_text(json.dumps(json.loads(marks.read_text()) | {"starts": ["elsewhere"]}))
-    monkeypatch.setattr(fetch, "check_free", held)
-    with pytest.raises(ConfigError, match=rf"^resume={run}: is being run by another$"):
-        bring(f"{prefix}/logs/name/run", run)
-    assert read_step(run) == 1
-
-
 @pytest.mark.usefixtures("run")
 def test_what_is_fetched_is_there_whole_or_not_at_all(prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url, fresh = f"{prefix}/logs/name/run", tmp_path / "fresh"
@@ -173,29 +107,3 @@ def test_what_is_fetched_is_there_whole_or_not_at_all(prefix: str, tmp_path: Pat
     monkeypatch.chdir(tmp_path)
     bring(url, fresh)
     assert read_step(fresh) == 1
-
-
-def test_a_copy_that_is_damaged_is_found_out_and_the_best_taken_instead(run: Path, prefix: str, tmp_path: Path) -> None:
-    write_checkpoint({"global_step": 0}, tmp_path / "store" / "logs" / "name" / "run" / "checkpoints" / "best.ckpt")
-    last = tmp_path / "store" / "logs" / "name" / "run" / "checkpoints" / "last.ckpt"
-    last.write_bytes(last.read_bytes()[:-100])
-    vanish(run)
-    bring(f"{prefix}/logs/name/run", run)
-    assert latest_valid_checkpoint(run / "checkpoints") == run / "checkpoints" / "best.ckpt"
-
-
-def test_a_url_where_only_a_path_is_read_is_told_how_to_fetch_it() -> None:
-    url = "s3://bucket/logs/name/run"
-    how = rf"={url}.*: is read on this machine alone; accepted is a path, to which a copy was fetched before$"
-    with pytest.raises(ConfigError, match=how):
-        check_checkpoint("checkpoint", Path(f"{url}/checkpoints/best.ckpt"))
-
-
-def test_urls_and_paths() -> None:
-    urls = ("s3://bucket/logs", "file:///logs/run", "memory://a")
-    assert [url_in(Path(url)) for url in urls] == [*urls]
-    assert all(map(is_url, urls))
-    paths = ("logs/a:b/run", "/logs/run", "C:/logs", "s3:/bucket", "12:30/run")
-    assert [url_in(Path(path)) for path in ("logs/a:b/run", "/logs/run", "12:30/run")] == [None, None, None]
-    assert not any(map(is_url, paths))
-    assert directory_for("s3://bucket/prefix/logs/name/run/") == Path.cwd() / "logs" / "name" / "run"

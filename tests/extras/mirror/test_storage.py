@@ -8,44 +8,12 @@ import pytest
 
 from lockstep.atomic_files import sync_folder
 from lockstep.checkpointing import read_checkpoint, write_checkpoint
-from lockstep.extras.mirror import storage
 from lockstep.extras.mirror.storage import shortcomings
-
-# proc_pid_mountinfo(5): the mount point is the fifth field, what follows " - " its type, source and options
-MOUNT = "36 25 0:48 / {point} rw,relatime shared:1 - {kind} server:/export {options}\n"
-NFS = "rw,vers=4.2,rsize=1048576,hard,proto=tcp,timeo=600,local_lock={}"
 
 
 def test_here_all_of_it_holds_and_nothing_is_left(tmp_path: Path) -> None:
     assert [*shortcomings(tmp_path)] == []
     assert [*tmp_path.iterdir()] == []
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "said"),
-    [
-        ("nfs4", NFS.format("none"), None),
-        ("nfs", "rw,vers=3,nolock,local_lock=all", "nfs mount (nolock)"),
-        ("nfs", NFS.format("posix"), "nfs mount (local_lock=posix)"),
-        ("nfs", NFS.format("flock"), None),  # ours are not flock's
-        ("cifs", "rw,vers=3.1.1,nobrl", "cifs mount (nobrl)"),
-        ("lustre", "rw,flock,lazystatfs", None),
-        ("lustre", "rw,localflock", "lustre mount (localflock)"),
-        ("fuse.sshfs", "rw,user_id=0", "fuse.sshfs mount"),
-        ("fuse.glusterfs", "rw,user_id=0", None),
-    ],
-)
-def test_a_mount_that_keeps_locks_to_itself_is_named(
-    kind: str, options: str, said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "my logs" / "run"
-    folder.mkdir(parents=True)
-    table = tmp_path / "mountinfo"
-    mounts = [("/", "nfs", "nolock"), (tmp_path / "my\\040logs", kind, options), (tmp_path / "my", "nfs", "nolock")]
-    table.write_text("".join(MOUNT.format(point=point, kind=kind, options=options) for point, kind, options in mounts))
-    monkeypatch.setattr(storage, "_MOUNTS", table)
-    lost = "are seen on this host alone; on another one a second run would not be refused"
-    assert [*shortcomings(folder)] == ([] if said is None else [f"{folder}: locks on this {said} {lost}"])
 
 
 def test_a_folder_that_can_not_be_synced_is_said_and_does_not_keep_a_checkpoint_from_being_saved(
@@ -67,13 +35,3 @@ def test_a_folder_that_can_not_be_synced_is_said_and_does_not_keep_a_checkpoint_
     monkeypatch.setattr(os, "fsync", lambda descriptor: sync_files_alone(descriptor, errno.EIO))
     with pytest.raises(OSError, match="Input/output error"):  # that is no lack but a failure
         sync_folder(tmp_path)
-
-
-def test_an_open_file_that_changes_when_it_is_replaced_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def copied(self: Path, target: Path) -> None:
-        target.write_bytes(self.read_bytes())
-
-    monkeypatch.setattr(Path, "replace", copied)
-    (line,) = shortcomings(tmp_path)
-    assert line.startswith(f"{tmp_path}: on this file system a file that is open changes when it is replaced; a checkpoint")
-    assert [*tmp_path.iterdir()] == []

@@ -44,31 +44,15 @@ def in_closed_form() -> tuple[float, float]:
     return mean, squares - mean
 
 
-def by_coordinate() -> tuple[Tensor, Tensor]:
-    """G and the diagonal of Sigma. The last coordinate is the bias, of which G = 0."""
-    variance = (VARIANCES * OFF.square()).sum() + NOISE**2
-    mean = torch.cat([2 * VARIANCES * OFF, torch.zeros(1)])
-    return mean, 4 * variance * torch.cat([VARIANCES, torch.ones(1)]) + mean.square()
-
-
-def in_closed_form_of_adam(batch: int) -> float:
-    """tr(P Sigma) / G P G, coordinate by coordinate: P is 1 / sqrt(v), and v, the mean of a batch's squared gradient, is
-    G^2 + Sigma / batch."""
-    mean, sigma = by_coordinate()
-    metric = (mean.square() + sigma / batch).rsqrt()
-    return ((metric * sigma).sum() / (metric * mean.square()).sum()).item()
-
-
 def fitted(
     folder: Path,
     length: int,
     *overrides: str,
     callbacks: list[Callback] | None = None,
     decay: float = 0.999,
-    geometry: str = "euclidean",
 ) -> Any:
     """The callback of a run over `length` samples whose weights stay where they are; it samples every step."""
-    scale = NoiseScale(every_n_steps=1, every_n_steps_alone=1, decay=decay, geometry=geometry)
+    scale = NoiseScale(every_n_steps=1, every_n_steps_alone=1, decay=decay)
     options = ("model=linear", "datamodule._target_=synthetic.Vectors", "+datamodule.in_features=6", "+datamodule.out_features=1")
     options += ("trainer.precision=64-true", "model.optimizer.lr=0", "trainer.max_epochs=1", "trainer.limit_val_batches=0")
     datamodule, model, trainer = prepared(folder, *options, *overrides, extra=[scale, *(callbacks or [])], base=BARE)

@@ -11,9 +11,8 @@ import torch
 from bitwise import differences
 from capabilities import requires
 from faults import Poison
-from in_process import KeepAll, composed, logged, prepared, trained
+from in_process import KeepAll, logged, prepared, trained
 from lightning import LightningModule
-from refusals import refusal
 from torch import Tensor
 from unwatched import unwatched
 
@@ -33,44 +32,6 @@ def test_that_of_a_linear_regression_is_the_one_known_in_closed_form(accumulate:
     assert result["noise_scale"] == pytest.approx(trace / gradient, rel=0.1)
     assert result["noise_scale_gradient_squared"] == pytest.approx(gradient, rel=0.1)
     assert result["noise_scale_trace"] == pytest.approx(trace, rel=0.1)
-
-
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_in_the_geometry_of_adam_it_is_that_of_the_scaled_gradients(accumulate: int, tmp_path: Path) -> None:
-    """After five hundred steps whose second moments are means over a hundred."""
-    batches = ("datamodule.global_batch_size=64", f"trainer.accumulate_grad_batches={accumulate}", "model/optimizer=adam")
-    options = ("model.optimizer.betas=[0.9,0.99]", "datamodule.drop_last=true")
-    scale = linear.fitted(tmp_path, 64 * 500, *batches, *options, geometry="optimizer")
-    expected = linear.in_closed_form_of_adam(64)
-    gradient, trace = linear.in_closed_form()
-    assert abs(expected / (trace / gradient) - 1) > 0.2
-    assert scale.facts()["noise_scale_estimates"] == 499  # the first step has no second moment
-    assert scale.facts()["noise_scale"] == pytest.approx(expected, rel=0.1)
-
-
-def test_in_its_geometry_sgd_has_the_same_noise_scale(tmp_path: Path) -> None:
-    options = (64 * 20, "datamodule.global_batch_size=64", "model/optimizer=sgd", "trainer.accumulate_grad_batches=2")
-    plain, own = (linear.fitted(tmp_path / name, *options, geometry=name) for name in ("euclidean", "optimizer"))
-    assert own.facts()["noise_scale_estimates"] == 19
-    assert own.facts()["noise_scale"] == pytest.approx(plain.facts()["noise_scale"], rel=0.3)
-
-
-def test_an_optimizer_whose_steps_have_no_known_geometry_has_no_noise_scale(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    options = ("model.optimizer._target_=torch.optim.RMSprop", "~model.optimizer.nesterov", "~model.optimizer.fused")
-    with caplog.at_level(logging.WARNING, "lockstep.extras.noise_scale.noise_scale"):
-        facts = linear.fitted(tmp_path, 64 * 3, *options, "datamodule.global_batch_size=64", geometry="optimizer").facts()
-    assert caplog.messages == [
-        "callbacks.noise_scale: no noise scale is estimated: the geometry of RMSprop's steps is not known; "
-        "accepted is geometry=euclidean"
-    ]
-    assert (facts["noise_scale"], facts["noise_scale_estimates"]) == (None, 0)
-
-
-def test_another_geometry_is_refused(tmp_path: Path) -> None:
-    cfg = composed("callbacks=noise_scale", "callbacks.noise_scale.geometry=round", run_dir=tmp_path)
-    assert refusal(cfg) == "callbacks.noise_scale.geometry=round: accepted is euclidean, optimizer"
 
 
 def test_the_closed_form_is_that_of_the_single_gradients() -> None:
@@ -121,11 +82,11 @@ def test_smoothed_values_do_not_lean_towards_zero_and_are_divided_last() -> None
     assert (smoothed.estimates, smoothed.ratios, smoothed.total) == (2, 1, pytest.approx(2.4))
 
 
-def test_an_earlier_checkpoint_is_read() -> None:
+def test_a_checkpoint_of_an_earlier_version_is_read() -> None:
     monitor = NoiseScale()
-    values = {"gradient": 1.0, "trace": 2.0, "weight": 0.5, "estimates": 3, "total": 4.0}
-    monitor.load_state_dict(values | {"told": 2, "power": 1, "before": {}})
-    assert monitor.state_dict() == values | {"ratios": 2}
+    smoothed = {"gradient": 1.0, "trace": 2.0, "weight": 0.5, "estimates": 3, "ratios": 2, "total": 4.0}
+    monitor.load_state_dict(smoothed | {"power": 1, "before": {}})
+    assert monitor.state_dict() == smoothed
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_one_that_fails_in_one_process_is_off_in_all(results: list[dict[str, Any
     assert [rank["failed"] for rank in results] in ([(True, True, 2)] * 2, [None] * 4)
 
 
-def facts_of_exact(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
+def exact_facts(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
     become_rank(rank, world_size)
     exact = (
         "trainer.exact=2",
@@ -125,7 +125,7 @@ def test_it_is_the_same_however_the_parts_are_divided_among_processes(tmp_path: 
     facts = []
     for size in (1, 2):
         (group := tmp_path / f"group{size}").mkdir()
-        facts += in_ranks(size, partial(facts_of_exact, folder=tmp_path), group)
+        facts += in_ranks(size, partial(exact_facts, folder=tmp_path), group)
     measured = [{name: value for name, value in one.items() if name.startswith("noise_scale")} for one in facts]
     assert measured[1] == measured[2]
     assert measured[0] == pytest.approx(measured[1], rel=1e-9)

@@ -24,7 +24,7 @@ def model(tmp_path: Path) -> Classifier:
     return model
 
 
-@pytest.mark.parametrize("batch", [{"image": torch.zeros(2, 1, 8, 8)}, [torch.zeros(2, 1, 8, 8), torch.zeros(2)], torch.zeros(2)])
+@pytest.mark.parametrize("batch", [{"image": torch.zeros(2, 1, 8, 8)}, [torch.zeros(2, 1, 8, 8), torch.zeros(2)]])
 def test_a_batch_of_another_type_is_no_picture(batch: Any, model: Classifier) -> None:
     pictures, trainer = Pictures(), SimpleNamespace(loggers=[], is_global_zero=True)
     outputs: Any = torch.zeros(2, 10)

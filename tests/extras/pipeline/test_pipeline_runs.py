@@ -13,15 +13,11 @@ OPTIONS = (*VIT, "test=false", "model/lr_scheduler=constant", "guards.checkpoint
 KILLED = "+callbacks.fault={_target_:faults.Fault,rank:1,how:kill,batch:1,epoch:1,once:true}"
 
 
-SHARDED = ("trainer.strategy.sharded_checkpoints=true", "trainer.checkpoint_io.async=true")
-
-
-@pytest.mark.parametrize(("checkpoints", "saved"), [((), 2), (SHARDED, 1)], ids=["one file", "parts in the background"])
-def test_a_killed_run_goes_on_with_another_number_of_stages(checkpoints: tuple[str, ...], saved: int, tmp_path: Path) -> None:
-    command = ("trainer=pipeline", "trainer.stages=2", *OPTIONS, *checkpoints, "hydra.run.dir=run")
+def test_a_killed_run_goes_on_with_another_number_of_stages(tmp_path: Path) -> None:
+    command = ("trainer=pipeline", "trainer.stages=2", *OPTIONS, "hydra.run.dir=run")
     done = train(*command, KILLED, cwd=tmp_path)
     assert done.returncode == 1, done.stderr
-    assert saved <= last(tmp_path / "run")["global_step"] <= 3  # of four
+    assert 2 <= last(tmp_path / "run")["global_step"] <= 3  # of four
     done = train("resume=run", "trainer.stages=3", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "3 CPU processes, 3 with the same samples, Pipeline over gloo" in (tmp_path / "run" / "train.log").read_text()

@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 import torch
 from in_process import become_rank
-from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from plain_lightning import DigitsData, LitClassifier
 from ranks import in_ranks
 from test_plain_lightning import fitted
 from torch import Tensor
-from torch.nn import functional
 from torch.utils.data import Subset
 
 from lockstep.extras.plain_lightning.callback import PlainLightning
@@ -65,24 +63,6 @@ def test_two_processes_decide_as_one_does(kind: str, tmp_path: Path) -> None:
     assert [name for name in one if not torch.allclose(first[name], one[name], rtol=1e-6, atol=1e-9)] == []
 
 
-def causes_of_rank(rank: int, world_size: int, folder: Path) -> list[str]:
-    become_rank(rank, world_size)
-    save = "{_target_: lightning.pytorch.callbacks.ModelCheckpoint, every_n_train_steps: 2, dirpath: %s, monitor: %s}"
-    savers = [f"+callbacks.{name}={save % (folder / name, name)}" for name in ("loss_of_step", "train_loss_step")]
-    model = "model._target_=test_deciding.AsksInSteps"
-    trainer = fitted(folder, model, "trainer.max_epochs=1", *savers, f"trainer.devices={world_size}", "datamodule.batch_size=50")
-    return next(one.causes for one in trainer.callbacks if isinstance(one, PlainLightning))
-
-
-def test_a_step_s_value_of_one_process_that_is_monitored_is_named(tmp_path: Path) -> None:
-    """The other one is logged with sync_dist=True."""
-    (tmp_path / "ranks").mkdir()
-    causes, _ = in_ranks(2, partial(causes_of_rank, folder=tmp_path / "ranks"), tmp_path)
-    assert [cause.partition(";")[0] for cause in causes if "monitors" in cause] == [
-        "ModelCheckpoint monitors loss_of_step of process 0 alone"
-    ]
-
-
 class StopsAlone(LitClassifier):
     """Its second process stops training, in its second epoch of five batches."""
 
@@ -127,40 +107,3 @@ def test_a_process_that_stops_alone_stops_all_and_is_named(tmp_path: Path) -> No
     line = "trainer.should_stop is set by 1 of 2 processes alone, and all stop"
     assert first == second == [(steps, [line]) for steps in hooks.values()]
     assert stopped(tmp_path / "one", "training_step2", "datamodule.batch_size=100") == (8, [])
-
-
-class InPairs(LitClassifier):
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        losses = [functional.cross_entropy(self(x), y) for x, y in (part for part in batch if part is not None)]
-        self.log("val_acc", sum(losses) / len(losses), batch_size=len(batch[0][0]))
-
-
-class Pairs(DigitsData):
-    shorter = 101
-
-    def val_dataloader(self) -> Any:
-        return CombinedLoader([self._loader(self.val), self._loader(Subset(self.test, range(self.shorter)))], "max_size")
-
-
-def paired(folder: Path, shorter: int, *overrides: str) -> tuple[float, list[str]]:
-    Pairs.shorter = shorter
-    kind = ("model._target_=test_deciding.InPairs", "+model.dropout=0", "datamodule._target_=test_deciding.Pairs")
-    trainer = fitted(
-        folder, *kind, "trainer.max_epochs=1", "trainer.limit_train_batches=1", "trainer.precision=64-true", *overrides
-    )
-    causes = next(one.causes for one in trainer.callbacks if isinstance(one, PlainLightning))
-    return trainer.callback_metrics["val_acc"].item(), [cause for cause in causes if "combines" in cause]
-
-
-def pair_ranks(rank: int, world_size: int, folder: Path) -> list[tuple[float, list[str]]]:
-    become_rank(rank, world_size)
-    divided = (f"trainer.devices={world_size}", "datamodule.batch_size=50")
-    return [paired(folder / str(shorter), shorter, *divided) for shorter in (101, 120)]
-
-
-def test_loaders_whose_batches_are_validated_together_are_named_where_processes_divide_them_unequally(tmp_path: Path) -> None:
-    (unequal, said), (equal, silent) = in_ranks(2, partial(pair_ranks, folder=tmp_path), tmp_path)[0]
-    one = [paired(tmp_path / f"one{shorter}", shorter, "datamodule.batch_size=100")[0] for shorter in (101, 120)]
-    assert unequal != pytest.approx(one[0], rel=1e-6)
-    assert [line.partition(",")[0] for line in said] == ["val_dataloader combines loaders that divide a batch unequally"]
-    assert (equal, silent) == (pytest.approx(one[1], rel=1e-9), [])

@@ -1,6 +1,5 @@
 """What modules and data do in Lightning's hooks, and what becomes of it on several processes and on resumption."""
 
-import logging
 import pickle
 import random
 import shutil
@@ -20,7 +19,6 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
-from lockstep.extras.plain_lightning.callback import PlainLightning
 
 
 class DrawnSplit(DigitsData):
@@ -96,32 +94,6 @@ def test_what_is_drawn_as_loaders_are_made_again_is_the_same_after_a_resumption(
     assert [name for name in whole if not torch.equal(resumed[name], whole[name])] == []
 
 
-class KeepsWorkers(NoisyData):
-    def train_dataloader(self) -> Any:
-        return DataLoader(Noisy(self.train), 100, num_workers=1, persistent_workers=True)
-
-
-def test_workers_that_are_kept_and_draw_on_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    kept = ("datamodule._target_=test_lightning_hooks.KeepsWorkers", "trainer.max_epochs=1", "trainer.limit_train_batches=1")
-    with caplog.at_level(logging.INFO):
-        fitted(tmp_path, *kept)
-    assert [message for message in caplog.messages if message.startswith("persistent_workers=True: what data workers draw")]
-
-
-class TakesIterator(LitClassifier):
-    def training_step(self, dataloader_iter: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (x, y), _, _ = next(dataloader_iter)
-        return nn.functional.cross_entropy(self(x), y)
-
-
-@pytest.mark.filterwarnings("ignore:.*`dataloader_iter`")
-def test_a_step_that_takes_an_iterator_is_weighted_as_of_its_own_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    batches: list[int] = []
-    monkeypatch.setattr(PlainLightning, "_divide", lambda _, batch: batches.append(batch))
-    fitted(tmp_path, "model._target_=test_lightning_hooks.TakesIterator", "trainer.max_epochs=1")
-    assert batches == [*range(14)]
-
-
 class MadeLater(LitClassifier):
     """Its first layer is made where Lightning would have it of a large model."""
 
@@ -148,37 +120,6 @@ def test_a_module_that_makes_layers_in_a_hook_is_resumed_and_gives_its_weights(t
     cfg = composed(*QUIET, *MINE, *METRIC, *later, f"init_from={path}", run_dir=tmp_path / "other")
     begun: Any = build(cfg, Plan.from_config(cfg))[1]
     assert torch.equal(begun.first.weight, last(tmp_path / "run")["state_dict"]["first.weight"])
-
-
-class CompiledInSetup(LitClassifier):
-    """As the model of lightning-hydra-template does, whose checkpoints then have other names than the model before that hook."""
-
-    def setup(self, stage: str) -> None:
-        if stage == "fit":
-            self.net = torch.compile(self.net, backend="eager")
-
-
-class CompiledFromTheFirst(LitClassifier):
-    def __init__(self, hidden: int = 16, lr: float = 0.05) -> None:
-        super().__init__(hidden, lr)
-        self.net = torch.compile(self.net, backend="eager")
-
-
-@pytest.mark.slow  # to import the compiler takes long
-@pytest.mark.filterwarnings(GOES_ON)
-def test_a_net_that_is_compiled_in_a_hook_is_resumed_and_gives_its_weights_to_whatever_is_compiled(tmp_path: Path) -> None:
-    later = ("model._target_=test_lightning_hooks.CompiledInSetup", "trainer.limit_train_batches=3")
-    trainer = fitted(tmp_path / "run", *later, keep=tmp_path)
-    path, whole = tmp_path / "run" / "checkpoints" / "last.ckpt", trainer.lightning_module.state_dict()
-    assert "net._orig_mod.0.weight" in whole
-    shutil.copy(tmp_path / "4.ckpt", path)
-    resumed = fitted(tmp_path / "run", *later, ckpt_path=path).lightning_module.state_dict()
-    assert all(torch.equal(resumed[name], whole[name]) for name in whole)
-    for kind, name in (("CompiledInSetup", "net.0.weight"), ("CompiledFromTheFirst", "net._orig_mod.0.weight")):
-        others = (f"model._target_=test_lightning_hooks.{kind}", f"init_from={path}", "init_without=net.*4.bias")
-        begun = build(cfg := composed(*QUIET, *MINE, *METRIC, *others, run_dir=tmp_path / kind), Plan.from_config(cfg))
-        assert torch.equal(begun[1].state_dict()[name], whole["net._orig_mod.0.weight"])
-        begun[2].test(*begun[1::-1], ckpt_path=path, verbose=False)  # as another process does, in which nothing is compiled
 
 
 class Anneals(LitClassifier):
@@ -220,11 +161,3 @@ def test_what_hooks_change_as_an_epoch_or_a_batch_begins_is_not_changed_twice(ba
     assert trainer.lightning_module.temperature == 0.25
     (counts,) = (callback for callback in trainer.callbacks if isinstance(callback, Counts))
     assert counts.begun == {"batches": 28, "epochs": 2}
-
-
-@pytest.mark.filterwarnings(GOES_ON, "ignore:.*`dataloader_iter`")
-def test_a_step_that_takes_an_iterator_passes_over_what_it_has_trained_on(tmp_path: Path) -> None:
-    own = ("model._target_=test_lightning_hooks.TakesIterator",)
-    whole = fitted(tmp_path / "run", *own, keep=tmp_path).lightning_module.state_dict()
-    resumed = fitted(tmp_path / "again", *own, ckpt_path=tmp_path / "20.ckpt").lightning_module.state_dict()
-    assert all(torch.equal(resumed[name], whole[name]) for name in whole)

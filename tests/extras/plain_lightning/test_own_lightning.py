@@ -54,21 +54,6 @@ def test_a_module_without_a_test_is_trained_and_its_evaluation_refused(tmp_path:
     assert not any((tmp_path / "run").glob("evaluations/*"))
 
 
-@requires("saved_runs")
-def test_a_module_that_names_its_test_otherwise_is_evaluated(tmp_path: Path) -> None:
-    """It is chosen by val_loss, and its test logs test_acc alone."""
-    chosen = (*MINE[:3], "optimized_metric=val_loss", "optimized_mode=min")
-    done = train(*chosen, "trainer.max_epochs=1", "hydra.run.dir=run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    done = python(ROOT / "scripts" / "evaluate.py", "run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    (evaluated,) = (tmp_path / "run" / "evaluations").iterdir()
-    assert record(evaluated)["metrics"] == {"test_acc": pytest.approx(record(tmp_path / "run")["metrics"]["test_acc"])}
-    done = python(ROOT / "scripts" / "evaluate.py", "run", "optimized_metric=test_loss", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "optimized_metric=test_loss: the run has logged only test_acc" in done.stderr
-
-
 def record(run: Path) -> dict[str, Any]:
     return json.loads((run / "metrics.json").read_text())
 
@@ -87,15 +72,6 @@ def undisturbed(sweep: Path) -> Path:
     return next(sweep.glob("rank=2*"))
 
 
-def test_a_metric_that_it_does_not_log_is_refused_before_training_and_leaves_nothing(tmp_path: Path) -> None:
-    done = train(*MINE, *TWO, "optimized_metric=val/acc", "trainer.check_val_every_n_epoch=3", "hydra.run.dir=run", cwd=tmp_path)
-    assert done.returncode == 2, done.stderr
-    error = done.stderr.splitlines()[-1]  # Lightning's warnings stand before it
-    assert error.startswith("optimized_metric=val/acc: the model logs ")
-    assert "Traceback" not in done.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_killed_in_its_second_epoch_and_resumed_it_ends_bit_for_bit_as_if_nothing_had_been(sweep: Path) -> None:
     (killed,) = sweep.glob("rank=1*")
     whole = undisturbed(sweep)
@@ -105,6 +81,7 @@ def test_killed_in_its_second_epoch_and_resumed_it_ends_bit_for_bit_as_if_nothin
     assert record(killed)["metrics"] == record(whole)["metrics"]
 
 
+@pytest.mark.parametrize("sweep", ["classifier"], indirect=True)
 def test_a_sweep_of_it_has_a_report(sweep: Path) -> None:
     done = python(ROOT / "scripts" / "report.py", sweep, cwd=sweep.parent)
     assert done.returncode == 0, done.stderr
@@ -114,6 +91,7 @@ def test_a_sweep_of_it_has_a_report(sweep: Path) -> None:
 
 
 @requires("saved_runs")
+@pytest.mark.parametrize("sweep", ["classifier"], indirect=True)
 def test_it_is_evaluated_and_exported_and_told_what_predicts_it(sweep: Path) -> None:
     run = undisturbed(sweep)
     done = python(ROOT / "scripts" / "evaluate.py", run, "trainer.devices=1", cwd=run.parent)

@@ -1,21 +1,17 @@
 """Code that knows nothing of Lockstep, trained as it is, in the tests' own process."""
 
-import csv
 import logging
 import shutil
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 from capabilities import requires
 from in_process import SMALL, KeepAll, composed, last, logged
-from lightning.pytorch.callbacks import EarlyStopping
 from omegaconf import OmegaConf
 from plain_lightning import DigitsData, LitClassifier
-from torch import nn
 from torch.utils.data import DataLoader, SequentialSampler
 
 from lockstep.build import build
@@ -23,10 +19,9 @@ from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.extras.plain_lightning.callback import PlainLightning
 from lockstep.extras.plain_lightning.loaders import SharedSampler
-from lockstep.extras.plain_lightning.plain_values import leave_out_objects
 from lockstep.models.from_checkpoint import load_model
 from lockstep.runs.identity import Identity
-from lockstep.runs.results import collect_facts, ended_by, lacking_for_test
+from lockstep.runs.results import collect_facts, lacking_for_test
 from lockstep.runs.validation import validated
 
 GOES_ON = "ignore:You're resuming from a checkpoint that ended before the epoch ended"  # as Lightning says of all plain loaders
@@ -150,7 +145,6 @@ def test_within_an_epoch_batches_keep_their_size(
     [
         ("model.lr=0.01", r"model\.lr=0\.01: .* was trained with 0\.05, "),
         ("trainer.max_epochs=3", r"checkpoint=.*: its CosineAnnealingLR goes on with T_max=28, here it would have 42; "),
-        ("model._target_=test_plain_lightning.AtOneRate", r"checkpoint=.*: its schedules are CosineAnnealingLR, here none; "),
     ],
 )
 def test_what_a_checkpoint_would_overrule_is_refused(override: str, line: str, whole: tuple[Path, Any]) -> None:
@@ -165,20 +159,6 @@ class AtOneRate(LitClassifier):
         return super().configure_optimizers()["optimizer"]
 
 
-class StopsEarly(LitClassifier):
-    def configure_callbacks(self) -> Any:
-        return [EarlyStopping("val_loss", patience=1, min_delta=100.0)]
-
-
-def test_a_callback_that_the_module_has_made_still_says_why_training_has_ended_after_the_test(tmp_path: Path) -> None:
-    """Lightning has the module make its callbacks anew for the test."""
-    trainer = fitted(tmp_path, "model._target_=test_plain_lightning.StopsEarly", "trainer.max_epochs=9", "model.lr=1e-3")
-    before = ended_by(trainer)
-    trainer.test(trainer.lightning_module, trainer.datamodule, verbose=False)
-    assert ended_by(trainer) == before
-    assert before.startswith("early stopping: Monitored metric val_loss did not improve in the last 1 records.")
-
-
 def test_the_record_has_what_a_task_counts_and_the_hyperparameters_are_lightning_s(whole: tuple[Path, Any]) -> None:
     facts = collect_facts(whole[1])
     assert (facts["samples_trained"], facts["steps"], facts["epochs"]) == (2800, 28, 2)
@@ -189,24 +169,6 @@ def test_the_record_has_what_a_task_counts_and_the_hyperparameters_are_lightning
         load_model(best)
 
 
-class DividesByItself(DigitsData):
-    def _loader(self, dataset: Any, **options: Any) -> DataLoader[Any]:
-        return DataLoader(dataset, self.hparams["batch_size"] // 2, **options)
-
-
-def test_a_step_of_other_size_than_the_config_s_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Many datamodules divide their batch size over processes; the first line of the run has it undivided."""
-    options = (
-        "datamodule._target_=test_plain_lightning.DividesByItself",
-        "trainer.limit_train_batches=1",
-        "trainer.max_epochs=1",
-    )
-    assert collect_facts(fitted(tmp_path / "run", *options))["global_batch_size"] == 50
-    assert [line.partition(". If")[0] for line in caplog.messages if line.startswith("A step")] == [
-        "A step takes 50 samples over all processes, not 100: the loaders have batches of 50"
-    ]
-
-
 def test_what_is_promised_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         fitted(tmp_path, "trainer.limit_train_batches=1", "trainer.max_epochs=1")
@@ -215,30 +177,9 @@ def test_what_is_promised_is_said_once(tmp_path: Path, caplog: pytest.LogCapture
     assert not [record for record in caplog.records if record.message.startswith(("Not as on one process", "A step"))]
 
 
-def test_on_several_processes_what_is_known_and_what_is_not_is_in_that_line(caplog: pytest.LogCaptureFixture) -> None:
-    trainer: Any = SimpleNamespace(world_size=2, datamodule=DigitsData())
-    plain = PlainLightning(seed=0)
-    with caplog.at_level(logging.INFO):
-        plain.on_fit_start(trainer, LitClassifier())
-    assert plain.causes == []
-    assert "what is logged over an epoch is of all processes. Not known: whether a loss or a metric is a mean" in caplog.text
-    assert "; python scripts/parity.py finds them." in caplog.text
-
-
-def test_in_a_project_it_names_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "conf").mkdir()
-    (tmp_path / "train.py").touch()
-    monkeypatch.chdir(tmp_path)
-    with caplog.at_level(logging.INFO):
-        PlainLightning(seed=0).on_fit_start(cast(Any, SimpleNamespace(world_size=2, datamodule=DigitsData())), LitClassifier())
-    assert "; lockstep parity finds them." in caplog.text
-
-
 @pytest.mark.parametrize(
     ("lengths", "rank", "weight", "causes"),
-    [((15, 15), 0, 4 / 3, 0), ((15, 15), 1, 2 / 3, 0), ((15, 14), 0, 1.0, 1), ((15, 14), 1, 1.0, 1), ((13, 13), 1, 0.0, 0)],
+    [((15, 15), 0, 4 / 3, 0), ((15, 14), 0, 1.0, 1)],
 )
 def test_of_several_loaders_a_batch_is_weighted_that_all_divide_alike(
     lengths: tuple[int, int], rank: int, weight: float, causes: int
@@ -266,14 +207,6 @@ ADVERSARY = ("~model.hidden", "~model.lr", "model._target_=plain_lightning.LitAd
 ADVERSARY += ("test=false", "optimized_metric=val_realness", "trainer.max_epochs=1")
 
 
-def test_a_hyperparameter_that_contains_itself_is_left_out_of_checkpoints() -> None:
-    itself: dict[str, Any] = {"a": 1}
-    itself["again"] = [itself]
-    checkpoint: dict[str, Any] = {"hyper_parameters": {"lr": 0.1, "options": itself}}
-    assert leave_out_objects(checkpoint) == {"options"}
-    assert checkpoint == {"hyper_parameters": {"lr": 0.1}}
-
-
 @pytest.mark.filterwarnings(GOES_ON)
 def test_what_two_optimizers_by_hand_have_logged_after_the_checkpoint_is_logged_anew(tmp_path: Path) -> None:
     run, checkpoint = tmp_path / "run", tmp_path / "run" / "checkpoints" / "last.ckpt"
@@ -283,44 +216,6 @@ def test_what_two_optimizers_by_hand_have_logged_after_the_checkpoint_is_logged_
     points = logged(run)  # each of them once
     assert [step for step, name in points if name == "critic_loss"] == [*range(14)]
     assert {step for step, name in points if name == "lr"} <= {*range(14)}
-
-
-@requires("profiling")
-def test_two_optimizers_by_hand_with_the_time_of_a_step_measured(tmp_path: Path) -> None:
-    # a batch with a checkpoint is not measured
-    options = ("callbacks.step_time.every_n_steps=3", "guards.checkpoint.every_n_steps=null")
-    trainer = fitted(tmp_path, *ADVERSARY, *options)
-    assert trainer.global_step == 28  # of two optimizers in 14 batches
-    assert {"generator_loss", "critic_loss", "val_realness"} <= trainer.callback_metrics.keys()
-    shares = collect_facts(trainer)["step_time"]
-    assert sum(shares.values()) == pytest.approx(1.0)
-    assert shares["backward"] > 0
-
-
-class StepsByHand(LitClassifier):
-    """Once in two batches."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.automatic_optimization = False
-
-    def training_step(self, batch: Any, batch_idx: int) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        self.manual_backward(super().training_step(batch, batch_idx))
-        if batch_idx % 2:
-            optimizer: Any = self.optimizers()
-            optimizer.step()
-            optimizer.zero_grad()
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-def test_what_was_logged_under_more_steps_than_an_optimizer_has_taken_is_kept(tmp_path: Path) -> None:
-    model = "model._target_=test_plain_lightning.StepsByHand"
-    assert fitted(tmp_path, model, "trainer.max_epochs=1").global_step == 7
-    fitted(tmp_path, model, ckpt_path=tmp_path / "checkpoints" / "last.ckpt")
-    with (tmp_path / "csv" / "metrics.csv").open() as file:
-        assert [int(row["step"]) for row in csv.DictReader(file) if row["train_loss_step"]] == [*range(28)]
 
 
 class ClipsByValue(LitClassifier):
@@ -362,48 +257,9 @@ def test_a_test_that_a_module_lacks_is_left_out_and_refused_where_it_is_asked_fo
     assert lacking_for_test(LitClassifier(), datamodule) is None
 
 
-def test_data_of_ones_own_has_no_shape_for_a_net(tmp_path: Path) -> None:
-    cfg = composed(*QUIET, MINE[0], "datamodule=mine", run_dir=tmp_path)
-    with pytest.raises(ConfigError, match=r"^datamodule._target_=plain_lightning.DigitsData: has no `spec`"):
-        build(cfg, Plan.from_config(cfg))
-    assert not hasattr(DigitsData(), "spec")
-    assert isinstance(LitClassifier().net, nn.Sequential)
-
-
 def test_a_global_batch_is_divided_for_data_that_knows_only_that_of_a_process(tmp_path: Path) -> None:
     given = (*QUIET, *MINE, *METRIC, "+datamodule.global_batch_size=48", "trainer.devices=2")
     cfg = composed(*given, run_dir=tmp_path)
     datamodule, _, _ = build(cfg, validated(cfg)[1])
     assert datamodule is not None
     assert datamodule.hparams["batch_size"] == 24
-
-
-class ByB(DigitsData):
-    def __init__(self, b: int) -> None:
-        super().__init__(b)
-
-
-class ByBs(DigitsData):
-    def __init__(self, bs: int) -> None:
-        super().__init__(bs)
-
-
-class PerGPU(DigitsData):
-    def __init__(self, per_gpu_batch: int) -> None:
-        super().__init__(per_gpu_batch)
-
-
-class Fixed(DigitsData):
-    def __init__(self) -> None:
-        super().__init__(50)
-
-
-@pytest.mark.parametrize(("kind", "given"), [(ByB, {"b": 50}), (ByBs, {"bs": 50}), (PerGPU, {"per_gpu_batch": 50}), (Fixed, {})])
-def test_a_batch_size_has_any_name_or_none(kind: type, given: dict[str, int], tmp_path: Path) -> None:
-    data = (f"datamodule._target_={__name__}.{kind.__name__}", "~datamodule.batch_size")
-    data += tuple(f"+datamodule.{name}={size}" for name, size in given.items())
-    trainer = fitted(tmp_path, *data, "trainer.max_epochs=1", "trainer.limit_train_batches=1")
-    facts = collect_facts(trainer)
-    assert (facts["batch_size"], facts["global_batch_size"], facts["samples_trained"]) == (50, 50, 50)
-    several = Plan.from_config(composed(*QUIET, *MINE, *METRIC, *data, "trainer.devices=2", run_dir=tmp_path))
-    assert (several.batch_size, several.world_size) == (None, 2)

@@ -14,11 +14,10 @@ def logged(value: float, weight: float = 1.0, reduction: str = "mean", hook: str
 @pytest.mark.parametrize(
     ("parts", "combined"),
     [
-        ([logged(6.0, 4), logged(1.0, 1)], 7.0 / 5),  # values are sums over samples
-        ([logged(6.0, 4), logged(0.0, 0)], 1.5),  # a rank whose only sample is a dummy
+        ([logged(6.0, 4), logged(1.0, 1)], 7.0 / 5),
+        ([logged(6.0, 4), logged(0.0, 0)], 1.5),
         ([logged(3.0, reduction="sum"), logged(4.0, reduction="sum")], 7.0),
         ([logged(3.0, reduction="max"), logged(4.0, reduction="max")], 4.0),
-        ([logged(3.0, reduction="min"), logged(4.0, reduction="min")], 3.0),
         ([logged(3.0, reduction="custom"), logged(4.0, reduction="custom")], None),
     ],
 )

@@ -73,16 +73,15 @@ def test_a_schedule_over_a_stream_names_the_end_that_it_needs(tmp_path: Path) ->
 
 
 @pytest.mark.filterwarnings(GOES_ON, "ignore:The dirpath has changed from")
-@pytest.mark.parametrize("data", [(), ("datamodule._target_=test_stateful_loaders.StreamedDigits",)])
-def test_a_checkpoint_of_lightning_s_own_from_a_batch_s_end_is_gone_on_from(data: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_checkpoint_of_lightning_s_own_from_a_batch_s_end_is_gone_on_from(tmp_path: Path) -> None:
     every = (
         "+callbacks.own={_target_: lightning.pytorch.callbacks.ModelCheckpoint, every_n_train_steps: 1}",
         "+callbacks.own.save_top_k=-1",
         "+callbacks.own.filename='{step}'",
     )
-    steps = fitted(tmp_path / "whole", *data, *every, f"+callbacks.own.dirpath={tmp_path / 'own'}").global_step
+    steps = fitted(tmp_path / "whole", *every, f"+callbacks.own.dirpath={tmp_path / 'own'}").global_step
     folder = f"+callbacks.own.dirpath={tmp_path / 'again'}"
-    fitted(tmp_path / "run", *data, *every, folder, ckpt_path=tmp_path / "own" / f"step={steps // 2 + 2}.ckpt")
+    fitted(tmp_path / "run", *every, folder, ckpt_path=tmp_path / "own" / f"step={steps // 2 + 2}.ckpt")
     own, other = last(tmp_path / "run"), last(tmp_path / "whole")
     assert own["global_step"] == other["global_step"] == steps
     assert all(torch.equal(own["state_dict"][name], tensor) for name, tensor in other["state_dict"].items())

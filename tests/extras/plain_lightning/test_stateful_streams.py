@@ -18,7 +18,6 @@ from lockstep.runs.results import collect_facts
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.set_vital. is deprecated", GOES_ON)]  # torchdata calls it
 Stateful: Any = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
-nodes: Any = pytest.importorskip("torchdata.nodes")
 datasets: Any = pytest.importorskip("datasets")
 distributed: Any = pytest.importorskip("datasets.distributed")
 
@@ -52,23 +51,6 @@ class Stream(DigitsData):
         return Stateful(Images(), self.hparams["batch_size"], num_workers=self.hparams["num_workers"])
 
 
-class Epochs(torch.utils.data.Sampler[int]):
-    """Another order in each epoch, which torchdata's node counts."""
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __iter__(self) -> Any:
-        return iter(torch.randperm(700, generator=torch.Generator().manual_seed(self.epoch)).tolist())
-
-
-class Nodes(DigitsData):
-    def train_dataloader(self) -> Any:
-        pairs = nodes.Mapper(nodes.SamplerWrapper(Epochs()), rows().__getitem__)
-        batches = nodes.Mapper(nodes.Batcher(pairs, self.hparams["batch_size"]), torch.utils.data.default_collate)
-        return nodes.Loader(nodes.Prefetcher(batches, prefetch_factor=2))
-
-
 class MapStyle(DigitsData):
     def train_dataloader(self) -> Any:
         return Stateful(rows(), self.hparams["batch_size"], shuffle=True, num_workers=self.hparams["num_workers"])
@@ -91,10 +73,7 @@ def _collated(some: list[Any]) -> Any:
 
 @pytest.mark.parametrize(
     ("kind", "workers", "batches", "passed"),
-    [
-        *((Stream, 0, 7, 4), (MapStyle, 2, 7, 4), (HuggingFace, 0, 7, 4), (HuggingFace, 2, 8, 3)),
-        *((Nodes, 0, 7, 4), (Nodes, 0, 7, 0), (Stream, 0, 7, 0), (HuggingFace, 0, 7, 0)),
-    ],
+    [(Stream, 0, 7, 4), (MapStyle, 2, 7, 4), (HuggingFace, 2, 8, 3)],
 )
 def test_a_run_that_is_continued_in_its_second_epoch_ends_as_if_nothing_had_been(
     kind: type, workers: int, batches: int, passed: int, tmp_path: Path

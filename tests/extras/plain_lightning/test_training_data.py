@@ -14,12 +14,7 @@ from lockstep.places import CONF
 
 @pytest.mark.parametrize(
     ("overrides", "option", "is_refused"),
-    [
-        (["model=mine"], "digits", True),
-        (["model=mine", "datamodule=digits"], "digits", False),
-        (["experiment=mine"], "digits", True),  # which says nothing of data
-        (["experiment=mine"], "mnist", False),
-    ],
+    [(["model=mine"], "digits", True), (["model=mine", "datamodule=digits"], "digits", False)],
 )
 def test_data_given_by_default_alone_is_refused(
     overrides: list[str], option: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch

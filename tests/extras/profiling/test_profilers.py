@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from in_process import prepared
-from lightning import LightningModule
 from unwatched import unwatched
 
 from lockstep.errors import ConfigError
@@ -45,34 +44,6 @@ def test_a_trace_has_the_steps_of_the_window_with_their_parts(tmp_path: Path) ->
 def test_a_table_alone_is_what_simple_leaves(tmp_path: Path) -> None:
     trained(tmp_path, "profiler=simple", "callbacks.profiler.first_step=2", "callbacks.profiler.steps=1")
     assert [file.name for file in (tmp_path / "profile").iterdir()] == ["operations.txt"]
-
-
-def test_a_training_that_ends_within_the_window_leaves_what_there_is(tmp_path: Path) -> None:
-    trained(tmp_path, "profiler=pytorch", "callbacks.profiler.first_step=6", "callbacks.profiler.steps=50")
-    assert names_in(tmp_path).count("optimizer") == 2
-
-
-def test_one_that_ends_before_it_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    trained(tmp_path, "profiler=pytorch", "callbacks.profiler.first_step=8")
-    assert "nothing is profiled: training ended after 8 steps" in caplog.text
-    assert not (tmp_path / "profile").exists()
-
-
-def test_other_ranks_are_not_profiled(tmp_path: Path) -> None:
-    profiler = TorchProfiler(str(tmp_path), first_step=1, steps=1, trace=True)
-    rank_one: Any = SimpleNamespace(is_global_zero=False)
-    profiler.on_train_start(rank_one, LightningModule())
-    assert profiler._profile is None
-
-
-def test_without_one_there_is_none(tmp_path: Path) -> None:
-    _, _, trainer = prepared(tmp_path)
-    assert not any(isinstance(callback, TorchProfiler | Nsight) for callback in trainer.callbacks)
-
-
-def test_a_value_of_another_type_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^callbacks.profiler.with_stack=5: accepted is true or false$"):
-        prepared(tmp_path, "profiler=pytorch", "callbacks.profiler.with_stack=5")
 
 
 def test_nsight_without_a_gpu_is_one_line(tmp_path: Path) -> None:

@@ -3,19 +3,16 @@
 import json
 import os
 import platform
-import time
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from ranks import in_ranks
 
-from lockstep.atomic_files import write_json
 from lockstep.errors import ConfigError
 from lockstep.extras.ranks.ranks import Ranks
-from lockstep.runs.record import write_failure, write_status
+from lockstep.runs.record import write_status
 
 
 def note(rank: int, world_size: int, run: Path, stage: str = "fit", **config: Any) -> int:
@@ -46,26 +43,6 @@ def test_every_rank_s_host_and_process_are_recorded_while_it_runs(tmp_path: Path
     write_status(run, "failed", "rank 1 was killed by SIGKILL", 1)
     note(0, 1, run)  # too late
     assert "ranks" not in status(run)
-
-
-def fail_at_once(rank: int, world_size: int, run: Path) -> None:
-    def write_slowly(run_dir: Path, _: Any) -> None:
-        content = json.loads((run_dir / "status.json").read_text())
-        time.sleep(0.3)
-        write_json(run_dir / "status.json", content)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lockstep.extras.ranks.ranks.write_ranks", write_slowly)
-        note(rank, world_size, run)
-    if rank == 1:
-        write_failure(run, "rank 1: RuntimeError: no data", 1)
-
-
-def test_what_a_rank_says_that_fails_at_once_is_not_written_over(tmp_path: Path) -> None:
-    write_status(tmp_path, "running", is_first=True)
-    in_ranks(2, partial(fail_at_once, run=tmp_path), tmp_path)
-    time.sleep(0.5)
-    assert status(tmp_path)["status"] == "failed"
 
 
 def test_ranks_of_several_configs_are_refused_in_each_of_them_before_they_train(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from fake_sweep import leave
 from omegaconf import OmegaConf
 
 from lockstep.errors import ConfigError, NamedFailure
-from lockstep.extras.ray_cluster.report_section import population_page
 from lockstep.extras.ray_cluster.reports import REPORTS, TUNE, report
 from lockstep.extras.ray_cluster.tune import Settings, TuneSweep
 from lockstep.sweeps.composition import JobConfigs
@@ -49,11 +48,8 @@ class Launcher:
         manifest.add_call("train.py", [], [], self.folder)
         if manifest.register([job]):
             self.trained.append(overrides)
-            value = outcome if isinstance(outcome, float) else 0.0
-            leave(manifest, job, "finished" if isinstance(outcome, float) else outcome, value)
-            if isinstance(outcome, float):
-                record = json.loads((job.directory / "metrics.json").read_text())
-                (job.directory / "metrics.json").write_text(json.dumps(record | {"last_validation": {"value": value}}))
+            has_value = isinstance(outcome, float)
+            leave(manifest, job, "finished" if has_value else outcome, outcome if has_value else 0.0)
         return SimpleNamespace(working_dir=str(job.directory))
 
 
@@ -62,10 +58,9 @@ def compose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(JobConfigs, "compose", lambda configs, _: configs.config)
 
 
-def sweep(launcher: Launcher, *arguments: str, max_epochs: int = 4, **settings: Any) -> list[tuple[str, ...]]:
+def sweep(launcher: Launcher, *arguments: str, **settings: Any) -> list[tuple[str, ...]]:
     """A whole search; the jobs that were trained."""
-    config = {"optimized_metric": "val/acc", "optimized_mode": "max", "callbacks": {"stopping": {}, "generation": {}}}
-    config |= {"trainer": {"max_epochs": max_epochs, "max_steps": -1}}
+    config = {"optimized_metric": "val/acc", "optimized_mode": "max", "callbacks": {"stopping": {}}}
     config |= {"hydra": {"sweep": {"dir": str(launcher.folder)}, "launcher": {}}}
     TuneSweep(OmegaConf.create(config), None, Settings.from_config(settings), launcher).run(arguments or [LR])  # pyright: ignore
     return launcher.trained
@@ -160,58 +155,11 @@ def test_a_report_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
     assert [json.loads(line)["job"] for line in (sweep_dir / REPORTS).read_text().splitlines()] == ["a", "b"]
 
 
-def test_a_population_evolves_by_forks_of_its_better_half(tmp_path: Path) -> None:
-    launcher = Launcher(tmp_path, near_a_hundredth)
-    node = {"_target_": "ray.tune.schedulers.PopulationBasedTraining", "perturbation_interval": 2, "quantile_fraction": 0.5}
-    trained = [dict(item.split("=", 1) for item in point) for point in sweep(launcher, scheduler=node, n_trials=4, max_epochs=6)]
-    first, second, third = trained[:4], trained[4:8], trained[8:]
-    key, until = "model.optimizer.lr", "callbacks.generation.until"
-    assert [[job.get(until) for job in some] for some in (first, second, third)] == [["2"] * 4, ["4"] * 4, [None] * 4]
-    better = sorted(first, key=near_a_hundredth)[2:]  # pyright: ignore
-    jobs = [job for job in Manifest(tmp_path).jobs.values() if job["overrides"][1:] == [f"{until}=2"]]
-    folders = {job["overrides"][0]: job["directory"] for job in jobs}
-    parents = {str(tmp_path / folders[f"{key}={job[key]}"]): job for job in better}
-    for old, new in zip(first, second, strict=True):
-        parent = parents[new["fork"].strip("'")]
-        assert (new[key] == old[key]) == (old in better)
-        if old in better:
-            assert parent == old
-        elif float(new[key]) not in (float(parent[key]) * 0.8, float(parent[key]) * 1.2):
-            assert 1e-4 <= float(new[key]) <= 1e-1  # drawn anew
-    page = population_page(tmp_path)
-    assert page is not None
-    line = page["blocks"][-1]["table"]
-    assert page["answer"].endswith(f"after {len(line)} generations.")
-    assert line[0][1] in [f"{key}={job[key]}" for job in better]
-    assert float(line[-1][2]) == max(float(f"{near_a_hundredth(job):.4g}") for job in trained)
-
-
-def test_a_population_that_is_killed_in_its_second_generation_goes_on(tmp_path: Path) -> None:
-    def values(trained: Sequence[tuple[str, ...]]) -> list[str]:
-        return [point[0] for point in trained]
-
-    (tmp_path / "calm").mkdir()
-    (tmp_path / "killed").mkdir()
-    settings: dict[str, Any] = {"scheduler": "PopulationBasedTraining", "n_trials": 4}
-    calm = sweep(Launcher(tmp_path / "calm", near_a_hundredth), **settings)
-    first, second = (Launcher(tmp_path / "killed", near_a_hundredth, most) for most in (6, 1000))
-    with pytest.raises(SystemExit):
-        sweep(first, **settings)
-    sweep(second, **settings)
-    assert values([*first.trained, *second.trained]) == values(calm)
-    assert len(calm) == 16
-
-
-def test_a_member_that_fails_leaves_the_population(tmp_path: Path) -> None:
-    calls = iter(["failed", *[0.1 * number for number in range(1, 20)]])
-    trained = sweep(Launcher(tmp_path, lambda _: next(calls)), scheduler="PopulationBasedTraining", n_trials=3, max_epochs=2)
-    assert len(trained) == 5
-
-
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
         ({"scheduler": "HyperBandScheduler"}, "hydra.sweeper.scheduler=HyperBandScheduler: accepted is ASHAScheduler, "),
+        ({"scheduler": "PopulationBasedTraining"}, "hydra.sweeper.scheduler=PopulationBasedTraining: accepted is "),
         ({"searcher": "os.system"}, "hydra.sweeper.searcher=os.system: accepted is OptunaSearch, HyperOptSearch, or null"),
         ({"scheduler": ASHA | {"grace": 2}}, "hydra.sweeper.scheduler.grace=2: no such argument; accepted are "),
         (
@@ -219,14 +167,6 @@ def test_a_member_that_fails_leaves_the_population(tmp_path: Path) -> None:
             "hydra.sweeper.scheduler.metric=x: is set elsewhere; accepted is to leave it out",
         ),
         ({"scheduler": ASHA | {"grace_period": 0}}, "grace_period must be positive"),
-        (
-            {"scheduler": "PopulationBasedTraining", "searcher": "OptunaSearch"},
-            "hydra.sweeper.searcher=ray.tune.search.optuna.OptunaSearch: PopulationBasedTraining draws its values itself; ",
-        ),
-        (
-            {"scheduler": "PopulationBasedTraining", "max_epochs": 1},
-            "hydra.sweeper.scheduler.perturbation_interval=1: accepted is an integer between 1 and 0: training has 1 epochs",
-        ),
     ],
 )
 def test_what_a_sweep_can_not_do_is_refused_in_one_line(tmp_path: Path, settings: dict[str, Any], line: str) -> None:

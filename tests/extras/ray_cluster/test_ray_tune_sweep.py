@@ -62,35 +62,6 @@ def test_jobs_that_asha_gives_up_end_as_pruned_ones(tmp_path: Path) -> None:
     assert [(line["validations"], line["stop"]) for line in lines] == [(1, False), (2, False), (1, True), (1, True)]
 
 
-def test_a_population_that_is_killed_ends_as_one_that_was_not(tmp_path: Path) -> None:
-    """And its better member, which goes on with its own values, computes what one training does."""
-    node = "hydra.sweeper.scheduler={_target_: ray.tune.schedulers.PopulationBasedTraining, perturbation_interval: 1,"
-    command = (TRAIN, *TUNE, *SMALL, "hydra.sweeper.n_trials=2", f"{node} quantile_fraction: 0.5}}")
-    here, there = tmp_path / "here", tmp_path / "there"
-    here.mkdir()
-    there.mkdir()
-    done = python(*command, cwd=here, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    with started(*command, cwd=there) as process:
-        wait_for(lambda: len(jobs(there / "sweep")) == 4, seconds=300, pause=0.1)  # the second generation begins
-        process.send_signal(signal.SIGKILL)
-    first = finished(there / "sweep")
-    assert 2 <= len(first) < 4
-    done = python(*command, cwd=there, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert results(there / "sweep") == results(here / "sweep")
-    assert first.items() <= finished(there / "sweep").items()
-    known = jobs(here / "sweep")
-    best = max(
-        (job for job in known.values() if job["overrides"][-1] == "callbacks.generation.until=1"), key=lambda job: job["metric"]
-    )
-    rate = best["overrides"][-2]
-    (last,) = [key for key, job in known.items() if rate in job["overrides"] and job["number"] != best["number"]]
-    alone = python(TRAIN, *SMALL, rate, "hydra.run.dir=alone", cwd=tmp_path, timeout=200)
-    assert alone.returncode == 0, alone.stdout + alone.stderr
-    assert results(here / "sweep")[last][1] == json.loads((tmp_path / "alone" / "metrics.json").read_text())["metrics"]
-
-
 def test_a_search_on_ray_that_is_killed_runs_no_job_twice(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     journal.mkdir()

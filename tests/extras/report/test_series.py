@@ -6,11 +6,10 @@ from pathlib import Path
 import measured
 import pytest
 from measured import cell
-from scipy import stats
 
 from lockstep.extras.report import estimates
 from lockstep.extras.report.measurements import Measurements, read
-from lockstep.extras.report.series import MIXED, SINGLE, STRONG, WEAK, common_target, find_series, first_time
+from lockstep.extras.report.series import MIXED, SINGLE, STRONG, WEAK, find_series
 
 STEPS = {1: 0.010, 2: 0.0125, 4: 0.016}  # seconds of a step
 
@@ -28,14 +27,17 @@ def weak(folder: Path, lrs: tuple[float, ...] = (0.1, 0.3), seeds: int = 3) -> M
 
 def test_an_interval_is_student_s() -> None:
     one = estimates.estimate([1.0, 2.0, 3.0])
-    half = stats.t.ppf(0.975, 2) / math.sqrt(3)
+    half = 4.303 / math.sqrt(3)
     assert (one.mean, one.interval) == (2.0, pytest.approx((2 - half, 2 + half)))
     whole, cut = (estimates.estimate([1.0, 3.0], low).interval or (0.0, 0.0) for low in (-math.inf, 0.0))
     assert (whole[0] < 0, cut) == (True, (0.0, whole[1]))
     assert estimates.estimate([2.0]) == estimates.Estimate(2.0)
-    welch = stats.ttest_ind([1.0, 2.0, 3.0], [5.0, 5.5], equal_var=False).confidence_interval()
-    change = estimates.difference([1.0, 2.0, 3.0], [5.0, 5.5])
-    assert change.interval == pytest.approx((welch.low, welch.high))
+    change = estimates.difference([1.0, 2.0, 3.0], [5.0, 5.5])  # 2.6 degrees of freedom by Welch
+    half = 4.303 * math.sqrt(1 / 3 + 0.125 / 2)
+    assert change.interval == pytest.approx((-3.25 - half, -3.25 + half))
+    assert estimates.difference([1.0, 1.0], [3.0, 3.0]).interval == (-2.0, -2.0)
+    equal = estimates.estimate([0.0, 2.0] * 40).interval or (0.0, 0.0)
+    assert equal[1] - 1 == pytest.approx(2.042 * math.sqrt(80 / 79) / math.sqrt(80))  # beyond the table its last row
     assert estimates.ratio([4.0], [2.0]) == estimates.Estimate(pytest.approx(2.0))
 
 
@@ -74,20 +76,6 @@ def test_less_than_a_series_has_a_kind_of_its_own(tmp_path: Path) -> None:
     (mixed,) = find_series(read(measured.sweep(tmp_path / "mixed", [cell(1, batch=32), cell(2, batch=20)])))
     assert (mixed.kind, [point.devices for point in mixed.points]) == (MIXED, [1, 2])
     assert find_series(read(measured.sweep(tmp_path / "none", [cell(1, status="failed", reason="boom")]))) == []
-
-
-def test_the_time_to_a_target_that_all_counts_reach(tmp_path: Path) -> None:
-    def epochs(*values: float) -> list[dict[str, object]]:
-        return [{"epoch": i, "seconds": 10.0 * i, "metrics": {"val/acc": value}} for i, value in enumerate(values, 1)]
-
-    cells = [cell(1, metric=0.9, history=epochs(0.5, 0.8, 0.9)), cell(2, metric=0.8, history=epochs(0.7, 0.8))]
-    (series,) = find_series(read(measured.sweep(tmp_path, cells)))
-    assert common_target(series, maximize=True) == 0.8
-    rows = [point.rows[0] for point in series.points]
-    assert [first_time(row, 0.8, maximize=True) for row in rows] == [20.0, 20.0]
-    assert [first_time(row, 0.88, maximize=True) for row in rows] == [30.0, None]
-    (bare,) = find_series(read(measured.sweep(tmp_path / "bare", [cell(1), cell(2)])))
-    assert common_target(bare, maximize=True) is None
 
 
 @pytest.mark.parametrize("has_steps_alone", [True, False])

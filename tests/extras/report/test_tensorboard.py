@@ -1,4 +1,4 @@
-"""A sweep in TensorBoard: its runs, scalars, hyperparameters and report, as TensorBoard's own server and a browser show them."""
+"""A sweep in TensorBoard: its runs, scalars and hyperparameters, as TensorBoard's own server and a browser show them."""
 
 import json
 import urllib.request
@@ -11,12 +11,9 @@ from browsers import browser
 from capabilities import requires
 from in_process import composed
 from lightning.pytorch.loggers import TensorBoardLogger
-from omegaconf import OmegaConf
 from tensorboard import program
 
-from lockstep.extras.report.page import write_report
 from lockstep.launchers.command_line import CommandLine
-from lockstep.runs.composition import CONF
 from lockstep.runs.events import Subscribers
 
 pytestmark = pytest.mark.slow
@@ -38,7 +35,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
         trainer = SimpleNamespace(loggers=[logger], callbacks=[], global_step=2)
         for subscriber in Subscribers.compose(cfg):
             subscriber.finished(cfg, command, trainer, {"global_batch_size": 32}, {})
-    write_report(folder, OmegaConf.load(CONF / "report.yaml").sections)
     board = program.TensorBoard()
     quick = ("--host=127.0.0.1", "--port=0", "--load_fast=false", "--reload_interval=0")
     board.configure(argv=["tensorboard", "--logdir", str(folder), *quick])
@@ -52,9 +48,9 @@ def asked(url: str, path: str) -> Any:
 
 def test_runs_have_the_names_of_what_differs_and_their_scalars(url: str) -> None:
     runs = sorted(asked(url, "runs"))
-    assert [run.rpartition("_")[0] or run for run in runs] == [f"devices=1_lr={lr}_seed=0" for lr in RATES] + ["report"]
+    assert [run.rpartition("_")[0] or run for run in runs] == [f"devices=1_lr={lr}_seed=0" for lr in RATES]
     tags = asked(url, "plugin/scalars/tags")
-    assert [{"train/loss", "val/acc"} <= set(tags.get(run, ())) for run in runs] == [True, True, False]
+    assert [{"train/loss", "val/acc"} <= set(tags.get(run, ())) for run in runs] == [True, True]
 
 
 @requires("tracking")
@@ -66,21 +62,12 @@ def test_the_hyperparameters_are_the_chosen_options_and_what_was_swept(url: str)
     assert "val/acc" in {info["name"]["tag"] for info in experiment["metricInfos"]}
 
 
-def test_the_report_and_its_pictures_are_there(url: str) -> None:
-    pictures = asked(url, "plugin/images/tags")["report"]
-    assert "report/rates" in {tag.rpartition("/image_summary")[0] or tag for tag in pictures}
-    text = asked(url, "plugin/text/text?run=report&tag=report/text_summary")
-    assert "Take 1 device at lr 0.003" in text[0]["text"]
-
-
 @requires("tracking")
 @pytest.mark.browser
 def test_a_browser_shows_them(url: str) -> None:
     shown = {
-        "timeseries": [*(f"lr={lr}_seed=0" for lr in RATES), "report", "train"],
+        "timeseries": [*(f"lr={lr}_seed=0" for lr in RATES), "train"],
         "hparams": [*(f"lr={lr}_seed=0" for lr in RATES), "model/optimizer", "val/acc", "0.90000"],
-        "images": ["report/rates"],
-        "text": ["Take 1 device at lr 0.003"],
     }
     with browser() as chromium:
         page = chromium.new_page()

@@ -47,9 +47,8 @@ def test_after_lightning_s_epoch_for_the_batchnorm_of_averaged_weights_there_is_
 
 @can_save_swa
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
-@pytest.mark.parametrize("schedule", ["constant", "step"])
 def test_what_an_epoch_s_start_sets_up_is_there_within_it_or_a_line_says_so(
-    schedule: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Lightning does not call the hook for the rest of an epoch; its own averaging of weights then had no schedule."""
     swa = [
@@ -59,7 +58,6 @@ def test_what_an_epoch_s_start_sets_up_is_there_within_it_or_a_line_says_so(
         "trainer.max_epochs=4",
         "++events.fork=null",
     ]
-    swa += [f"model/lr_scheduler={schedule}"]
     kept = tmp_path / "run" / "kept.ckpt"  # its own
     whole = trained(tmp_path / "run", *swa, extra=[KeepAt(10, kept)])[0]  # 4 batches an epoch: within the third
     assert "on_train_epoch_start" not in caplog.text
@@ -80,12 +78,3 @@ def test_a_run_whose_accumulation_is_scheduled_goes_on_within_an_epoch(tmp_path:
     resumed = trained(tmp_path / "run", *options, ckpt_path=kept)[0]
     for key in ("global_step", "state_dict", "optimizer_states", "loops"):
         assert not differences(resumed[key], whole[key]), key
-
-
-def test_weights_that_are_pruned_and_trained_again_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Lightning's callback leaves its masks out of checkpoints."""
-    prunes = "+callbacks.prune={_target_: lightning.pytorch.callbacks.ModelPruning, pruning_fn: l1_unstructured, amount: 0.2}"
-    trained(tmp_path, prunes, "trainer.max_epochs=1")
-    assert "ModelPruning" not in caplog.text
-    trained(tmp_path, prunes, "trainer.max_epochs=2", ckpt_path=tmp_path / "checkpoints" / "last.ckpt")
-    assert caplog.text.count("ModelPruning: a checkpoint does not say which weights are pruned") == 1

@@ -9,8 +9,6 @@ import pytest
 import torch
 from capabilities import requires
 from commands import ROOT, python, train
-from lightning import Trainer
-from lightning.pytorch.demos.boring_classes import BoringModel
 from torch.utils.data import DataLoader, IterableDataset
 
 from lockstep.datamodules.digits import digits
@@ -82,45 +80,10 @@ def test_entries_of_several_ranks_are_in_the_order_of_the_dataset() -> None:
     assert shared["indices"].tolist() == shared["predictions"].tolist() == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.filterwarnings("ignore:Couldn't infer the batch indices")
-def test_single_samples_are_entries_as_batches_samples_are(tmp_path: Path) -> None:
-    """With batch_size=None each number of an output was an entry."""
-
-    class Twice(BoringModel):
-        def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
-            return torch.stack([batch, 2 * batch], dim=-1)
-
-    loaders = [DataLoader([*torch.arange(3.0)], batch_size=size) for size in (None, 2)]
-    trainer = Trainer(accelerator="cpu", logger=False, enable_progress_bar=False, callbacks=[_Writer(tmp_path / "out.pt")])
-    trainer.predict(Twice(), loaders, return_predictions=False)
-    single, batched = torch.load(tmp_path / "out.pt", weights_only=True)
-    assert single["indices"].tolist() == batched["indices"].tolist() == [0, 1, 2]
-    assert torch.stack(single["predictions"]).equal(batched["predictions"])
-
-
-@pytest.mark.parametrize("share", [(1, 2), (0, 1), None])
+@pytest.mark.parametrize("share", [(1, 2), None])
 def test_of_a_stream_only_what_is_shared_out_is_predicted_on_several_processes(share: Any, tmp_path: Path) -> None:
     stream = StreamOf(range(9))
     stream.share = share  # as a Shard has it
     trainer: Any = SimpleNamespace(predict_dataloaders=DataLoader(stream), global_rank=1, world_size=2)
     with contextlib.nullcontext() if share == (1, 2) else pytest.raises(ConfigError, match=r"accepted is 1, or"):
         _Writer(tmp_path / "out.pt").on_predict_start(trainer, None)  # pyright: ignore[reportArgumentType]
-
-
-def test_several_loaders_of_samples_with_numbers_are_no_streams(tmp_path: Path) -> None:
-    loaders = {"a": DataLoader([0, 1]), "b": [DataLoader([2, 3])]}  # pyright: ignore[reportArgumentType]
-    trainer: Any = SimpleNamespace(predict_dataloaders=loaders, global_rank=1, world_size=2)
-    _Writer(tmp_path / "out.pt").on_predict_start(trainer, None)  # pyright: ignore[reportArgumentType]
-
-
-@pytest.mark.parametrize(
-    ("batch", "line"),
-    [
-        (torch.zeros(()), r"predict_step=a tensor of shape \(\): for a batch of 2 samples; accepted is a tensor or list with"),
-        (torch.zeros(3), r"predict_step=a tensor of shape \(3,\): "),
-        ({"x": None}, "predict_step=a NoneType: "),
-    ],
-)
-def test_what_has_no_entry_for_each_sample_is_refused(batch: Any, line: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{line}"):
-        _joined([[0, 1]], [batch])

@@ -34,14 +34,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_one_checkpoint_gives_the_same_counts_on_any_number_of_processes(run: Path) -> None:
     results = []
-    for devices in (1, 3):
+    for devices in (1, 2):
         done = python(EVALUATE, run, f"trainer.devices={devices}", "datamodule.batch_size=32", cwd=run.parent)
         assert done.returncode == 0, done.stderr
         assert f"The weights are those of {run}/checkpoints/best.ckpt." in done.stdout
         newest = max((run / "evaluations").iterdir(), key=lambda folder: folder.stat().st_mtime)
         results.append(json.loads((newest / "metrics.json").read_text()))
     trained = json.loads((run / "metrics.json").read_text())["metrics"]
-    assert [result["world_size"] for result in results] == [1, 3]
+    assert [result["world_size"] for result in results] == [1, 2]
     for result in results:
         assert round(result["metrics"]["test/acc"] * 360) == round(trained["test/acc"] * 360)
         assert result["metrics"]["test/loss"] == pytest.approx(trained["test/loss"], abs=1e-5)
@@ -59,13 +59,6 @@ def test_a_wrong_evaluation_is_refused_and_leaves_nothing(run: Path, tmp_path: P
         assert done.stderr.startswith(line)
         assert done.stderr.count("\n") == 1
     assert {path for path in run.rglob("*") if "evaluations" in path.parts} == before
-
-
-@requires("images")
-@pytest.mark.parametrize("script", ["evaluate", "predict"])
-def test_without_arguments_a_script_says_what_it_requires(script: str, tmp_path: Path) -> None:
-    done = python(ROOT / "scripts" / f"{script}.py", cwd=tmp_path)
-    assert (done.returncode, done.stderr.rpartition(": ")[2]) == (2, "RUN_DIR\n")
 
 
 def test_predictions_of_files_and_folders_are_a_csv(run: Path, tmp_path: Path) -> None:
@@ -106,19 +99,3 @@ def test_images_that_can_not_be_read_are_named_and_the_others_predicted(run: Pat
     assert [line.partition(": not a readable image (")[0] for line in lines] == ["b.png", "c.png", "d.png"], done.stderr
     assert all(len(line) < 300 for line in lines)
     assert [row.partition(",")[0] for row in (tmp_path / "out.csv").read_text().splitlines()] == ["path", "a.png", "whole.png"]
-
-
-@requires("images")
-def test_an_output_that_can_not_be_written_is_refused_before_anything_is_changed(run: Path, tmp_path: Path) -> None:
-    Image.new("L", (8, 8)).save(tmp_path / "a.png")
-    (tmp_path / "out.csv").write_text("of yesterday")
-    for arguments, line in {
-        ("a.png", "--output", "nowhere/out.csv"): f"--output=nowhere/out.csv: there is no folder {tmp_path}/nowhere",
-        ("a.png", "--output", "."): "--output=.: is not a file",
-        ("a.png", "model.net=3", "--output", "out.csv"): "model.net=3: a group can't be chosen anew",
-    }.items():
-        done = python(PREDICT, run, *arguments, cwd=tmp_path)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-        assert done.stderr.startswith(line)
-    assert {path.name for path in tmp_path.iterdir()} == {"a.png", "out.csv"}
-    assert (tmp_path / "out.csv").read_text() == "of yesterday"

@@ -14,7 +14,7 @@ NOBODY = {"_target_": "optuna.pruners.NopPruner"}
 def search_with_a_job(folder: Path, pruner: dict[str, Any]) -> tuple[Study, Path]:
     """The study, for the best val/acc, and the directory of its first trial."""
     folder.mkdir()
-    study = open_study(folder, "journal", {"val/acc": "max"}, pruner)
+    study = open_study(folder, "val/acc", "max", pruner)
     overrides = ["model.optimizer.lr=0.01"]
     study.ask().set_user_attr(POINT, overrides)
     run_dir = folder / "lr=0.01_abc"

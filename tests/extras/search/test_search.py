@@ -69,11 +69,13 @@ def note_what_is_composed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(JobConfigs, "compose", lambda _, overrides: composed.append([*overrides]))
 
 
-def search(launcher: Launcher, *arguments: str, launcher_settings: Any = None, model: Any = None, **settings: Any) -> Any:
+def search(
+    launcher: Launcher, *arguments: str, launcher_settings: Any = None, optimized_metric: str = "val/acc", **settings: Any
+) -> Any:
     """A whole search; its study."""
     shipped = OmegaConf.load(CONF / "hydra" / "sweeper" / "optuna.yaml")
     known = {key: value for key, value in shipped.items() if not str(key).startswith("_")} | settings  # pyright: ignore
-    config = {"optimized_metric": "val/acc", "optimized_mode": "max", "callbacks": {"pruning": None}, "model": model}
+    config: dict[str, Any] = {"optimized_metric": optimized_metric, "optimized_mode": "max"}
     config |= {"hydra": {"sweep": {"dir": str(launcher.folder)}, "launcher": launcher_settings or {}}}
     Search(OmegaConf.create(config), None, Settings.from_config(known), launcher).run(arguments or [LR])  # pyright: ignore
     return None if launcher_settings else load_study(launcher.folder)
@@ -103,13 +105,6 @@ def test_a_search_killed_at_trial_7_of_20_ends_as_one_that_was_not(tmp_path: Pat
     assert len({*first.trained, *second.trained}) == len(first.trained) + len(second.trained) == 20
     search(third, *arguments)
     assert (third.trained, len(killed.trials)) == ([], 20)
-
-
-def test_the_study_can_be_in_sqlite(tmp_path: Path) -> None:
-    search(Launcher(tmp_path, near_a_hundredth), storage="sqlite", n_trials=1)
-    study = search(Launcher(tmp_path, near_a_hundredth), storage="sqlite", n_trials=2)
-    assert states(study) == ["COMPLETE"] * 2
-    assert {path.name for path in tmp_path.glob("study.*")} == {"study.db"}
 
 
 def test_a_trial_that_was_killed_while_it_was_asked_for_is_drawn_to_the_end(tmp_path: Path) -> None:
@@ -161,12 +156,8 @@ def test_a_job_that_was_interrupted_is_left_to_another_call(tmp_path: Path) -> N
     assert states(study) == ["RUNNING", "COMPLETE", "COMPLETE"]
 
 
-def test_several_objectives_are_read_from_the_job_s_record(tmp_path: Path) -> None:
-    study = search(Launcher(tmp_path, near_a_hundredth), n_trials=3, objectives={"val/acc": "max", "world_size": "min"})
-    assert [direction.name for direction in study.directions] == ["MAXIMIZE", "MINIMIZE"]
-    assert [trial.values[1] for trial in study.trials] == [1.0] * 3
-    (tmp_path / "other").mkdir()
-    missing = search(Launcher(tmp_path / "other", near_a_hundredth), n_trials=1, objectives={"val/f1": "max"})
+def test_a_job_without_the_metric_has_failed(tmp_path: Path) -> None:
+    missing = search(Launcher(tmp_path, near_a_hundredth), n_trials=1, optimized_metric="val/f1")
     assert missing.trials[0].user_attrs["reason"] == "val/f1 is not in its metrics.json"
 
 
@@ -236,9 +227,6 @@ def test_a_dry_run_asks_and_leaves_nothing(tmp_path: Path) -> None:
     [
         ({"n_trials": 0}, "hydra.sweeper.n_trials=0: accepted is an integer of at least 1"),
         ({"trials": 3}, "hydra.sweeper.trials=3: no such key; accepted are n_trials, n_jobs, "),
-        ({"storage": "redis"}, "hydra.sweeper.storage=redis: accepted is journal, sqlite"),
-        ({"objectives": {"val/acc": "up"}}, r"hydra.sweeper.objectives=.*: accepted is \{METRIC: max or min\}, or null"),
-        ({"objectives": {"speed": "max"}}, "hydra.sweeper.objectives=speed: accepted is a metric, val/loss say, or one of wo"),
         ({"sampler": "NoSampler"}, "hydra.sweeper.sampler._target_=optuna.samplers.NoSampler: "),
         ({"sampler": {"_target_": "optuna.samplers.TPESampler", "sed": 1}}, "hydra.sweeper.sampler.sed=1: no such argument"),
         ({"pruner": {"_target_": "optuna.pruners.MedianPruner", "n_startup_trials": -1}}, "hydra.sweeper.pruner.*-1"),
@@ -250,18 +238,10 @@ def test_a_setting_that_can_not_be_is_one_line(settings: dict[str, Any], message
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_objective_that_the_model_does_not_declare_is_refused_before_the_first_trial(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^hydra.sweeper.objectives=val/foo: the model declares train/loss, val/loss, test"):
-        search(
-            Launcher(tmp_path, near_a_hundredth), model={"metrics": ["loss"], "param_groups": {}}, objectives={"val/foo": "max"}
-        )
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_study_of_other_objectives_or_choices_is_refused(tmp_path: Path) -> None:
+def test_a_study_of_another_metric_or_other_choices_is_refused(tmp_path: Path) -> None:
     search(Launcher(tmp_path, lambda _: 0.5), "model=mlp,cnn", n_trials=1)
-    with pytest.raises(ConfigError, match=r"hydra.sweeper.objectives=.*; accepted is that, or another hydra.sweep.dir"):
-        search(Launcher(tmp_path, lambda _: 0.5), "model=mlp,cnn", objectives={"val/loss": "min"})
+    with pytest.raises(ConfigError, match=r"^optimized_metric=val/f1: the study in .* is of {'val/acc': 'max'} in journal; "):
+        search(Launcher(tmp_path, lambda _: 0.5), "model=mlp,cnn", optimized_metric="val/f1")
     with pytest.raises(ConfigError, match=r"model=.*; accepted are its choices, or another hydra.sweep.dir"):
         search(Launcher(tmp_path, lambda _: 0.5), "model=mlp,vit")
 

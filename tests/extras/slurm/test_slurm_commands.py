@@ -1,8 +1,5 @@
 """SLURM's own commands: what is asked of them, and what is made of their answers."""
 
-import os
-import signal
-import threading
 from pathlib import Path
 
 import fake_slurm
@@ -13,13 +10,9 @@ from lockstep.extras.slurm.commands import (
     Refused,
     Task,
     Unanswered,
-    accounted,
-    cancel,
     largest_array,
-    node_summary,
     submit,
     tasks,
-    wait_for_sbatch,
 )
 
 
@@ -57,12 +50,6 @@ def test_an_array_is_submitted_from_nowhere_in_particular(place: Path, script: P
     assert tasks("ours-") == {f"ours-0_{index}": Task(f"1_{index}", "PENDING", "Priority") for index in range(3)}
 
 
-def test_what_is_in_the_queue_is_not_submitted_again(place: Path, script: Path) -> None:
-    assert [submit(script, "ours-0", 1, []), submit(script, "ours-0", 1, [])] == ["1", "1"]
-    assert (place / "calls").read_text().count("\n") == 1
-    assert submit(script, "ours-00", 1, []) == "2"  # a name is not a beginning
-
-
 def test_what_sbatch_refuses_is_said_in_its_words(place: Path, script: Path) -> None:
     (place / "refuses").write_text("sbatch: error: invalid partition specified: x\n")
     with pytest.raises(Refused, match=r"^sbatch: error: invalid partition specified: x$"):
@@ -75,20 +62,6 @@ def test_what_sbatch_refuses_is_said_in_its_words(place: Path, script: Path) -> 
     assert submit(script, "ours-0", 1, []) == "1"
 
 
-def test_sbatch_of_a_process_that_was_killed_is_waited_for(place: Path, script: Path) -> None:
-    (place / "slow").touch()
-    if (pid := os.fork()) == 0:
-        submit(script, "ours-0", 1, [])
-        os._exit(0)
-    wait_for((place / "began").exists)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    assert tasks("ours-") == {}
-    threading.Timer(0.5, (place / "slow").unlink).start()
-    wait_for_sbatch(script.parent)
-    assert list(tasks("ours-")) == ["ours-0_0"]
-
-
 def test_no_answer_is_no_empty_queue(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert tasks("ours-") == {}
     (place / "down").write_text("slurm_load_jobs error: Unable to contact slurm controller\n")
@@ -99,43 +72,9 @@ def test_no_answer_is_no_empty_queue(place: Path, monkeypatch: pytest.MonkeyPatc
         tasks("ours-")
 
 
-@pytest.mark.parametrize(("used", "seconds"), [("0:05", 5), ("1:02:03", 3723), ("2-00:00:01", 172801), ("INVALID", 0)])
-def test_times_are_read(used: str, seconds: float, place: Path, script: Path) -> None:
-    submit(script, "ours-0", 1, [])
-    fake_slurm.state(place, "1_0", "RUNNING", used)
-    assert tasks("ours-")["ours-0_0"].seconds == seconds
-
-
-def test_accounts_are_asked_where_there_are_some(place: Path) -> None:
-    assert accounted("ours-0") == {}
-    (place / "accounts").write_text("12_0|CANCELLED by 0|n1\n12_1|NODE_FAIL|n[1-2]\n")
-    assert accounted("ours-0") == {
-        "ours-0_0": Task("12_0", "CANCELLED", nodes="n1"),
-        "ours-0_1": Task("12_1", "NODE_FAIL", nodes="n[1-2]"),
-    }
-
-
-def test_nodes_that_are_not_well_are_named(place: Path) -> None:
-    assert node_summary("") == ""
-    (place / "nodes").write_text("n1|mixed|none\nn2|down*|Not responding\nn2|down*|Not responding\n")
-    assert node_summary("n[1-2]") == "n2 is down* (Not responding)"
-
-
-def test_nobody_is_cancelled_where_nobody_is_named(place: Path) -> None:
-    cancel([])
-    assert not (place / "cancelled").exists()
-    cancel(["1_0", "1_1"], "INT")
-    assert (place / "cancelled").read_text() == "--quiet --signal=INT 1_0 1_1\n"
-
-
 @pytest.mark.parametrize(
     ("config", "largest"),
-    [
-        ("", 1001),
-        ("MaxArraySize            = 4001\n", 4001),
-        ("MaxArraySize            = 4001\nSchedulerParameters     = bf_interval=2,max_array_tasks=50\n", 50),
-        ("MaxArraySize            = 0\n", 1),
-    ],
+    [("", 1001), ("MaxArraySize            = 4001\nSchedulerParameters     = bf_interval=2,max_array_tasks=50\n", 50)],
 )
 def test_an_array_is_as_large_as_the_cluster_allows(config: str, largest: int, place: Path) -> None:
     (place / "config").write_text(config)

@@ -35,19 +35,6 @@ def test_only_the_warning_before_a_time_limit_requeues(calls: Path, monkeypatch:
     assert calls.read_text() == "requeue 12\n"
 
 
-def test_a_task_of_an_array_is_requeued_alone(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("SLURM_JOB_ID", "15"), ("SLURM_ARRAY_JOB_ID", "14"), ("SLURM_ARRAY_TASK_ID", "3")):
-        monkeypatch.setenv(name, value)
-    assert queue().requeue_when_warned(signal.SIGUSR1, True) == "SLURM job 14_3 is requeued"
-    assert calls.read_text() == "requeue 14_3\n"
-
-
-def test_half_of_an_array_s_variables_is_none_of_a_job(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "14")
-    assert queue().requeue_when_warned(signal.SIGUSR1, True) is None
-    assert calls.read_text() == ""
-
-
 def test_a_requeue_that_fails_is_said(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "13")
     assert queue().requeue_when_warned(signal.SIGUSR1, True) == "SLURM job 13 was not requeued: job 13 can not be"
@@ -58,14 +45,7 @@ def test_a_requeue_that_fails_is_said(calls: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     ("said", "seconds"),
-    [
-        ("RUNNING|1:40", 80),  # what is spared is for the requeue
-        ("RUNNING|0:10", 5),
-        ("RUNNING|1-00:00:00", 300),
-        ("RUNNING|UNLIMITED", 300),
-        ("COMPLETING|10:00", 15),  # cancelled: half of what KillWait is
-        ("", 300),
-    ],
+    [("RUNNING|1:40", 80), ("RUNNING|UNLIMITED", 300), ("COMPLETING|10:00", 15)],
 )
 def test_a_request_has_to_be_met_before_slurm_ends_the_job(
     said: str, seconds: float, calls: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,12 +1,10 @@
 """Jobs in SLURM's queue: what they ask for, and how each is followed to its end, with a stand-in for SLURM."""
 
-import json
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.local import LocalExecutor
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.runner import DETACHED, Runner
-from lockstep.sweeps.table import print_table
 from lockstep.sweeps.view import look_at
 
 # a job that writes its record, fails, or is preempted at its first start; it counts its starts
@@ -146,28 +143,12 @@ def test_a_sweep_that_detaches_ends_when_all_is_queued_and_the_next_one_collects
     assert starts(tmp_path) == {"a": 1, "b": 1}
 
 
-def test_a_lost_manifest_does_not_make_a_job_in_the_queue_a_new_one(place: Path, tmp_path: Path) -> None:
-    (place / "hold").touch()
-    jobs = [job(tmp_path, "a")]
-    runner, manifest = begin(tmp_path)
-    runner.executor.start(manifest.register(jobs), runner.begin)
-    content = json.loads((tmp_path / "manifest.json").read_text())
-    content["jobs"]["a"] |= {"status": "waiting", "attempts": []}
-    (tmp_path / "manifest.json").write_text(json.dumps(content))
-    threading.Timer(0.3, (place / "hold").unlink).start()
-    assert sweep(tmp_path, jobs) == {"a": ("finished", None)}
-    assert (place / "calls").read_text().count("\n") == 1
-
-
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
         ("CANCELLED", ("interrupted", "CANCELLED by SLURM")),
         ("NODE_FAIL", ("failed", "NODE_FAIL by SLURM: n1 is down* (Not responding)")),
-        ("OUT_OF_MEMORY", ("failed", "OUT_OF_MEMORY by SLURM")),
-        ("FAILED", ("failed", "FAILED by SLURM (BadConstraints)")),
-        ("TIMEOUT", ("interrupted", "TIMEOUT by SLURM")),
-        ("", ("waiting", None)),  # it never came to the queue, or has left it, and nothing was done
+        ("", ("waiting", None)),
     ],
 )
 def test_what_slurm_says_of_an_end_is_its_reason(state: str, expected: Any, place: Path, tmp_path: Path) -> None:
@@ -189,32 +170,6 @@ def task_name(folder: Path) -> str:
     return path.stem
 
 
-def test_a_job_that_slurm_puts_back_has_lost_an_attempt_with_its_reason(place: Path, tmp_path: Path) -> None:
-    (place / "hold").touch()
-    jobs = [job(tmp_path, "a")]
-    runner, manifest = begin(tmp_path)
-
-    def fail_and_go_on() -> None:
-        wait_for((place / "tasks" / "1_0").exists)
-        (place / "nodes").write_text("n1|down*|Not responding\n")
-        for nodes in ("", "n1", "", "n2"):
-            state, status = ("RUNNING", "running") if nodes else ("PENDING", "waiting")
-            fake_slurm.say(place, "1_0", f"1|0|{task_name(tmp_path)}|{state}|BeginTime|0:09|{nodes}")
-            wait_for(partial(is_said, status))
-        (place / "hold").unlink()
-
-    def is_said(status: str) -> bool:
-        return states(Manifest(tmp_path))["a"][0] == status
-
-    thread = threading.Thread(target=fail_and_go_on)
-    thread.start()
-    runner.run(manifest.register(jobs))
-    thread.join()
-    attempts = Manifest(tmp_path).jobs["a"]["attempts"]
-    lost = "put back into the queue by SLURM: n1 is down* (Not responding)"
-    assert [(attempt["reason"], attempt["code"]) for attempt in attempts] == [(lost, None), (None, 0)]
-
-
 def test_jobs_are_taken_back_when_one_fails_or_when_they_are_cancelled(place: Path, tmp_path: Path) -> None:
     (place / "hold").touch()
     jobs = [job(tmp_path, "a"), job(tmp_path, "b")]
@@ -227,19 +182,6 @@ def test_jobs_are_taken_back_when_one_fails_or_when_they_are_cancelled(place: Pa
     runner.executor.start(manifest.register(jobs), runner.begin)
     assert cancel(Manifest(tmp_path)) == 2
     assert states(look_at(tmp_path).manifest) == dict.fromkeys("ab", ("interrupted", "CANCELLED by SLURM"))
-
-
-def test_a_job_that_takes_too_long_is_asked_to_end_and_then_ended(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lockstep.sweeps.runner.GRACE", 0.2)
-    (place / "hold").touch()
-    jobs = [job(tmp_path, "a")]
-    runner, manifest = begin(tmp_path, timeout=5)
-    once(lambda: are_in_queue(tmp_path, "a"), fake_slurm.state, place, "1_0", "RUNNING", "0:09")
-    runner.run(manifest.register(jobs))
-    assert states(manifest) == {"a": ("failed", "no end within 5 s")}
-    assert (place / "cancelled").read_text() == "--quiet --signal=INT 1_0\n--quiet 1_0\n"
 
 
 def test_a_sweep_does_not_begin_while_nobody_answers(place: Path, tmp_path: Path) -> None:
@@ -255,52 +197,3 @@ def test_a_sweep_does_not_begin_while_nobody_answers(place: Path, tmp_path: Path
     threading.Timer(0.5, (place / "down").unlink).start()
     runner.run(manifest.register(jobs))
     assert states(manifest) == {"a": ("finished", None)}
-
-
-def test_what_is_refused_after_all_has_failed_in_sbatch_s_words(place: Path, tmp_path: Path) -> None:
-    (place / "refuses").write_text("sbatch: error: QOSMaxSubmitJobPerUserLimit\n")
-    (place / "heard").touch()  # it may leave a job in the queue, as FAILED
-    said = ("failed", "refused by SLURM: sbatch: error: QOSMaxSubmitJobPerUserLimit")
-    assert sweep(tmp_path, [job(tmp_path, "a"), job(tmp_path, "b")]) == {"a": said, "b": said}
-    for name in ("refuses", "heard"):
-        (place / name).unlink()
-    assert sweep(tmp_path, [job(tmp_path, "a"), job(tmp_path, "b")]) == dict.fromkeys("ab", ("finished", None))
-
-
-def test_a_sweep_larger_than_an_array_is_several(place: Path, tmp_path: Path) -> None:
-    (place / "config").write_text("MaxArraySize            = 2\n")
-    assert sweep(tmp_path, [job(tmp_path, name) for name in "abc"]) == dict.fromkeys("abc", ("finished", None))
-    assert ["--array=0-1" in call for call in (place / "calls").read_text().splitlines()] == [True, False]
-
-
-def test_a_job_that_can_never_begin_is_taken_back(place: Path, tmp_path: Path) -> None:
-    (place / "hold").touch()
-    jobs = [job(tmp_path, "a")]
-    runner, manifest = begin(tmp_path)
-    once(lambda: are_in_queue(tmp_path, "a"), say_pending, place, tmp_path, "PartitionTimeLimit")
-    runner.run(manifest.register(jobs))
-    assert states(manifest) == {"a": ("failed", "SLURM can never start it: PartitionTimeLimit")}
-    assert (place / "cancelled").read_text() == "--quiet 1_0\n"
-
-
-def say_pending(place: Path, folder: Path, reason: str) -> None:
-    fake_slurm.say(place, "1_0", f"1|0|{task_name(folder)}|PENDING|{reason}|0:00|")
-
-
-def test_who_looks_takes_nothing_back_and_says_what_is_not_known(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (place / "hold").touch()
-    runner, manifest = begin(tmp_path)
-    runner.executor.start(manifest.register([job(tmp_path, "a")]), runner.begin)
-    held = "in SLURM's queue: JobHeldUser; scontrol release 1_0 lets it begin"
-    never = "SLURM can never start it: BadConstraints"
-    for reason, expected in {"JobHeldUser": ("waiting", held), "BadConstraints": ("failed", never)}.items():
-        say_pending(place, tmp_path, reason)
-        assert states(look_at(tmp_path).manifest) == {"a": expected}
-    assert not (place / "cancelled").exists()
-    (place / "down").write_text("Unable to contact slurm controller")
-    view = look_at(tmp_path)
-    assert states(view.manifest) == {"a": ("unknown", "SLURM does not answer")}
-    print_table(view)
-    assert ("unknown: SLURM does not answer" in capsys.readouterr().out, view.exit_code) == (True, 75)

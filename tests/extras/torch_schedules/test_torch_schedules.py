@@ -22,21 +22,9 @@ def optimizer(lr: float = 1.0, **options: Any) -> torch.optim.SGD:
     return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr, **options)
 
 
-@pytest.mark.parametrize("interval", ["step", "epoch"])
-def test_a_cycle_is_refused_where_training_has_no_end(interval: str) -> None:
+def test_a_cycle_is_refused_where_training_has_no_end() -> None:
     with pytest.raises(ConfigError, match=r"this schedule needs an end: set trainer.max_epochs or trainer.max_steps$"):
-        one_cycle(optimizer(), FOREVER, interval=interval, frequency=1, monitor=None)
-
-
-def test_lightning_is_told_when_to_look_for_a_plateau() -> None:
-    entry = plateau(optimizer(), TEN_EPOCHS, "epoch", 3, "val/loss", mode="min", gamma=0.1, patience=1)
-    del entry["scheduler"]
-    assert entry == {"interval": "epoch", "frequency": 3, "monitor": "val/loss"}
-
-
-def test_one_cycle_moves_at_every_interval() -> None:
-    with pytest.raises(ConfigError, match="frequency=2: one_cycle moves at every interval"):
-        one_cycle(optimizer(), TEN_EPOCHS, interval="step", frequency=2, monitor=None)
+        one_cycle(optimizer(), FOREVER, interval="step", frequency=1, monitor=None)
 
 
 @pytest.mark.parametrize(("interval", "total"), [("step", 100), ("epoch", 10)])
@@ -58,7 +46,7 @@ def test_one_cycle_is_as_long_as_training(interval: str, total: int) -> None:
     assert momenta[0] == momenta[-1] == pytest.approx(0.95)  # the other way: high when the rate is low
 
 
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
 def test_one_cycle_moves_the_momentum_or_beta1_as_torch_does(kind: Any) -> None:
     """OneCycleLR by itself cycles it, the other way than the rate."""
     made: list[Any] = [kind([torch.nn.Parameter(torch.zeros(1))], lr=0.1) for _ in range(2)]
@@ -75,12 +63,6 @@ def test_one_cycle_moves_the_momentum_or_beta1_as_torch_does(kind: Any) -> None:
     assert (cycled[0], min(cycled), cycled[-1]) == pytest.approx((0.95, 0.85, 0.95))
 
 
-def test_one_cycle_without_momentum_moves_the_rate_alone() -> None:
-    adagrad = torch.optim.Adagrad([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    one_cycle(adagrad, TEN_EPOCHS, interval="step", frequency=1, monitor=None, div_factor=25.0)
-    assert adagrad.param_groups[0]["lr"] == pytest.approx(1 / 25)
-
-
 @pytest.mark.parametrize(("mode", "metrics"), [("min", [3.0, 2.0, 2.0, 2.0, 2.0, 2.0]), ("max", [0.1, 0.2, 0.2, 0.2, 0.1, 0.2])])
 def test_plateau_waits_and_then_multiplies(mode: str, metrics: list[float]) -> None:
     sgd = optimizer()
@@ -91,10 +73,3 @@ def test_plateau_waits_and_then_multiplies(mode: str, metrics: list[float]) -> N
         entry["scheduler"].step(metric)
         rates.append(sgd.param_groups[0]["lr"])
     assert rates == [1, 1, 1, 1, 0.1, 0.1]  # the second is the best; the third without improvement is one too many
-
-
-def test_a_plateau_that_raises_the_rate_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"^model.lr_scheduler.gamma=1.5: lowers the rate on a plateau; accepted is a number be"
-    ):
-        plateau(optimizer(), TEN_EPOCHS, "epoch", 1, "val/loss", mode="min", gamma=1.5, patience=1)

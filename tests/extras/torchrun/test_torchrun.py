@@ -11,7 +11,6 @@ import pytest
 from environments import PARENT, TORCHRUN, check_log_and_config
 
 from lockstep.errors import ConfigError
-from lockstep.launchers import cluster
 from lockstep.launchers.environment import Rank, can_resume, rank_in, run_id
 
 Started = Callable[[dict[str, str]], None]
@@ -46,9 +45,6 @@ def test_rank_of_an_environment(env: dict[str, str], rank: Rank) -> None:
             TORCHRUN_TWO_NODES | {"WORLD_SIZE": "5"},
             "torchrun --nproc-per-node=4: 2 nodes have 5 processes; accepted is as many on each",
         ),
-        (TORCHRUN | {"WORLD_SIZE": "0"}, "WORLD_SIZE=0: is less than 1; accepted is the environment of torchrun"),
-        (TORCHRUN | {"LOCAL_WORLD_SIZE": "0"}, "LOCAL_WORLD_SIZE=0: is less than 1; accepted is the environment of"),
-        (TORCHRUN | {"RANK": "-1"}, "RANK=-1: is less than 0; accepted is the environment of torchrun"),
     ],
 )
 def test_what_is_left_of_its_environment_is_named(env: dict[str, str], line: str) -> None:
@@ -90,12 +86,6 @@ def test_rank_zero_saves_the_config_and_each_has_a_log(
 ) -> None:
     started(TORCHRUN | {"RANK": rank})
     check_log_and_config(log, subdir, tmp_path)
-
-
-def test_a_project_s_launchers_may_name_it_as_earlier_versions_did(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = {"clusters": {"TORCHELASTIC_": "lockstep.launchers.cluster.Torchrun"}}
-    monkeypatch.setattr(cluster, "read_settings", lambda: own)
-    assert rank_in(TORCHRUN) == Rank("torchrun", global_rank=1, local_rank=1, world_size=2, num_nodes=1)
 
 
 FOLLOWS = """

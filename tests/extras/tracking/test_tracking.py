@@ -2,19 +2,15 @@
 # pyright: reportMissingImports=false
 # (either library may be absent)
 
-import importlib.util
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
-from omegaconf import DictConfig
 from tracked import wandb_rows
 
-from lockstep.config.construct import construct
 from lockstep.errors import ConfigError
-from lockstep.extras.tracking.loggers import MLFlowLogger, WandbLogger, name_of_sweep
+from lockstep.extras.tracking.loggers import MLFlowLogger, WandbLogger
 from lockstep.launchers.command_line import CommandLine
 from lockstep.runs.identity import Identity
 
@@ -90,13 +86,6 @@ def test_what_a_finished_run_comes_to_is_there_and_a_prolonged_one_goes_on(tmp_p
     assert history(uri, "val/acc") == [(10, 0.5), (20, 0.75)]
 
 
-def test_a_run_that_is_broken_off_is_failed_there(tmp_path: Path, uri: str) -> None:
-    broken = logger(run_directory(tmp_path), uri)
-    broken.log_metrics({"loss": 1.0}, 0)
-    broken.finalize("failed")
-    assert kept(uri)[0].info.status == "FAILED"
-
-
 def test_a_server_that_fails_ends_no_run_and_is_asked_again_at_its_end(
     tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -120,16 +109,6 @@ def test_a_server_that_can_not_be_reached_is_refused_before_training(tmp_path: P
         _ = one.experiment
 
 
-def test_jobs_of_a_sweep_carry_its_name(tmp_path: Path, uri: str) -> None:
-    (tmp_path / "2026_sweep").mkdir()
-    (tmp_path / "2026_sweep" / "manifest.json").touch()
-    for name in ("seed=0", "seed=1"):
-        logger(run_directory(tmp_path / "2026_sweep", name), uri).log_metrics({"loss": 1.0}, 0)
-    tags = [(run.info.run_name, run.data.tags["lockstep.sweep"]) for run in kept(uri)]
-    assert sorted(tags) == [("seed=0", "2026_sweep"), ("seed=1", "2026_sweep")]
-    assert name_of_sweep(tmp_path / "2026_sweep") is None
-
-
 def test_only_rank_zero_writes(tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     logger(run_directory(tmp_path), uri).log_metrics({"loss": 1.0}, 0)
     monkeypatch.setattr(rank_zero_only, "rank", 1)
@@ -140,22 +119,6 @@ def test_only_rank_zero_writes(tmp_path: Path, uri: str, monkeypatch: pytest.Mon
     assert other.experiment.anything() is None
     assert history(uri, "loss") == [(0, 1.0)]
     assert kept(uri)[0].info.status == "RUNNING"
-
-
-@pytest.mark.parametrize("library", ["mlflow", "wandb"])
-def test_a_library_that_is_not_installed_is_named(
-    library: str, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    result = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == library else result(name, *more))
-    entry = dict(compose(f"logger={library}", run_dir=tmp_path).logger[library])
-    with pytest.raises(ConfigError) as refused:
-        construct(f"logger.{library}", entry)
-    assert str(refused.value) == f"logger={library}: the library `{library}` is not installed: pip install 'lockstep[{library}]'"
-
-
-def test_several_loggers_are_chosen_together(compose: Callable[..., DictConfig]) -> None:
-    assert {*compose("logger=[tensorboard,mlflow,wandb]").logger} == {"tensorboard", "mlflow", "wandb"}
 
 
 def test_a_run_of_w_and_b_goes_on_as_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,18 +10,13 @@ from lockstep.extras.vit.vit import ViT, torchvision_vit
 
 @pytest.mark.parametrize(
     ("shape", "patch", "tokens"),
-    [((1, 8, 8), 2, 16), ((1, 28, 28), 4, 49), ((3, 32, 32), 4, 64), ((3, 224, 224), 16, 196), ((3, 5, 30), 1, 150)],
+    [((1, 8, 8), 2, 16), ((3, 224, 224), 16, 196)],
 )
 def test_the_patch_follows_from_the_images(shape: tuple[int, int, int], patch: int, tokens: int) -> None:
     net = ViT(shape, 4, width=8, depth=1, heads=2)
     assert net.patches.kernel_size == (patch, patch)
     assert len(net.positions) == tokens
     assert net(torch.zeros(2, *shape)).shape == (2, 4)
-
-
-def test_layers_begin_unlike_each_other() -> None:
-    first, second = ViT((1, 8, 8), 4, width=8, depth=2, heads=2).layers
-    assert not torch.equal(next(first.parameters()), next(second.parameters()))
 
 
 def test_a_patch_elsewhere_is_seen_elsewhere() -> None:
@@ -61,7 +56,6 @@ def test_an_empty_batch_gives_every_parameter_a_gradient_of_zero() -> None:
     [
         ({"patch": 3}, "model.net.patch=3: accepted is what divides the images' 8 and 8 pixels"),
         ({"heads": 3}, "model.net.heads=3: accepted is a divisor of model.net.width=128"),
-        ({"width": 6, "heads": 2}, "model.net.width=6: accepted is a multiple of 4"),
     ],
 )
 def test_what_does_not_divide_is_refused(options: dict[str, int], message: str) -> None:
@@ -80,7 +74,6 @@ def test_torchvision_s_own_is_for_the_size_of_the_images() -> None:
     ("shape", "name", "message"),
     [
         ((1, 32, 32), "vit_b_16", "model.net.name=vit_b_16: takes square images of 3 channels, of a multiple of 16 pixels"),
-        ((3, 40, 40), "vit_b_32", "model.net.name=vit_b_32: takes square images of 3 channels, of a multiple of 32 pixels"),
         ((3, 32, 32), "vit_x", "model.net.name=vit_x: accepted is one of vit_b_16, vit_b_32, vit_h_14"),
     ],
 )

@@ -43,7 +43,6 @@ def _add(
     metric: float = 0.9,
     overrides: tuple[str, ...] = (),
     reason: str | None = None,
-    history: Any = None,
     rate: str = "optimizer.lr",
     **more: Any,
 ) -> None:
@@ -71,5 +70,5 @@ def _add(
     facts = {"world_size": devices, "devices": devices, "global_batch_size": total, "lr": lr, "seed": seed, "wall_time": 36.0}
     facts |= {"samples_per_second": total / step, "train_time": 30.0, "metrics": {"val/acc": metric}}
     (directory / "metrics.json").write_text(json.dumps(RECORD | facts | more))
-    progress = {"epoch": 1, "epochs": 1, "metrics": {"val/acc": metric}, "history": history or []}
+    progress = {"epoch": 1, "epochs": 1, "metrics": {"val/acc": metric}}
     (directory / "progress.json").write_text(json.dumps(progress))

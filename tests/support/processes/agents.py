@@ -4,7 +4,6 @@ loopback. What they start are forks of a process that has imported everything (s
 As a script, `agents.py OUTPUT SCRIPT ARGUMENT...`, it is what they start.
 """
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -19,7 +18,6 @@ from main_program import run_as_main
 
 TRAIN = Path(__file__).parents[3] / "train.py"
 QUICK = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=8"  # seconds; torchrun's own are 30, 5 and 3 of them
-CLONE_NEWNET = 0x40000000  # sched.h
 FORKED = ("--monitor-interval=0.1", "--start-method=fork", "--run-path")
 
 
@@ -60,31 +58,22 @@ def rendezvous(name: str, host: str, folder: Path) -> Iterator[Rendezvous]:
         one.end()
 
 
-def torchrun(*options: str, overrides: Sequence[str], output: Path, interface: str = "lo", namespace: str | None = None) -> Any:
-    """A process, `torchrun OPTIONS train.py OVERRIDES` in the folder of the file to which it and its ranks write; it may stand in
-    a network namespace (ip-netns(8))."""
+def torchrun(*options: str, overrides: Sequence[str], output: Path) -> Any:
+    """A process, `torchrun OPTIONS train.py OVERRIDES` in the folder of the file to which it and its ranks write."""
     arguments = [*options, *FORKED, str(Path(__file__).resolve()), str(output), str(TRAIN), *overrides]
-    process = multiprocessing.get_context("forkserver").Process(target=_torchrun, args=(arguments, output, interface, namespace))
+    process = multiprocessing.get_context("forkserver").Process(target=_torchrun, args=(arguments, output))
     process.start()
     return process
 
 
-def _torchrun(arguments: Sequence[str], output: Path, interface: str, namespace: str | None) -> None:
+def _torchrun(arguments: Sequence[str], output: Path) -> None:
     from torch.distributed.run import main
 
     _become(output)
     os.chdir(output.parent)
-    if namespace is not None:
-        _enter(Path("/run/netns") / namespace)
-    os.environ |= {"GLOO_SOCKET_IFNAME": interface, "OMP_NUM_THREADS": "1"}
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # or a restart over gloo fails (pytorch issue 135712)
     main(arguments)
-
-
-def _enter(namespace: Path) -> None:
-    """By setns(2), which Python has since 3.12; for this process, which has no other thread yet."""
-    with namespace.open() as file:
-        assert ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
 
 
 def _become(output: Path | str) -> None:

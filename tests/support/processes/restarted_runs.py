@@ -50,7 +50,7 @@ def journal(run: Path) -> list[dict[str, Any]]:
 
 
 class Hold(Callback):
-    """Waits at a batch of rank zero's, in a world of so many: until this process is killed, asked to stop, or released."""
+    """Waits at a batch of rank zero's, in a world of so many: until this process is killed or asked to stop."""
 
     def __init__(self, world_size: int, epoch: int, batch: int) -> None:
         self.place = (world_size, epoch, batch)
@@ -60,7 +60,7 @@ class Hold(Callback):
             return
         run, deadline = Path(trainer.default_root_dir), time.monotonic() + 60
         replace_text(held(run, trainer.world_size), str(os.getpid()))
-        while not (_released(run, trainer.world_size).exists() or STOP_SIGNALS.received) and time.monotonic() < deadline:
+        while not STOP_SIGNALS.received and time.monotonic() < deadline:
             time.sleep(0.01)
 
 
@@ -72,14 +72,6 @@ def hold(world_size: int, epoch: int, batch: int) -> str:
 def held(run: Path, world_size: int) -> Path:
     """Has the pid of what waits, when it does."""
     return run / f"held.{world_size}"
-
-
-def release(run: Path, world_size: int) -> None:
-    _released(run, world_size).touch()
-
-
-def _released(run: Path, world_size: int) -> Path:
-    return run / f"released.{world_size}"
 
 
 def undisturbed(rank: int, world_size: int, run: Path, options: tuple[str, ...]) -> None:

@@ -268,10 +268,10 @@ def test_without_links_a_rename_does(folder: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 def test_killed_at_any_moment_while_saving_the_newest_is_sound(folder: Path) -> None:
-    """Twenty children that save in a loop, each killed with -9 after a random few milliseconds, when it has saved once."""
+    """Ten children that save in a loop, each killed with -9 after a random few milliseconds, when it has saved once."""
     dice = random.Random(1)
     newest = 2
-    for _ in range(20):
+    for _ in range(10):
         child = os.fork()
         if child == 0:
             for step in range(newest + 1, newest + 1000):
@@ -286,7 +286,7 @@ def test_killed_at_any_moment_while_saving_the_newest_is_sound(folder: Path) -> 
         assert read_step(folder / "last.ckpt") >= newest
         newest = read_step(folder / "last.ckpt")
         assert read_step(folder / "previous.ckpt") in (newest - 1, newest)
-    assert newest > 12
+    assert newest >= 12
 
 
 def test_what_a_killed_save_has_left_is_removed_when_the_run_goes_on(folder: Path) -> None:

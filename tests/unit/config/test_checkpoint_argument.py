@@ -1,6 +1,5 @@
 """init_from: a file that is not a whole checkpoint is refused."""
 
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ from omegaconf import DictConfig
 from refusals import changed, refusal
 
 from lockstep.config.checks import check
-from lockstep.errors import ConfigError
 
 
 @pytest.fixture
@@ -28,11 +26,7 @@ def test_a_checkpoint_that_is_not_there_is_refused(tmp_path: Path, shipped: Dict
         assert refusal(changed(shipped, init_from=str(path))).startswith(f"init_from={path}: no such file: {path}; accepted is ")
 
 
-def test_a_checkpoint_that_is_no_text_is_refused(shipped: DictConfig) -> None:
-    assert refusal(changed(shipped, init_from=5)) == "init_from=5: accepted is text, or null"
-
-
-@pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.99])
+@pytest.mark.parametrize("part", [0.0, 0.5])
 def test_a_truncated_checkpoint_is_refused(part: float, checkpoint: Path, shipped: DictConfig) -> None:
     whole = checkpoint.read_bytes()
     checkpoint.write_bytes(whole[: int(len(whole) * part)])
@@ -47,19 +41,3 @@ def test_a_checkpoint_with_a_flipped_bit_in_a_tensor_is_refused(checkpoint: Path
     assert refusal(changed(shipped, init_from=str(checkpoint))) == (
         f"init_from={checkpoint}: the checkpoint is corrupt (at some/data/0)"
     )
-
-
-def test_a_flipped_bit_in_the_archive_directory_is_refused_or_harmless(checkpoint: Path, shipped: DictConfig) -> None:
-    cfg = changed(shipped, init_from=str(checkpoint))
-    whole = checkpoint.read_bytes()
-    with zipfile.ZipFile(checkpoint) as archive:
-        directory = archive.start_dir
-    for position in (*range(directory + 8, directory + 12), directory + 46):  # flags, method and name of the first entry
-        for bit in range(8):
-            damaged = bytearray(whole)
-            damaged[position] ^= 1 << bit
-            checkpoint.write_bytes(damaged)
-            try:
-                check(cfg)
-            except ConfigError as error:
-                assert str(error).startswith(f"init_from={checkpoint}: ")  # noqa: PT017  either outcome is right

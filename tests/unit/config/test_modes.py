@@ -13,9 +13,8 @@ EARLY = ("callbacks=early_stopping", "model/lr_scheduler=plateau")
 @pytest.mark.parametrize(
     ("metric", "mode"),
     [
-        *((name, "min") for name in ("val/loss", "val_loss/dataloader_idx_0", "loss_epoch", "test_rmse", "MeanSquaredError")),
-        *((name, "min") for name in ("val/mae", "error", "perplexity", "val_logloss")),
-        *((name, "max") for name in ("val/acc", "lossless_ratio", "neg_mean_squared_error", "val/f1", "maeve")),
+        *((name, "min") for name in ("val/loss", "val_loss/dataloader_idx_0", "test_rmse", "perplexity")),
+        *((name, "max") for name in ("val/acc", "lossless_ratio", "val/f1")),
     ],
 )
 def test_a_name_says_whether_less_is_better(metric: str, mode: str) -> None:
@@ -29,10 +28,7 @@ def test_a_name_says_whether_less_is_better(metric: str, mode: str) -> None:
         ((), ("max", "max", "max", "max")),
         (("optimized_metric=val/loss",), ("min", "min", "min", "min")),
         (("optimized_metric=val/loss", "optimized_mode=max"), ("max", "max", "max", "max")),
-        (("optimized_metric=val/top3", "optimized_mode=min"), ("min", "min", "min", "min")),
         (("callbacks.early_stopping.monitor=val/loss",), ("max", "max", "min", "max")),
-        (("model.lr_scheduler.monitor=val/loss", "optimized_mode=max"), ("max", "max", "max", "min")),
-        (("callbacks.early_stopping.monitor=val/loss", "callbacks.early_stopping.mode=max"), ("max", "max", "max", "max")),
     ],
 )
 def test_what_is_looked_at_by_a_metric_takes_its_mode(overrides: tuple[str, ...], modes: tuple[str, ...]) -> None:

@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import hydra
 import pytest
 import torch
 from crafted import CHECKPOINTS, MODEL, SPEC, changed
@@ -17,9 +16,6 @@ from lockstep.config.trust import TrustedTargets
 from lockstep.errors import ConfigError
 from lockstep.models.from_checkpoint import load_model
 from lockstep.models.from_config import build_model
-from lockstep.runs.composition import compose
-
-LISTED = "blocklisted" if hydra.__version__.startswith("1.3.") else "blacklisted"
 
 
 def saved(path: Path, model_config: Any) -> Path:
@@ -60,14 +56,6 @@ def test_a_checkpoint_that_says_nothing_of_its_model_is_refused(content: Any, tm
         load_model(path)
 
 
-def test_text_in_a_checkpoint_stays_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interpolation could read the environment."""
-    monkeypatch.setenv("SECRET", "[4]")
-    path = saved(tmp_path / "asks.ckpt", changed({"net.hidden": "${oc.decode:${oc.env:SECRET}}"}))
-    with pytest.raises(ConfigError, match=r"model\.net\.hidden=\$\{oc\.decode:.*: accepted is a list of integers"):
-        load_model(path)
-
-
 def test_a_module_of_one_s_own_is_allowed_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_nets.py").write_text("from lockstep.nets import MLP\nclass Mine(MLP): ...\ndef imported(): ...\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -94,21 +82,6 @@ def test_a_net_of_the_project_is_there_in_a_script_or_a_notebook(tmp_path: Path,
     assert type(load_model(project_with_a_net(tmp_path / "mine", monkeypatch)).net).__name__ == "Net"
 
 
-def test_a_project_that_came_with_a_checkpoint_is_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = project_with_a_net(tmp_path / "strange", monkeypatch)
-    before, path = [*sys.path], path.rename(tmp_path / "strange" / "best.ckpt")
-    with pytest.raises(ConfigError, match=r"model.net._target_=nets_of_strange.Net: No module named 'nets_of_strange'; accepted"):
-        load_model(path)
-    assert sys.path == before
-
-
-def test_a_composed_config_s_classes_can_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    project_with_a_net(tmp_path / "composed", monkeypatch)
-    (tmp_path / "composed" / "conf" / "train.yaml").write_text("defaults: [model: cnn, datamodule: digits, base, _self_]")
-    compose("model.net._target_=nets_of_composed.Net")
-    assert callable(resolve("model.net", "nets_of_composed.Net"))
-
-
 @pytest.mark.parametrize(
     "path",
     [
@@ -123,23 +96,11 @@ def test_what_models_are_made_of_is_allowed_in_a_checkpoint(path: str) -> None:
 
 @pytest.mark.parametrize(
     ("key", "target"),
-    [
-        ("datamodule", "os.system"),
-        ("model", "subprocess.run"),
-        ("model.net", "os.system"),
-        ("model.optimizer", "builtins.eval"),
-        ("model.lr_scheduler", "subprocess.Popen"),
-        ("trainer", "shutil.rmtree"),
-        ("trainer.checkpoint_io", "os.system"),
-        ("trainer.strategy", "runpy.run_path"),
-        ("callbacks.best_checkpoint", "os.popen"),
-        ("guards.watchdog", "builtins.exec"),
-        ("logger.tensorboard", "importlib.import_module"),
-    ],
+    [("datamodule", "os.system"), ("model.net", "os.system"), ("callbacks.best_checkpoint", "os.popen")],
 )
 def test_a_run_directory_made_to_run_code_is_refused(key: str, target: str, shipped: DictConfig, evil: Path) -> None:
     OmegaConf.update(shipped, f"{key}._target_", target)
-    with pytest.raises(ConfigError, match=rf"^{key}\._target_={target}: .*{LISTED}"):
+    with pytest.raises(ConfigError, match=rf"^{key}\._target_={target}: .*blocklisted"):
         build(shipped, Plan.from_config(shipped))
     assert not (evil.parent / "ran").exists()
 
@@ -153,9 +114,3 @@ def test_a_checkpoint_of_another_optimizer_or_of_a_later_epoch_is_refused(shippe
     torch.save(torch.load(path) | {"epoch": 11, "hyper_parameters": changed({})}, path)
     with pytest.raises(ConfigError, match=r"^trainer\.max_epochs=10: .* is of epoch 11; accepted is 11 or more, or -1"):
         build(shipped, Plan.from_config(shipped), path)
-
-
-@pytest.mark.parametrize("path", ["torchmetrics.MetricCollection", "torchmetrics.image", "torchmetrics.utilities"])
-def test_what_torchmetrics_has_from_elsewhere_is_not(path: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^model.net._target_={path}: "):
-        resolve("model.net", path, TrustedTargets.for_checkpoint(Path("a.ckpt")))

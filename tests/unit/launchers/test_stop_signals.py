@@ -173,9 +173,9 @@ def test_ctrl_c_can_be_left_to_python_until_there_is_a_run() -> None:
 
 @pytest.fixture
 def overdue() -> Iterator[list[Preempted]]:
-    """What is heard of a request that is not met within two seconds."""
+    """What is heard of a request that is not met within a second."""
     requests, heard = StopSignals(), list[Preempted]()
-    requests.listen(2, heard.append)
+    requests.listen(1, heard.append)
     os.register_at_fork(after_in_child=requests.forget_wakeup)
     requests.deferred = True
     yield heard
@@ -189,20 +189,20 @@ def test_a_request_has_a_deadline(overdue: list[Preempted]) -> None:
     ask(signal.SIGUSR1)
     assert not overdue
     wait_for(lambda: overdue)
-    assert list(map(str, overdue)) == ["preempted by SIGUSR1, with nothing saved anew: no answer within 2 s"]
+    assert list(map(str, overdue)) == ["preempted by SIGUSR1, with nothing saved anew: no answer within 1 s"]
 
 
 def test_the_deadline_is_counted_from_the_request(overdue: list[Preempted]) -> None:
-    time.sleep(2.5)  # it has listened for longer
+    time.sleep(1.5)  # it has listened for longer
     ask(signal.SIGTERM)
-    time.sleep(0.5)
+    time.sleep(0.3)
     assert not overdue
     wait_for(lambda: overdue)
 
 
 def test_the_deadline_holds_where_no_handler_of_python_s_is_run(overdue: list[Preempted]) -> None:
     """As in a collective that waits for a rank that has been suspended: C code that goes on waiting after a signal."""
-    ctypes.CDLL(None).system(b"kill -TERM $PPID; sleep 6")
+    ctypes.CDLL(None).system(b"kill -TERM $PPID; sleep 3")
     assert [error.number for error in overdue] == [signal.SIGTERM]
 
 
@@ -235,7 +235,7 @@ def test_a_data_worker_s_signals_start_no_deadline(overdue: list[Preempted]) -> 
         ask(signal.SIGTERM)
         os._exit(0)
     os.waitpid(child, 0)
-    time.sleep(3)
+    time.sleep(1.5)
     assert not overdue
 
 

@@ -83,7 +83,7 @@ def ended(folder: Path, moment: str, *overrides: str, ask: int | None = None) ->
         process.join()
 
 
-@pytest.mark.parametrize("moment", ["start", "training", "validation", "test", "teardown of test"])
+@pytest.mark.parametrize("moment", ["start", "training", "teardown of test"])
 def test_it_ends_within_the_deadline_when_asked_to(moment: str, tmp_path: Path) -> None:
     code, status, seconds = ended(tmp_path, moment, f"guards.preemption.deadline={DEADLINE}", ask=signal.SIGTERM)
     reason = f"preempted by SIGTERM, with nothing saved anew: no answer within {DEADLINE} s"

@@ -27,14 +27,11 @@ def of_torch(*overrides: str) -> Any:
             *("model/lr_scheduler=plateau", "model.lr_scheduler.frequency=3", "trainer.check_val_every_n_epoch=2"),
         ),
         of_torch(
-            "trainer.val_check_interval=2", "model/lr_scheduler=plateau", "model.lr_scheduler.patience=0", "optimized_mode=min"
-        ),
-        of_torch(
             "trainer.max_steps=12", "trainer.max_epochs=-1", "model/lr_scheduler=one_cycle", "trainer.check_val_every_n_epoch=2"
         ),
         ("datamodule.num_workers=2", "datamodule.augment={crop: 1, flip: true}"),
     ],
-    ids=["dropout", "accumulation", "plateau", "max_steps", "workers"],
+    ids=["dropout", "accumulation", "max_steps", "workers"],
 )
 def test_continuing_from_any_step_changes_nothing(overrides: tuple[str, ...], tmp_path: Path) -> None:
     run = tmp_path / "run"
@@ -65,7 +62,7 @@ def test_continued_in_other_batches_it_makes_the_same_steps(before: int, after: 
     kept.mkdir(parents=True)
     whole, _ = trained(run, *batches(before), extra=[KeepAll(kept)])
     log = logged(run)
-    for path in sorted(kept.iterdir()):
+    for path in sorted(kept.iterdir())[::3]:
         again, _ = trained(run, *batches(after), ckpt_path=path)
         assert again["global_step"] == whole["global_step"] == 10
         assert logged(run).keys() == log.keys()

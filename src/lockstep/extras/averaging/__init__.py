@@ -1,3 +1,1 @@
 """Averages of the weights over training."""
-
-FILES = ["conf/callbacks/ema.yaml"]

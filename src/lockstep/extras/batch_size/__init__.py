@@ -1,4 +1,1 @@
-"""datamodule.batch_size=auto: the largest batch that fits in memory."""
-
-FILES = ["conf/events/batch_size.yaml"]
-HALVED = "events.batch_size.halved"  # the key that keeps from which sizes a run that was out of memory has come
+"""The largest batch that fits in memory, for scripts/batch_size.py."""

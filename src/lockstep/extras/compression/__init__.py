@@ -1,3 +1,1 @@
-"""Gradients sent in fewer bits, or less often: half precision, PowerSGD, local SGD."""
-
-FILES = ["docs/communication.md", "conf/trainer/communication"]
+"""Gradients sent in fewer bits: half precision, PowerSGD."""

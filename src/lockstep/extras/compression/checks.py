@@ -1,39 +1,23 @@
-"""What the arguments of the ways to communicate accept, and what does not go with them."""
+"""What the ways to communicate accept, and what does not go with them."""
 
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.plan import Plan
-from lockstep.config.rules import SEED, integer, one_of
+from lockstep.config.rules import integer, one_of
 from lockstep.errors import config_error
-from lockstep.trainer.checks import CHECKS as TRAINER_CHECKS
-from lockstep.trainer.checks import GRADIENT_SCALER
-from lockstep.trainer.checks import RULES as TRAINER_RULES
+from lockstep.trainer import checks
 
-RULES = {
-    "CommunicatingDDP": TRAINER_RULES["DDP"],
-    "HalfPrecision": {"dtype": one_of("float16", "bfloat16")},
-    "PowerSGD": {"rank": integer(1), "start": integer(0), "seed": SEED},
-    "LocalSGD": {"start": integer(0), "period": integer(1)},
-}
+_HOOK = {"hook": one_of("fp16", "bf16", "power_sgd"), "rank": integer(1), "start": integer(2)}  # a bound of torch's PowerSGD
+RULES = {"CommunicatingDDP": checks.RULES["DDP"] | {f"communication.{name}": rule for name, rule in _HOOK.items()}}
 
 
-def _check_precision(cfg: DictConfig, key: str, _plan: Plan) -> None:
-    """What is carried from one gradient to the next would be of another scale."""
-    name = str(OmegaConf.select(cfg, f"{key}._target_")).rpartition(".")[2]
-    if (precision := cfg.trainer.get("precision")) in GRADIENT_SCALER:
-        accepted = f"has a scaler of gradients, which does not go with {name}; accepted is bf16-mixed, 32-true"
-        raise config_error("trainer.precision", precision, accepted)
+def _check(cfg: DictConfig, key: str, plan: Plan) -> None:
+    checks.CHECKS["DDP"](cfg, key, plan)
+    is_power_sgd = OmegaConf.select(cfg, f"{key}.communication.hook") == "power_sgd"
+    if is_power_sgd and (precision := cfg.trainer.get("precision")) in checks.GRADIENT_SCALER:
+        raise config_error("trainer.precision", precision, "does not go with PowerSGD; accepted is bf16-mixed, 32-true")
+    if is_power_sgd and OmegaConf.select(cfg, "guards.nonfinite.action") == "skip":
+        raise config_error("guards.nonfinite.action", "skip", "PowerSGD carries a NaN into all later steps; accepted is stop")
 
 
-def _check_own_steps(cfg: DictConfig, key: str, plan: Plan) -> None:
-    """Processes take steps of their own between two averagings."""
-    _check_precision(cfg, key, plan)
-    if (ema := OmegaConf.select(cfg, "callbacks.ema")) is not None:
-        accepted = "each process would have a mean of its own; accepted without trainer/communication=local_sgd"
-        raise config_error("callbacks.ema", ema._target_, accepted)
-    if OmegaConf.select(cfg, "guards.nonfinite.action") == "skip":
-        accepted = "a process would leave out a step that others make; accepted with trainer/communication=local_sgd is stop"
-        raise config_error("guards.nonfinite.action", "skip", accepted)
-
-
-CHECKS = {"CommunicatingDDP": TRAINER_CHECKS["DDP"], "PowerSGD": _check_precision, "LocalSGD": _check_own_steps}
+CHECKS = {"CommunicatingDDP": _check}

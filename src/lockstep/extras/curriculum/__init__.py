@@ -1,4 +1,1 @@
 """Easy samples first, and by and by the others (Bengio et al. 2009, doi:10.1145/1553374.1553380)."""
-
-FILES = ["docs/curriculum.md", "conf/datamodule/curriculum", "conf/experiment/curriculum_digits.yaml", "scripts/score.py"]
-NEEDS = ["saved_runs"]

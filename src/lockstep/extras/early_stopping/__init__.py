@@ -1,3 +1,1 @@
 """Stopping when a metric gets no better, which a run that is continued knows that it has done."""
-
-FILES = ["conf/callbacks/early_stopping.yaml"]

@@ -26,7 +26,7 @@ def find_causes(trainer: Any, model: LightningModule) -> Iterator[str]:
     yield from _norms_with_own_statistics(model)
     yield from _noise_of_each_process(trainer, model)
     if (communication := getattr(trainer.strategy, "communication", None)) is not None:
-        yield f"trainer.strategy.communication: {communication.cause}"
+        yield f"trainer.strategy.communication.hook={communication['hook']}: gradients are sent in fewer bits"
     yield from _batches_of_each_process(trainer, getattr(trainer, "datamodule", None))
     if any(isinstance(callback, LearningRateFinder) for callback in trainer.callbacks):
         yield "LearningRateFinder: it looks at the losses of rank zero's samples, and may find another rate"

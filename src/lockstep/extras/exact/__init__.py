@@ -10,11 +10,3 @@ generators.py, compilation.py  what would give other bits in another process
 plain.py     LightningModules and data that know nothing of this package; loaders.py: theirs
 lightning_internals.py  the private names of Lightning that this needs
 """
-
-FILES = [
-    "docs/exact.md",
-    "conf/events/exact.yaml",
-    "benchmarks/exact.py",
-    "benchmarks/exact.md",
-]
-NEEDS = ["any_batch", "plain_lightning"]

@@ -61,7 +61,7 @@ def _check(config: DictConfig, workers: Any) -> None:
             raise config_error("lr_scaling", config.lr_scaling, f"{why}; accepted is none")
         return
     batch_size, total = (OmegaConf.select(config, f"datamodule.{name}") for name in ("batch_size", "global_batch_size"))
-    if batch_size == "auto" or (total is None and not isinstance(batch_size, int)):
+    if total is None and not isinstance(batch_size, int):
         needs = f"is of each of the {workers} virtual workers of trainer.exact; accepted is a number of samples"
         raise config_error("datamodule.batch_size", batch_size, needs)
     if isinstance(total, int) and total % workers:

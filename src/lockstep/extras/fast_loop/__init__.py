@@ -5,15 +5,3 @@ epoch_loop.py  the loop
 plain.py       which steps are plain
 counts.py      metrics of training, counted for several batches at once
 """
-
-FILES = [
-    "docs/fast-loop.md",
-    "conf/events/fast_loop.yaml",
-    "benchmarks/lightning_suite.py",
-    "benchmarks/lightning_suite_plugin.py",
-    "benchmarks/lightning_suite.md",
-    "benchmarks/lightning_parity.py",
-    "benchmarks/lightning_parity_plugin.py",
-    "benchmarks/lightning_parity.md",
-]
-NEEDS = ["monitors"]

@@ -4,5 +4,3 @@ events.py    what `fork` means for the command line, the record and the training
 command.py   the command line spelled out, and the checkpoint that is meant
 callback.py  what of the config is there where restoring a checkpoint would bring what it was trained with
 """
-
-FILES = ["docs/fork.md", "conf/events/fork.yaml"]

@@ -1,4 +1,4 @@
-"""What two runs have not in common, and where their losses part."""
+"""What two runs have not in common, and the curves of one."""
 
 import logging
 from collections.abc import Mapping
@@ -31,30 +31,8 @@ def differences(one: RunRecord, other: RunRecord) -> dict[str, Differences]:
     return {section: _unequal(sides[0][section], sides[1][section]) for section in SECTIONS}
 
 
-def first_difference(one: Path, other: Path, name: str) -> tuple[int, float, float] | None:
-    """The first optimizer step at which a logged curve has two values, and these; None where all common steps agree. Raises
-    LookupError where there is no common step."""
-    curves = read_curve(one, name), read_curve(other, name)
-    common = sorted(curves[0].keys() & curves[1].keys())
-    if not common:
-        raise LookupError(name)
-    return next(((step, curves[0][step], curves[1][step]) for step in common if curves[0][step] != curves[1][step]), None)
-
-
-def common_losses(one: Path, other: Path) -> list[str]:
-    """The names of curves of losses that both runs have, whoever has logged them: of training, and of single steps, first. Of all
-    curves where none is called a loss."""
-    names = [name for name in _scalars(one).keys() & _scalars(other).keys() if not name.startswith("best/")]
-    losses = [name for name in names if "loss" in name]
-    return sorted(losses or names, key=lambda name: ("train" not in name, "step" not in name, name))
-
-
 def read_curve(run_dir: Path, name: str) -> dict[int, float]:
     """The last value at each step, as TensorBoard's files have it in float32. Empty where they have no such curve."""
-    return _scalars(run_dir).get(name, {})
-
-
-def _scalars(run_dir: Path) -> dict[str, dict[int, float]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     folder = run_dir / "tensorboard"
@@ -63,7 +41,7 @@ def _scalars(run_dir: Path) -> dict[str, dict[int, float]]:
     logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it warns of a run that was resumed
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     events.Reload()
-    return {name: {event.step: event.value for event in events.Scalars(name)} for name in events.Tags()["scalars"]}
+    return {event.step: event.value for event in events.Scalars(name)} if name in events.Tags()["scalars"] else {}
 
 
 def _kept_code(run_dir: Path) -> dict[str, str]:

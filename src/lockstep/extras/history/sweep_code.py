@@ -9,8 +9,6 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from lockstep.config.hydra_versions import has_ended
-
 
 class SweepCode(Callback):
     """snapshot: all jobs run the code that the sweep began with, those of a later call too."""
@@ -27,5 +25,4 @@ class SweepCode(Callback):
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         from lockstep.extras.history.sweep_end import compare_code
 
-        if has_ended():
-            compare_code(Path(config.hydra.sweep.dir))
+        compare_code(Path(config.hydra.sweep.dir))

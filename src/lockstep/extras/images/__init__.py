@@ -5,15 +5,6 @@ image_folder.py        one folder per class
 torchvision_images.py  MNIST, FashionMNIST, KMNIST and CIFAR-10
 """
 
-FILES = [
-    "conf/datamodule/cifar10.yaml",
-    "conf/datamodule/fashion_mnist.yaml",
-    "conf/datamodule/image_folder.yaml",
-    "conf/datamodule/mnist.yaml",
-    "conf/experiment/mnist_ddp.yaml",
-    "scripts/predict.py",
-]
-NEEDS = ["saved_runs"]
 FORMER_NAMES = {
     "lockstep.datamodules.image_folder.ImageFolder": "lockstep.extras.images.image_folder.ImageFolder",
     "lockstep.datamodules.torchvision_images.TorchvisionImages": ("lockstep.extras.images.torchvision_images.TorchvisionImages"),

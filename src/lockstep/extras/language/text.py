@@ -83,11 +83,11 @@ class Text(DataModule):
         windows = max(1, math.ceil((tokens - 1) / self.context))
         try:
             self.check_length(windows)
-        except EpochTooShort as error:
+        except EpochTooShort:
             if windows > 1:
                 raise
             line = f"datamodule.context={self.context}: the training texts have {tokens} tokens in all; accepted is less"
-            raise EpochTooShort(line, error.most) from None
+            raise EpochTooShort(line) from None
 
     def _is_cut(self, named: Sequence[Any]) -> bool:
         """Are there fewer files than splits."""

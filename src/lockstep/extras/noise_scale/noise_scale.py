@@ -2,9 +2,8 @@
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, fields
-from functools import partial
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from typing import Any
 
@@ -16,16 +15,45 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lockstep.extras.monitors.monitor import Monitor, together, watched
-from lockstep.extras.noise_scale.smoothed import Smoothed
 from lockstep.models import Task
 from lockstep.trainer.steps import begins_step
 
 log = logging.getLogger(__name__)
-_KNOWN = {"SGD", "Adam", "AdamW", "NAdam", "RAdam"}  # optimizers, and those derived from them, whose steps' geometry is known
+
+
+@dataclass
+class Smoothed:
+    """Running means of |G|^2 and tr(Sigma), as Adam has them: divided by `weight` they don't lean towards zero.
+
+    ratios, total: how many ratios there were, and their sum.
+    """
+
+    gradient: float = 0.0
+    trace: float = 0.0
+    weight: float = 0.0
+    estimates: int = 0
+    ratios: int = 0
+    total: float = 0.0
+
+    @property
+    def ratio(self) -> float | None:
+        """The noise scale in samples; None while |G|^2 can't be told from zero."""
+        return self.trace / self.gradient if self.gradient > 0 else None
+
+    def mean(self, value: float) -> float | None:
+        return value / self.weight if self.estimates else None
+
+    def add(self, gradient: float, trace: float, decay: float) -> None:
+        self.gradient = decay * self.gradient + (1 - decay) * gradient
+        self.trace = decay * self.trace + (1 - decay) * trace
+        self.weight = decay * self.weight + 1 - decay
+        self.estimates += 1
+        if (ratio := self.ratio) is not None:
+            self.ratios, self.total = self.ratios + 1, self.total + ratio
 
 
 class NoiseScale(Monitor, Callback):
-    """Estimates tr(Sigma) / |G|^2, in samples, while training: G is the gradient of the expected loss, Sigma the covariance of
+    """Estimate tr(Sigma) / |G|^2, in samples, while training: G is the gradient of the expected loss, Sigma the covariance of
     the gradients of single samples (McCandlish et al. 2018, arXiv:1812.06162, equation 2.9 and appendix A.1).
 
     A sampled step's batch consists of parts: what each process has of it, or each accumulated batch, or each virtual worker, and
@@ -34,34 +62,22 @@ class NoiseScale(Monitor, Callback):
     looked at: training is the same to the bit. Halves take another backward pass, and for its time the memory of another set of
     gradients.
 
-    geometry: with `optimizer`, gradients of Adam and AdamW are measured as these scale them: |g|^2 is the sum of
-    g_i^2 / (sqrt(v_i) + eps), v the optimizer's second moment before the step, so that it is tr(P Sigma) / G P G. Those of an SGD
-    are measured as with `euclidean`, those of other optimizers not at all. The first step, which has no moments yet, is not
-    sampled then.
-
     Where BatchNorm couples samples there is no gradient of a single one; what a part then adds to the step's gradient counts.
     """
 
-    def __init__(
-        self, every_n_steps: int = 40, every_n_steps_alone: int = 100, decay: float = 0.95, geometry: str = "euclidean"
-    ) -> None:
+    def __init__(self, every_n_steps: int = 40, every_n_steps_alone: int = 100, decay: float = 0.95) -> None:
         self.every_n_steps, self.every_n_steps_alone, self.decay = every_n_steps, every_n_steps_alone, decay
-        self.geometry = geometry
-        self._metric: dict[Tensor, Tensor] = {}  # of a parameter: what its gradient is multiplied by before its norm
         self.smoothed = Smoothed()
         self._every = 0  # steps; 0: none is sampled
         self._has_halves = False
         self._batch: Any = None
         self._parts: list[tuple[Tensor, float, int]] = []  # of this step and process: squared norm, factor, samples
-        self._factor = 0.0  # of a part: what the square of its gradient is multiplied by for samples * |mean gradient|^2
-        self._whole: float | None = None  # |g|^2 of the step
         self._norms: list[Tensor] = []
         self._outputs: list[Any] = []
-        self._first_half: list[tuple[Tensor, Tensor]] = []  # parameters and gradients
+        self._first_half: list[tuple[Tensor, Tensor]] = []  # gradients of parameters, and their first half
         self._handles: list[Any] = []
 
     def facts(self) -> dict[str, Any]:
-        """Returns what the record of the run has of it."""
         smoothed = self.smoothed
         return {
             "noise_scale": smoothed.ratio,
@@ -75,10 +91,8 @@ class NoiseScale(Monitor, Callback):
         return asdict(self.smoothed)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        content = dict(state_dict)
-        if "told" in content:  # as earlier checkpoints name it
-            content["ratios"] = content.pop("told")
-        self.smoothed = Smoothed(**{field.name: content[field.name] for field in fields(Smoothed) if field.name in content})
+        if state_dict.get("power", 1) == 1:  # else of an earlier version that measured by other norms
+            self.smoothed = Smoothed(**{one.name: state_dict[one.name] for one in fields(Smoothed) if one.name in state_dict})
 
     @together
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -87,24 +101,18 @@ class NoiseScale(Monitor, Callback):
     def _begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
         shares = getattr(trainer.strategy, "workers", trainer.world_size)
         self._has_halves = shares * trainer.accumulate_grad_batches == 1
-        reason = _why_not(trainer, pl_module, self._has_halves)
-        kinds = [type(optimizer) for optimizer in trainer.optimizers] if self.geometry == "optimizer" else []
-        if unknown := [kind.__name__ for kind in kinds if not {base.__name__ for base in kind.__mro__} & _KNOWN]:
-            reason = f"the geometry of {unknown[0]}'s steps is not known; accepted is geometry=euclidean"
-        if reason is not None:
+        if (reason := _why_not(trainer, pl_module, self._has_halves)) is not None:
             log.warning(f"callbacks.noise_scale: no noise scale is estimated: {reason}")
         self._every = 0 if reason else self.every_n_steps_alone if self._has_halves else self.every_n_steps
 
     def _is_sampled(self, trainer: Trainer) -> bool:
-        first, step = 0 if self.geometry == "euclidean" else 1, trainer.global_step
-        return self._every > 0 and step >= first and step % self._every == 0
+        return self._every > 0 and trainer.global_step % self._every == 0
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if not self._is_sampled(trainer):
             return
         if begins_step(trainer, batch_idx):
             self._parts.clear()
-            self._metric = _metric(trainer.optimizers) if self.geometry == "optimizer" else {}
         self._batch = batch
         if self._has_halves:
             self._handles.append(pl_module.register_forward_hook(lambda _, __, outputs: self._outputs.append(outputs)))
@@ -114,23 +122,18 @@ class NoiseScale(Monitor, Callback):
             return
         parameters = [parameter for parameter in pl_module.parameters() if parameter.requires_grad]
         if self._has_halves:
-            self._remove_hooks()
+            self.release()
             self._first_half = self._differentiate_first_half(loss, parameters)
         else:  # a leaf's hook is called with what this backward adds to its gradient, before DDP has it
-            self._factor = _factor(trainer, self._batch, len(self._batch.ids))
-            self._handles += [parameter.register_hook(partial(self._keep, parameter)) for parameter in parameters]
+            self._handles += [parameter.register_hook(self._keep) for parameter in parameters]
 
     @watched
-    def _keep(self, parameter: Tensor, gradient: Tensor) -> None:
-        self._norms.append(self._norm(parameter, gradient))
-
-    def _norm(self, parameter: Tensor, gradient: Tensor) -> Tensor:
-        factor = self._metric.get(parameter)
-        return _norm(gradient if factor is None else gradient * factor)
+    def _keep(self, gradient: Tensor) -> None:
+        self._norms.append(_norm(gradient))
 
     def _differentiate_first_half(self, loss: Tensor, parameters: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """What the first half of the samples adds to each parameter's gradient, through the outputs that the loss is of; nothing
-        where these are not one row for each sample."""
+        """Return what the first half of the samples adds to each parameter's gradient, through the outputs that the loss is of;
+        nothing where these are not one row for each sample."""
         passes, self._outputs = self._outputs, []
         samples, outputs = len(self._batch.ids), passes[0] if len(passes) == 1 else None
         if not isinstance(outputs, Tensor) or len(outputs) != samples or samples < 2:
@@ -144,12 +147,14 @@ class NoiseScale(Monitor, Callback):
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not self._is_sampled(trainer):
             return
-        self._remove_hooks()
+        self.release()
+        samples = len(self._batch.ids)
         if self._has_halves:
-            for gradients, samples in self._halves():
-                self._add_part(trainer, gradients, samples, self._batch)
+            pairs = [(parameter.grad, half) for parameter, half in self._first_half if parameter.grad is not None]
+            self._add_part(trainer, (half for _, half in pairs), samples // 2, self._batch)
+            self._add_part(trainer, (whole - half for whole, half in pairs), samples - samples // 2, self._batch)
         else:
-            self._end_part(len(self._batch.ids))
+            self._add_part(trainer, (), samples, self._batch)
         self._first_half = []
 
     def on_worker_end(self, trainer: Trainer, pl_module: LightningModule, batch: Any) -> None:
@@ -157,49 +162,40 @@ class NoiseScale(Monitor, Callback):
         if self._is_sampled(trainer):
             self._add_part(trainer, _gradients(pl_module), len(batch.ids), batch)
 
-    def _add_part(self, trainer: Trainer, gradients: Iterable[tuple[Tensor, Tensor]], samples: int, batch: Any) -> None:
-        self._factor = _factor(trainer, batch, samples)
-        for parameter, gradient in gradients:
-            self._keep(parameter, gradient)
-        self._end_part(samples)
-
-    def _end_part(self, samples: int) -> None:
-        if samples and self._norms:
-            self._parts.append((_squared(self._norms), self._factor, samples))
-        self._norms = []
-
-    def _halves(self) -> Iterator[tuple[list[tuple[Tensor, Tensor]], int]]:
-        pairs = [(parameter, parameter.grad, half) for parameter, half in self._first_half if parameter.grad is not None]
-        samples = len(self._batch.ids)
-        yield [(parameter, half) for parameter, _, half in pairs], samples // 2
-        yield [(parameter, whole - half) for parameter, whole, half in pairs], samples - samples // 2
+    def _add_part(self, trainer: Trainer, gradients: Iterable[Tensor], samples: int, batch: Any) -> None:
+        norms, self._norms = [*self._norms, *map(_norm, gradients)], []
+        if samples and norms:
+            self._parts.append((_squared(norms), _factor(trainer, batch, samples), samples))
 
     def release(self) -> None:
-        self._remove_hooks()
-
-    def _remove_hooks(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
 
     @together
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        if self._is_sampled(trainer):
-            self._sample(trainer, pl_module)
-
-    def _sample(self, trainer: Trainer, model: LightningModule) -> None:
-        rows = self.synchronize(trainer, lambda: self._own_rows(trainer, model))
-        if rows is None:
+        if not self._is_sampled(trainer):
             return
+        own = self.synchronize(trainer, lambda: self._own_rows(pl_module))
+        if own is None:
+            return
+        whole, rows = own
         ranks: list[Any] = [rows] * trainer.world_size
         if trainer.world_size > 1:
             dist.all_gather_object(ranks, rows)
         # fsum rounds once: the sums have the same bits however the parts are divided among processes
         squares, parts, samples = (math.fsum(column) for column in zip((0, 0, 0), *chain(*ranks), strict=True))
-        self._estimate(squares, parts, samples, self._whole)
+        self._estimate(squares, parts, samples, whole)
         if (ratio := self.smoothed.ratio) is not None:
             for logger in trainer.loggers:
                 logger.log_metrics({"noise_scale": ratio}, step=trainer.global_step)
+
+    def _own_rows(self, model: LightningModule) -> tuple[float | None, list[tuple[float, int, int]]]:
+        """Return |g|^2 of the step, None where it is left out since it was not finite, and of each of this process's parts
+        samples * |mean gradient|^2, 1, samples."""
+        norms = [_norm(gradient) for gradient in _gradients(model)]
+        rows = [(float(square) * factor, 1, samples) for square, factor, samples in self._parts]
+        return float(_squared(norms)) if norms else None, rows
 
     def _estimate(self, squares: float, parts: float, samples: float, whole: float | None) -> None:
         """From |g|^2 of the step, and of its parts, which may be of unequal size: the sum over the parts of samples * |mean
@@ -207,30 +203,22 @@ class NoiseScale(Monitor, Callback):
         if parts < 2 or whole is None or not math.isfinite(whole + squares):
             return
         trace = (squares - samples * whole) / (parts - 1)
-        gradient = whole - trace / samples
-        if abs(gradient) + abs(trace) < float("inf"):
-            self.smoothed.add(gradient, trace, self.decay)
-
-    def _own_rows(self, trainer: Trainer, model: LightningModule) -> list[tuple[float, int, int]]:
-        """Samples * |mean gradient|^2, 1, samples: of each of this process's parts of the step."""
-        norms = [self._norm(parameter, gradient) for parameter, gradient in _gradients(model)]
-        self._whole = float(_squared(norms)) if norms else None  # the step is left out: its gradients were not finite
-        return [(float(square) * factor, 1, samples) for square, factor, samples in self._parts]
+        self.smoothed.add(whole - trace / samples, trace, self.decay)
 
 
-def _gradients(model: LightningModule) -> list[tuple[Tensor, Tensor]]:
-    return [(parameter, parameter.grad) for parameter in model.parameters() if parameter.grad is not None]
+def _gradients(model: LightningModule) -> list[Tensor]:
+    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
 
 def _factor(trainer: Trainer, batch: Any, samples: int) -> float:
     """A sample counts in a part's gradient with loss_weight / accumulation, and in its mean with 1 / samples."""
     scaler = getattr(trainer.precision_plugin, "scaler", None)  # 16-mixed unscales before the optimizer's step
     scale = 1.0 if scaler is None else scaler.get_scale()
-    return (trainer.accumulate_grad_batches / batch.loss_weight / scale) ** 2 / samples if samples else 0.0
+    return (trainer.accumulate_grad_batches / batch.loss_weight / scale) ** 2 / samples
 
 
 def _why_not(trainer: Any, model: LightningModule, has_halves: bool) -> str | None:
-    """What keeps a run from being measured."""
+    """Return what keeps a run from being measured."""
     if not isinstance(model, Task):
         return f"{type(model).__name__} is no lockstep.models.Task, which says how a sample counts in the gradient"
     if not isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy):
@@ -242,18 +230,6 @@ def _why_not(trainer: Any, model: LightningModule, has_halves: bool) -> str | No
     if has_halves and any(getattr(module, "_compiled_call_impl", None) is not None for module in model.modules()):
         return "a compiled net can't be passed backward twice; accepted is trainer.accumulate_grad_batches=2 or more processes"
     return None
-
-
-def _metric(optimizers: Sequence[Optimizer]) -> dict[Tensor, Tensor]:
-    """The square root of what an Adam divides by, of each parameter that one has stepped."""
-    groups = [(optimizer.state, group) for optimizer in optimizers for group in optimizer.param_groups if "betas" in group]
-    states = [
-        (state[one], group, one) for state, group in groups for one in group["params"] if "exp_avg_sq" in state.get(one, {})
-    ]
-    return {
-        one: ((state["exp_avg_sq"] / (1 - group["betas"][1] ** state["step"])).sqrt() + group["eps"]).rsqrt()
-        for state, group, one in states
-    }
 
 
 def _norm(gradient: Tensor) -> Tensor:

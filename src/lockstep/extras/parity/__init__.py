@@ -12,16 +12,3 @@
 
 `scripts/parity.py` is the command. What conf/parity.yaml names as `parity.explain` is asked why two sides differ.
 """
-
-FILES = [
-    "docs/parity.md",
-    "docs/one_equals_many.png",
-    "docs/float32_runs.png",
-    "conf/parity.yaml",
-    "scripts/parity.py",
-    "benchmarks/parity_table.py",
-    "benchmarks/parity_causes.py",
-    "benchmarks/parity.md",
-    "benchmarks/parity_transformers.md",
-]
-NEEDS = ["any_batch", "dtensors", "equivalence", "monitors", "plain_lightning", "sharding"]

@@ -6,5 +6,3 @@
 
 conf/parity.yaml names what scripts/parity.py asks, in `parity.explain`.
 """
-
-NEEDS = ["parity"]

@@ -105,7 +105,7 @@ def _noise(library: str) -> Cause:
 
 CAUSES = (
     Cause(
-        "gradients that are sent in fewer bytes, or not at every step",
+        "gradients that are sent in fewer bytes",
         lambda c: _configured(c, "trainer.strategy.communication") is not None,
         "what is sent is not the gradient of all; leave trainer/communication at null",
         {"trainer.strategy.communication": None},

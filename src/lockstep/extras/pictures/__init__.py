@@ -1,4 +1,1 @@
 """Pictures in TensorBoard: validation images with predictions, and the confusion matrix of the test set."""
-
-FILES = ["conf/callbacks/pictures.yaml"]
-NEEDS = ["monitors"]

@@ -3,7 +3,7 @@
 from omegaconf import DictConfig
 
 from lockstep.config.plan import Plan
-from lockstep.config.rules import YES_NO, integer, one_of
+from lockstep.config.rules import integer, one_of
 from lockstep.errors import config_error
 from lockstep.extras.sharding.checks import check_precision
 
@@ -13,7 +13,6 @@ RULES = {
         "stages": integer(1),
         "microbatches": integer(1),
         "schedule": one_of("1f1b", "gpipe"),
-        "sharded_checkpoints": YES_NO,
     },
 }
 

@@ -7,10 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lockstep.extras.any_batch.any_batch import leaves
-
 Path = tuple[Any, ...]
-AT_ONCE = 64 * 2**20  # bytes of tensors in one message
 
 
 def gather_parts(checkpoint: dict[str, Any], group: dist.ProcessGroup, device: torch.device) -> dict[str, Any]:
@@ -18,31 +15,20 @@ def gather_parts(checkpoint: dict[str, Any], group: dist.ProcessGroup, device: t
     optimizer states of parameters. Others return their own. Called by all of the group, which send one after the other."""
     ranks = dist.get_process_group_ranks(group)
     if dist.get_rank(group):
-        for parts in (*_messages(checkpoint), None):
-            dist.send_object_list([parts], dst=ranks[0], group=group, device=device)
+        for path, value in _parts(checkpoint):
+            dist.send_object_list([(path, _on_cpu(value))], dst=ranks[0], group=group, device=device)
+        dist.send_object_list([None], dst=ranks[0], group=group, device=device)
         return checkpoint
     whole = _copied(checkpoint)
     for source in ranks[1:]:
-        received: list[Any] = [{}]
+        received: list[Any] = [None]
+        dist.recv_object_list(received, src=source, group=group, device=device)
         while received[0] is not None:
-            for path, value in received[0].items():
-                _put(whole, path, value)
+            _put(whole, *received[0])
             dist.recv_object_list(received, src=source, group=group, device=device)
     for optimizer in whole.get("optimizer_states", []):
         optimizer["state"] = dict(sorted(optimizer["state"].items()))
     return whole
-
-
-def _messages(checkpoint: dict[str, Any]) -> Iterator[dict[Path, Any]]:
-    parts: dict[Path, Any] = {}
-    size = 0
-    for path, value in _parts(checkpoint):
-        parts[path] = _on_cpu(value)
-        size += sum(tensor.nbytes for _, tensor in leaves(value))
-        if size >= AT_ONCE:
-            yield parts
-            parts, size = {}, 0
-    yield parts
 
 
 def _parts(content: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:

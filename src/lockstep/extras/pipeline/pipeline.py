@@ -7,7 +7,6 @@ optimizer passes over, as they never have a gradient.
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -21,13 +20,10 @@ from lockstep.errors import config_error
 from lockstep.extras.pipeline.gathering import gather_parts
 from lockstep.extras.pipeline.stages import Stage, layers_of
 from lockstep.extras.sharding.divided import DividedModel
-from lockstep.extras.sharding.parts import Keys
 from lockstep.extras.sharding.shards import local_square
 from lockstep.models.task import Task
 from lockstep.nets.dropout import Dropout
 from lockstep.trainer.batchnorm import is_batchnorm
-
-BUCKET = 25 * 2**20  # bytes of gradients in one all-reduce, as DDP has by default
 
 
 class PipelineTrainer(Trainer):
@@ -43,15 +39,13 @@ class Pipeline(DividedModel):
     """`stages` processes, next to each other in rank, take the same samples, each with some layers; further ones are replicas.
 
     Lightning's mesh of (data_parallel, tensor_parallel) is that of replicas and stages. Models are built whole, on the CPU.
-    Rank zero has all weights and optimizer states, on the CPU, while it saves them, unless each process saves its own: replicas
-    then share out what a stage has.
+    Rank zero has all weights and optimizer states, on the CPU, while it saves them.
 
     Args:
         schedule: "gpipe" runs all micro-batches forward, then all backward; "1f1b" begins the backward pass of each as soon as it
             can, and keeps the activations of no more micro-batches than there are stages (Narayanan et al. 2019,
             arXiv:1806.03377).
         microbatches: into which each process's batch is divided; as many as there are samples, where these are fewer.
-        sharded_checkpoints: whether each process writes what it holds to a file of its own.
     """
 
     has_parts = True
@@ -65,7 +59,6 @@ class Pipeline(DividedModel):
         stages: int,
         schedule: str,
         microbatches: int,
-        sharded_checkpoints: bool = False,
     ) -> None:
         super().__init__(
             data_parallel_size=world_size // stages,
@@ -75,7 +68,7 @@ class Pipeline(DividedModel):
             timeout=timedelta(seconds=timeout),
         )
         self.planned_world_size, self.stages, self.replicas = world_size, stages, world_size // stages
-        self.schedule, self.microbatches, self.sharded_checkpoints = schedule, microbatches, sharded_checkpoints
+        self.schedule, self.microbatches = schedule, microbatches
         self._ends: Any = None  # the first and the last stage, where they share parameters
         self._is_blocked = False
 
@@ -126,7 +119,8 @@ class Pipeline(DividedModel):
         if self.replicas > 1:
             for parameter in trained:
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            _average([parameter.grad for parameter in trained], self.device_mesh["data_parallel"].get_group())
+                dist.all_reduce(parameter.grad, group=self.device_mesh["data_parallel"].get_group())
+                parameter.grad.div_(self.replicas)
         for parameter in self._shared():
             if parameter.grad is not None:
                 dist.all_reduce(parameter.grad, group=self._ends)
@@ -153,15 +147,6 @@ class Pipeline(DividedModel):
         factor = (clip_val / (total.sqrt() + 1e-6)).clamp(max=1.0)
         for gradient in gradients:
             gradient.mul_(factor)
-
-    def _is_part(self, tensor: Tensor, at: Keys) -> bool:
-        """What optimizers keep of a parameter, and what has its name."""
-        return bool(tensor.ndim) if at[0] == "optimizer_states" else at[-1] in self._names
-
-    @cached_property
-    def _names(self) -> set[str]:
-        assert self.lightning_module is not None
-        return {name for name, _ in self.lightning_module.named_parameters()}
 
     def _gathered(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
         if self.global_rank >= self.stages:  # a replica, whose first stage has what rank zero has
@@ -225,19 +210,3 @@ def _keep(model: nn.Module, held: set[nn.Parameter], device: torch.device) -> No
     model.to(device)
     for module, name, parameter in gone:
         module.register_parameter(name, parameter)
-
-
-def _average(gradients: list[Any], group: dist.ProcessGroup) -> None:
-    """Over the group, in place, some tensors in one all-reduce."""
-    bucket: list[Tensor] = []
-    for number, gradient in enumerate(gradients):
-        bucket.append(gradient)
-        following = gradients[number + 1] if number + 1 < len(gradients) else None
-        is_full = sum(one.nbytes for one in bucket) >= BUCKET
-        if is_full or following is None or following.dtype != gradient.dtype:
-            flat = torch.cat([one.reshape(-1) for one in bucket])
-            dist.all_reduce(flat, group=group)
-            parts = flat.div_(dist.get_world_size(group)).split([one.numel() for one in bucket])
-            for one, part in zip(bucket, parts, strict=True):
-                one.copy_(part.view_as(one))
-            bucket = []

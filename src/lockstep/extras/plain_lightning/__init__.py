@@ -9,13 +9,3 @@ lightning_internals.py  the private names of Lightning that this needs
 sweep_rate.py           has the sweeps of conf/sweep change the rate of a module, or refuses them, by swept.py
 processes.py            what processes compare and exchange
 """
-
-FILES = [
-    "docs/your-lightning-code.md",
-    "conf/events/plain_lightning.yaml",
-    "conf/guards/parts/plain_lightning.yaml",
-    "benchmarks/lightning_code.py",
-    "benchmarks/lightning_code.md",
-    "benchmarks/lightning_modules.py",
-]
-NEEDS = ["any_batch"]

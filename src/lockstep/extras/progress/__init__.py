@@ -1,5 +1,3 @@
 """How far a run is: a bar on a terminal, a line an epoch, and progress.json."""
 
-FILES = ["conf/callbacks/progress.yaml"]
-NEEDS = ["monitors"]
 FORMER_NAMES = {"lockstep.callbacks.Progress": "lockstep.extras.progress.progress.Progress"}

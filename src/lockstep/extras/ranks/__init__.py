@@ -1,3 +1,1 @@
 """Where the processes of a run are, in status.json, and that all of them have one config."""
-
-FILES = ["conf/events/ranks.yaml"]

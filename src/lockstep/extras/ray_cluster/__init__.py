@@ -2,17 +2,6 @@
 
 launcher.py    hydra/launcher=ray: what jobs ask for, with settings.py; cluster.py is the Ray that is asked
 attempt.py     one job that Ray has been asked to run; worker.py and agent.py run it on its nodes
-tune.py        sweep=ray_tune: which jobs a search has, with parts.py; population.py is one that evolves by forks
-stopping.py    the callbacks that end jobs early; reports.py asks Ray Tune's scheduler
+tune.py        sweep=ray_tune: which jobs a search has, with parts.py
+stopping.py    the callback that ends jobs early; reports.py asks Ray Tune's scheduler
 """
-
-FILES = [
-    "docs/ray.md",
-    "conf/hydra/launcher/ray.yaml",
-    "conf/hydra/sweeper/ray_tune.yaml",
-    "conf/sweep/ray_tune.yaml",
-    "src/hydra_plugins/ray_launcher.py",
-    "src/hydra_plugins/ray_tune.py",
-]
-NEEDS = ["fork", "search"]
-OPTIONAL_DEPENDENCIES = ["ray"]

@@ -25,6 +25,7 @@ from lockstep.sweeps.job_directory import OUTPUT, read_status
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.states import FAILED, INTERRUPTED, RUNNING, WAITING, Exit, JobState
 
+_LOSSES = 3  # times a job is tried again whose worker has died
 _TOGETHER = 60.0  # seconds that a node's part of a job gets once another has ended
 _FOLLOW = 30.0  # seconds in which processes are gone whose worker has died
 _OF_A_PLACE = {*RANK_VARIABLES, PARENT_PIPE, SWEEP_PIPE, JOB_MARK, "CUDA_VISIBLE_DEVICES"}
@@ -87,7 +88,7 @@ class RayAttempt(Attempt):
         return self._ray.wait(references, num_returns=len(references), timeout=0)[0]
 
     def _run(self, addresses: Sequence[tuple[str, int]]) -> None:
-        given = job_environment(self._job, self._cluster.settings)
+        given = _environment(self._job, self._cluster.settings)
         commands = [self._command] if self._share.nodes == 1 else self._commands(*addresses[0])
         output = str(self._job.directory / OUTPUT)
         self._runs = [actor.run.remote(command, given, output) for actor, command in zip(self._actors, commands, strict=True)]
@@ -115,7 +116,7 @@ class RayAttempt(Attempt):
         if self._is_killed:
             return Exit(None, JobState(INTERRUPTED, "killed by the sweep"))
         self._losses[self._job.key] += 1
-        if (count := self._losses[self._job.key]) > self._cluster.settings.lost:
+        if (count := self._losses[self._job.key]) > _LOSSES:
             return Exit(None, JobState(FAILED, f"{reason}, {count} times" if count > 1 else reason))
         return Exit(None, JobState(INTERRUPTED, reason), is_lost=True)
 
@@ -132,7 +133,7 @@ class RayAttempt(Attempt):
             self._cluster.release(self._group, self._actors)
 
 
-def job_environment(job: Job, settings: RaySettings) -> dict[str, str]:
+def _environment(job: Job, settings: RaySettings) -> dict[str, str]:
     """Returns the variables that a job gets on any node: this process's, as sbatch gives them, but for those of a place."""
     threads = os.environ.get("OMP_NUM_THREADS", str(settings.threads()))
     own = {name for name in os.environ if name.startswith("RAY_") or name in _OF_A_PLACE}

@@ -1,5 +1,5 @@
-"""What the arguments of the callbacks accept."""
+"""What the argument of the callback accepts."""
 
-from lockstep.config.rules import TEXT, integer
+from lockstep.config.rules import TEXT
 
-RULES = {"Stopping": {"monitor": TEXT}, "Generation": {"monitor": TEXT, "until": integer(1).or_null()}}
+RULES = {"Stopping": {"monitor": TEXT}}

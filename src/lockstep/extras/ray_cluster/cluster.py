@@ -12,10 +12,9 @@ from typing import Any
 from lockstep.config.plan import cores
 from lockstep.errors import config_error
 from lockstep.extras.ray_cluster.settings import LOCAL, RaySettings, Share
-from lockstep.extras.ray_cluster.worker import DetachedWorker, JobWorker
+from lockstep.extras.ray_cluster.worker import JobWorker
 from lockstep.launchers.stop_signals import Preempted
 
-NAMESPACE = "lockstep"  # of the names of jobs that go on without the sweep's process
 _OBJECT_STORE = 80 * 2**20  # bytes, little more than Ray's minimum: jobs put nothing into it
 
 
@@ -49,33 +48,15 @@ class RayCluster:
 
     def place(self, share: Share) -> tuple[Any, list[Any]]:
         """Asks for a share; returns the placement group, None for one node, and an actor on each node."""
-        options, actor = _options(share), self.ray.remote(JobWorker)
+        amounts, actor = dict(share.amounts), self.ray.remote(JobWorker)
+        options = {"num_cpus": amounts["CPU"], "num_gpus": amounts.get("GPU", 0), "max_concurrency": 2}
         if share.nodes == 1:
             return None, [actor.options(**options).remote(str(Path.cwd()))]
         util = importlib.import_module("ray.util")
         strategies = importlib.import_module("ray.util.scheduling_strategies")
-        group = util.placement_group([dict(share.amounts)] * share.nodes, strategy="STRICT_SPREAD")
+        group = util.placement_group([amounts] * share.nodes, strategy="STRICT_SPREAD")
         places = [strategies.PlacementGroupSchedulingStrategy(group, index) for index in range(share.nodes)]
         return group, [actor.options(**options, scheduling_strategy=place).remote(str(Path.cwd())) for place in places]
-
-    def leave(self, share: Share, name: str, *arguments: Any) -> None:
-        """Asks for a share, which does not end with this process; it is given back when what runs there has ended."""
-        options = _options(share) | {"name": name, "namespace": NAMESPACE, "lifetime": "detached"}
-        self.ray.remote(DetachedWorker).options(**options).remote(str(Path.cwd()), *arguments)
-
-    def names(self) -> set[str]:
-        """Returns the names of what is left, whether it has a place yet or waits for one."""
-        known = importlib.import_module("ray.util").list_named_actors(all_namespaces=True)
-        return {one["name"] for one in known if one["namespace"] == NAMESPACE}
-
-    def find(self, name: str) -> Any:
-        """Raises ValueError where there is none of that name."""
-        return self.ray.get_actor(name, namespace=NAMESPACE)
-
-    @property
-    def gcs_address(self) -> str:
-        """The address of the cluster, however it was named."""
-        return self.ray.get_runtime_context().gcs_address
 
     def release(self, group: Any, actors: list[Any]) -> None:
         """Ends actors, with what they run, and gives back their share."""
@@ -83,11 +64,6 @@ class RayCluster:
             self.ray.kill(actor)
         if group is not None:
             importlib.import_module("ray.util").remove_placement_group(group)
-
-
-def _options(share: Share) -> dict[str, Any]:
-    amounts = dict(share.amounts)
-    return {"num_cpus": amounts["CPU"], "num_gpus": amounts.get("GPU", 0), "max_concurrency": 2}
 
 
 @contextlib.contextmanager

@@ -1,11 +1,7 @@
-"""Jobs as actors of Ray's: each is started as soon as Ray has room for what it takes, on whichever node that is.
-
-They end with the sweep's process, or by hydra.launcher.detach=true go on without it: see left.py.
-"""
+"""Jobs as actors of Ray's: each is started as soon as Ray has room for what it takes, on whichever node that is."""
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -13,7 +9,6 @@ from lockstep.config.plan import Plan
 from lockstep.errors import config_error
 from lockstep.extras.ray_cluster.attempt import RayAttempt
 from lockstep.extras.ray_cluster.cluster import RayCluster
-from lockstep.extras.ray_cluster.left import LeftAttempt, LeftJobs, places, reconcile
 from lockstep.extras.ray_cluster.settings import LOCAL, RaySettings, Share
 from lockstep.sweeps.executor import Attempt, Begin, Executor
 from lockstep.sweeps.jobs import Job
@@ -26,10 +21,10 @@ _KEYS = {"GPU": "trainer.devices", "CPU": "hydra.launcher.cpus_per_device", "nod
 class RayExecutor(Executor):
     """Asks for all jobs at once; which of them run is Ray's matter."""
 
-    def __init__(self, sweep_dir: Path, settings: RaySettings) -> None:
+    ends_with_sweep = True
+
+    def __init__(self, settings: RaySettings) -> None:
         self.settings, self.cluster = settings, RayCluster(settings)
-        self.ends_with_sweep, self.detaches = not settings.detach, settings.detach
-        self._left, self._adopted = LeftJobs(sweep_dir, self.cluster), dict[str, LeftAttempt]()
         self._shares: dict[str, Share] = {}  # by their words
         self._losses: Counter[str] = Counter()
 
@@ -42,39 +37,25 @@ class RayExecutor(Executor):
 
     def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:
         share = Share.of(plan, RaySettings.from_config(config.hydra.launcher).cpus_per_device)
-        if self.detaches and share.nodes > 1:
-            words = "the parts of a job on several nodes are brought together by the sweep's process; accepted is 1"
-            raise config_error("trainer.num_nodes", share.nodes, f"{words}, or hydra.launcher.detach=false")
         self._shares[share.words()] = share
         return (share.words(),)
 
     def check(self, jobs: Sequence[Job]) -> None:
         nodes = self.cluster.nodes()
-        for share in {self._shares[job.resources[0]] for job in jobs if not self.settings.autoscaler}:
+        for share in {self._shares[job.resources[0]] for job in jobs}:
             if (name := share.lacks(nodes)) is not None:
                 problem = f"a job takes {share.words()}"
-                had = f"accepted is what Ray has: {', '.join(map(_words, nodes))}; or hydra.launcher.autoscaler=true"
+                had = f"accepted is what Ray has: {', '.join(map(_words, nodes))}"
                 raise config_error(_KEYS[name], _value(name, share), f"{problem}; {had}")
 
     def reconcile(self, manifest: Manifest) -> None:
-        if len(places(manifest)) < len(manifest.in_queue()):
-            refuse_queued(manifest, "ray")
+        refuse_queued(manifest, "ray")
         manifest.reconcile()
-        if self._left.folder.is_dir():
-            self._adopted = reconcile(manifest, self._left)
-
-    def adopt(self, job: Job) -> LeftAttempt | None:
-        return self._adopted.pop(job.key, None)
 
     def start(self, waiting: list[Job], begin: Begin) -> list[tuple[Job, Attempt]]:
         jobs = waiting[:]
         waiting.clear()
-        return [(job, self._start(job, self._shares[job.resources[0]], begin)) for job in jobs]
-
-    def _start(self, job: Job, share: Share, begin: Begin) -> Attempt:
-        if self.detaches:
-            return self._left.leave(job, share, begin)
-        return RayAttempt(self.cluster, job, share, begin(job), self._losses)
+        return [(job, RayAttempt(self.cluster, job, self._shares[job.resources[0]], begin(job), self._losses)) for job in jobs]
 
 
 def _value(name: str, share: Share) -> float:

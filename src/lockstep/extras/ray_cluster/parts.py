@@ -15,7 +15,6 @@ from lockstep.config.trust import TrustedTargets
 from lockstep.errors import config_error
 
 TIME = "training_iteration"  # what Ray Tune calls the number of a trial's reports
-PBT = "PopulationBasedTraining"
 SEARCHERS: dict[str, dict[str, Any]] = {
     "OptunaSearch": {"_target_": "ray.tune.search.optuna.OptunaSearch"},
     "HyperOptSearch": {"_target_": "ray.tune.search.hyperopt.HyperOptSearch"},
@@ -23,7 +22,6 @@ SEARCHERS: dict[str, dict[str, Any]] = {
 SCHEDULERS: dict[str, dict[str, Any]] = {
     "ASHAScheduler": {"_target_": "ray.tune.schedulers.ASHAScheduler", "max_t": 1000, "stop_last_trials": False},
     "MedianStoppingRule": {"_target_": "ray.tune.schedulers.MedianStoppingRule", "grace_period": 1},
-    PBT: {"_target_": f"ray.tune.schedulers.{PBT}", "perturbation_interval": 1},
 }
 
 
@@ -41,7 +39,7 @@ def part(key: str, value: Any, parts: Mapping[str, dict[str, Any]]) -> dict[str,
 
 def make(key: str, node: dict[str, Any], trust: Trust | None, seed: int = 0, **given: Any) -> Any:
     """Raises ConfigError for arguments that it does not take or a sweep sets itself, and where its library is missing."""
-    given |= {"time_attr": TIME, "metric": None, "mode": None, "synch": True, "log_config": False}
+    given |= {"time_attr": TIME, "metric": None, "mode": None}
     given |= {"space": None, "seed": seed, "random_state_seed": seed}
     logging.getLogger("ray.tune").setLevel(logging.WARNING)
     try:
@@ -90,7 +88,3 @@ class Draws:
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
         """Hears what has come of a trial, as a searcher does; nothing follows from it."""
-
-    def mutations(self) -> dict[str, Any]:
-        """Returns what PopulationBasedTraining takes: of choices it tries the neighbours in a list."""
-        return {name: getattr(domain, "categories", domain) for name, domain in self.domains.items()}

@@ -8,7 +8,6 @@ import contextlib
 import fcntl
 import json
 import os
-import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +62,7 @@ class _Schedule:
         self.jobs: dict[str, Job] = {}
 
     def answer(self, name: str, validations: int, value: float) -> bool:
-        with drawing_from(self.seed, len(self.jobs)):
+        with _drawing_from(self.seed, len(self.jobs)):
             if name not in self.jobs:
                 self.jobs[name] = Job(name)
                 self.scheduler.on_trial_add(self.controller, self.jobs[name])
@@ -72,16 +71,14 @@ class _Schedule:
 
 
 @contextlib.contextmanager
-def drawing_from(*seed: int) -> Iterator[None]:
-    """Ray Tune draws from generators that the whole process shares: from this seed, and they are as before afterwards."""
-    kept = random.getstate(), np.random.get_state()
-    random.seed(repr(seed))
+def _drawing_from(*seed: int) -> Iterator[None]:
+    """Seed numpy's global generator, from which ASHA draws a bracket, and restore it afterwards."""
+    kept = np.random.get_state()
     np.random.seed(np.random.SeedSequence(seed).generate_state(4))
     try:
         yield
     finally:
-        random.setstate(kept[0])
-        np.random.set_state(kept[1])
+        np.random.set_state(kept)
 
 
 def _read(file: IO[bytes]) -> list[dict[str, Any]]:

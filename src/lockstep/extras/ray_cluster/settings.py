@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from lockstep.config.plan import Plan
-from lockstep.config.rules import YES_NO, Rule, above, integer
-from lockstep.errors import config_error
+from lockstep.config.rules import Rule, above, integer
 from lockstep.sweeps.settings import Settings
 
 LOCAL = "local"
@@ -23,15 +22,6 @@ class RaySettings(Settings):
     address: Annotated[Any, _ADDRESS] = LOCAL
     num_cpus: Annotated[Any, integer(1).or_null()] = None
     cpus_per_device: Annotated[Any, above(0)] = 1
-    autoscaler: Annotated[Any, YES_NO] = False
-    lost: Annotated[Any, integer(0)] = 3
-    detach: Annotated[Any, YES_NO] = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.detach and self.address == LOCAL:
-            words = "a Ray of the sweep's own ends with it; accepted is hydra.launcher.address of a cluster that runs"
-            raise config_error("hydra.launcher.detach", "true", words)
 
     def threads(self) -> int:
         return max(1, int(self.cpus_per_device))

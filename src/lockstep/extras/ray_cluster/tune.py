@@ -1,7 +1,7 @@
 """A search by Ray Tune: its searcher says which points to try, and the sweep's launcher runs them as jobs like any other.
 
-Nothing is kept of searchers and populations: they are asked again from the first point on and told what has come of each, for
-which no finished job is run again. With one seed and the same results they say the same.
+Nothing is kept of a searcher: it is asked again from the first point on and told what has come of each, for which no finished job
+is run again. With one seed and the same results they say the same.
 """
 
 import logging
@@ -16,12 +16,10 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.atomic_files import write_json
-from lockstep.config.overrides import override_key, quote
 from lockstep.config.rules import SEED, Rule, integer
 from lockstep.config.targets import ALLOW
 from lockstep.errors import config_error
-from lockstep.extras.ray_cluster.parts import PBT, SCHEDULERS, SEARCHERS, TIME, Draws, distribution, make, part, trusted_parts
-from lockstep.extras.ray_cluster.population import Population, ends_of_generations
+from lockstep.extras.ray_cluster.parts import SCHEDULERS, SEARCHERS, TIME, Draws, distribution, make, part, trusted_parts
 from lockstep.extras.ray_cluster.reports import TUNE
 from lockstep.extras.search.space import Space
 from lockstep.sweeps.composition import JobConfigs
@@ -55,13 +53,9 @@ class Settings(Keys):
         self.searcher = part("hydra.sweeper.searcher", self.searcher, SEARCHERS)
         self.scheduler = part("hydra.sweeper.scheduler", self.scheduler, SCHEDULERS)
 
-    @property
-    def is_population(self) -> bool:
-        return self.scheduler is not None and self.scheduler["_target_"] == SCHEDULERS[PBT]["_target_"]
-
 
 class TuneSweep:
-    """n_trials in all, or as many members of a population. A job that has failed is not tried again."""
+    """n_trials in all. A job that has failed is not tried again."""
 
     def __init__(self, config: DictConfig, loader: Any, settings: Settings, launcher: Launcher) -> None:
         self.config, self.loader, self.settings, self.launcher = config, loader, settings, launcher
@@ -76,39 +70,31 @@ class TuneSweep:
         given = [f"{key}={space}" for key, space in self.settings.params.items()]
         self.space = Space.from_overrides(OverridesParser.create(self.loader).parse_overrides([*given, *arguments]))
         self.draws = Draws({key: distribution(one) for key, one in self.space.distributions.items()}, self.settings.seed)
-        ends, searcher, scheduler = self._check(), self._searcher(), self._scheduler()
+        self._check()
+        searcher = self._searcher()
         if self.config.hydra.launcher.get("dry_run"):
-            count = self.settings.n_trials if ends else self.settings.n_jobs
-            self.launcher.launch([self._point(searcher.suggest(str(number))) for number in range(count)], 0)
+            self.launcher.launch([self._point(searcher.suggest(str(number))) for number in range(self.settings.n_jobs)], 0)
             return
         OmegaConf.save(self.config, self.directory / "multirun.yaml")
         jobs = Manifest(self.directory).jobs.values()
         self._failed = {tuple(job["overrides"]) for job in jobs if job["status"] == FAILED}
-        Sweep.expect(self.settings.n_trials * (len(ends) + 1))
+        Sweep.expect(self.settings.n_trials)
         (self.directory / TUNE).unlink(missing_ok=True)
-        if scheduler is not None and not ends:
+        if self.settings.scheduler is not None:
             known = {"metric": self.metric, "mode": self.mode, "seed": self.draws.seed}
             write_json(self.directory / TUNE, {"scheduler": self.settings.scheduler} | known)
         with Sweep.answering():
-            if ends:
-                self._evolve(Population(scheduler, [self.draws(n) for n in range(self.settings.n_trials)], self.draws.seed), ends)
-            else:
-                self._search(searcher)
+            self._search(searcher)
 
-    def _check(self) -> list[int]:
-        """Returns after how many validations generations end, but for the last; none without a population. Raises ConfigError,
-        before anything is written, for what can't be composed or has no callback that does as the scheduler says."""
+    def _check(self) -> None:
+        """Raise ConfigError, before anything is written, for what can't be composed, made or asked."""
         composed = [*map(JobConfigs(self.config, self.loader).compose, self.space.corners())]
-        scheduler, name = self.settings.scheduler, "generation" if self.settings.is_population else "stopping"
-        if scheduler is not None and OmegaConf.select(composed[0], f"callbacks.{name}") is None:
-            accepted = f"needs callbacks.{name}; accepted is sweep=ray_tune, which has it, or null"
+        if (scheduler := self.settings.scheduler) is None:
+            return
+        make("hydra.sweeper.scheduler", scheduler, self.trust).set_search_properties(self.metric, self.mode)
+        if OmegaConf.select(composed[0], "callbacks.stopping") is None:
+            accepted = "needs callbacks.stopping; accepted is sweep=ray_tune, which has it, or null"
             raise config_error("hydra.sweeper.scheduler", scheduler["_target_"], accepted)
-        if not self.settings.is_population:
-            return []
-        if self.settings.searcher is not None:
-            accepted = f"{PBT} draws its values itself; accepted is null"
-            raise config_error("hydra.sweeper.searcher", self.settings.searcher["_target_"], accepted)
-        return ends_of_generations(composed[0], self.settings.scheduler)
 
     def _searcher(self) -> Any:
         if self.settings.searcher is None:
@@ -116,14 +102,6 @@ class TuneSweep:
         searcher = make("hydra.sweeper.searcher", self.settings.searcher, self.trust, self.draws.seed)
         searcher.set_search_properties(self.metric, self.mode, self.draws.domains)
         return searcher
-
-    def _scheduler(self) -> Any:
-        if self.settings.scheduler is None:
-            return None
-        mutations = self.draws.mutations()  # which PopulationBasedTraining takes
-        scheduler = make("hydra.sweeper.scheduler", self.settings.scheduler, self.trust, hyperparam_mutations=mutations)
-        scheduler.set_search_properties(self.metric, self.mode)
-        return scheduler
 
     def _search(self, searcher: Any) -> None:
         """As many trials as `n_jobs` at once; which of them end early is asked by the jobs."""
@@ -136,25 +114,11 @@ class TuneSweep:
             if len(drawn) < len(numbers):  # a searcher that has tried everything
                 return
 
-    def _evolve(self, population: Population, ends: Sequence[int]) -> None:
-        """Each member of each generation is a job: a fork of its own job before, or of a better one's with other values."""
-        for end in (*ends, None):
-            members = population.get_live_trials()
-            until = [] if end is None else [f"callbacks.generation.until={end}"]
-            records = self._launch([(*self._point(one.config, one.checkpoint), *until) for one in members])
-            if end is not None:
-                population.hear(members, records, end)
-
-    def _point(self, values: Mapping[str, Any], parent: Path | None = None) -> Point:
-        point = [*self.space.constants, *(f"{self.draws.keys[name]}={value}" for name, value in values.items())]
-        if parent is None:
-            return tuple(point)
-        folder = parent.relative_to(Path.cwd()) if parent.is_relative_to(Path.cwd()) else parent
-        return (*(item for item in point if override_key(item) != "fork"), f"fork={quote(str(folder))}")
+    def _point(self, values: Mapping[str, Any]) -> Point:
+        return (*self.space.constants, *(f"{self.draws.keys[name]}={value}" for name, value in values.items()))
 
     def _launch(self, points: Sequence[Point]) -> list[dict[str, Any] | None]:
-        """Returns the records of jobs, with their directories; None of one that has failed, or can't start. The same point is
-        trained once."""
+        """Returns the records of jobs; None of one that has failed, or can't start. The same point is trained once."""
         records: dict[Point, dict[str, Any]] = {}
         todo = [point for point in dict.fromkeys(points) if point not in self._failed]
         while todo:
@@ -172,7 +136,6 @@ class TuneSweep:
             folders = dict(zip(todo, (Path(str(one.working_dir)) for one in returned), strict=True))
             if any(states[folder.name] not in (FINISHED, FAILED) for folder in folders.values()):
                 raise KeyboardInterrupt  # a job was interrupted, though not the sweep: the same command continues both
-            finished = {point: folder for point, folder in folders.items() if states[folder.name] == FINISHED}
-            records = {point: (read_record(folder) or {}) | {"directory": folder} for point, folder in finished.items()}
+            records = {point: read_record(folder) or {} for point, folder in folders.items() if states[folder.name] == FINISHED}
             break
         return [records.get(point) for point in points]

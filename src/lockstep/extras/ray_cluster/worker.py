@@ -4,15 +4,11 @@ import contextlib
 import importlib
 import os
 import signal
-import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from lockstep.atomic_files import write_json
-from lockstep.errors import ExitCode
 from lockstep.launchers.environment import JOB_MARK, PARENT_PIPE, RANK_VARIABLES, SWEEP_PIPE
 from lockstep.launchers.processes import start_process
 from lockstep.launchers.supervisor import kill_group, pipe, reserved_port
@@ -60,31 +56,3 @@ class JobWorker:
 
     def ask_to_end(self) -> None:
         self._requests += 1
-
-
-class DetachedWorker(JobWorker):
-    """Runs a command as soon as Ray has placed it, whoever is still there, and ends with it. `said` is the file that has its code
-    then, and says before that it has begun. Once asked to end, it ends after `deadline` seconds whatever the command does."""
-
-    def __init__(self, cwd: str, said: str, deadline: float, *command: Any) -> None:
-        super().__init__(cwd)
-        self._file, self._deadline, self._said = Path(said), deadline, {"started": time.time()}
-        write_json(self._file, self._said)
-        threading.Thread(target=self._live, args=command, daemon=True).start()
-
-    def _live(self, *command: Any) -> None:
-        code: int = ExitCode.FAILED
-        try:
-            code = self.run(*command)
-        finally:
-            self._leave(code)
-
-    def ask_to_end(self) -> None:
-        super().ask_to_end()
-        if self._deadline < threading.TIMEOUT_MAX:
-            threading.Timer(self._deadline, self._leave, (-signal.SIGKILL,)).start()
-
-    def _leave(self, code: int) -> None:
-        """What still runs follows this process, whose share Ray gives to the next job."""
-        write_json(self._file, self._said | {"ended": time.time(), "code": code, "was_asked": self._requests > 0})
-        os._exit(0)

@@ -7,37 +7,39 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy
+
 from lockstep.atomic_files import read_json
 from lockstep.errors import config_error
-from lockstep.extras.report import step_model
-from lockstep.extras.report.goodput import Goodput
 from lockstep.extras.report.measurements import Measurement, Measurements
 from lockstep.extras.report.series import Series, find_series
 
+Block = dict[str, Any]  # of a page, see lockstep.extras.report.page
 _BYTES = {"16-true": 2, "bf16-true": 2, "64-true": 8}  # of a gradient, by trainer.precision; others have four
+_TIMES = {"processes": {str: {"sizes": [int], "seconds": [int | float]}}}
 
 
-def read_all_reduce(path: Path) -> dict[str, float]:
-    """Reads latency and bandwidth from what scripts/allreduce.py wrote. Raises ConfigError if it holds neither."""
-    measured = (read_json(path) or {}).get("all")
-    values = {name: measured.get(name) for name in ("latency", "bandwidth")} if isinstance(measured, dict) else {}
-    numbers = {name: float(value) for name, value in values.items() if isinstance(value, int | float) and value > 0}
-    if not numbers:
-        raise config_error("--all-reduce", path, "has no latency and no bandwidth; accepted is what scripts/allreduce.py wrote")
-    return numbers
+def read_all_reduce(path: Path) -> dict[int, tuple[list[int], list[float]]]:
+    """Return bytes and seconds of an all-reduce by number of processes, as scripts/allreduce.py wrote them.
+
+    Raises:
+        ConfigError: the file has none.
+    """
+    times = (read_json(path, _TIMES) or {"processes": {}})["processes"]
+    if not all(count.isdecimal() and len(one["sizes"]) == len(one["seconds"]) > 0 for count, one in times.items()) or not times:
+        raise config_error("--all-reduce", path, "has no times of an all-reduce; accepted is what scripts/allreduce.py wrote")
+    return {int(count): (one["sizes"], one["seconds"]) for count, one in times.items()}
 
 
 @dataclass(frozen=True)
 class Analysis:
     """What a section is given. Sections of other extras use `records` only.
 
-    target: the metric to which time is measured. all_reduce: latency in seconds and bandwidth in bytes per second, as measured
-    apart.
+    all_reduce: bytes and seconds by number of processes, as measured apart.
     """
 
     measured: Measurements
-    target: float | None = None
-    all_reduce: Mapping[str, float] = field(default_factory=dict)
+    all_reduce: Mapping[int, tuple[list[int], list[float]]] = field(default_factory=dict)
 
     @cached_property
     def all_series(self) -> list[Series]:
@@ -66,34 +68,15 @@ class Analysis:
 
         return [row for row in self.on_cpu if threads(row) > (row.record.get("cores") or row.record.get("cpu_count") or math.inf)]
 
-    @cached_property
+    @property
     def gradient_bytes(self) -> float:
-        """0 if the number of parameters is not recorded."""
+        """Size of the gradients in bytes; 0 if the number of parameters is not recorded."""
         record = self.measured.finished[0].record if self.measured.finished else {}
         return float(record.get("parameters") or 0) * _BYTES.get(str(record.get("precision")), 4)
 
-    @cached_property
-    def goodput(self) -> Goodput | None:
-        """Of that series."""
-        return Goodput.of(self.series, self.measured.maximize, self.target) if self.series else None
-
-    @cached_property
-    def timings(self) -> list[step_model.Timing]:
-        rows = [row for point in self.series.points for row in point.rows if row not in self.crowded] if self.series else []
-        complete = [(row.devices, row.batch_per_device, row.step_seconds, row.lr) for row in rows]
-        return [step_model.Timing(n, batch, time, lr) for n, batch, time, lr in complete if batch and time]
-
-    @cached_property
-    def fit(self) -> step_model.Fit | None:
-        return step_model.fit(self.timings, self.given)
-
-    def fit_below(self, devices: int) -> step_model.Fit | None:
-        """Returns what would have been fitted to the smaller numbers of devices alone."""
-        return step_model.fit([one for one in self.timings if one.devices < devices], self.given)
-
-    @property
-    def given(self) -> dict[str, float]:
-        """Parameters of the step model that were measured apart."""
-        size, bandwidth = self.gradient_bytes, self.all_reduce.get("bandwidth")
-        transfer = {"transfer": size / bandwidth} if bandwidth and size else {}
-        return {name: value for name, value in self.all_reduce.items() if name == "latency"} | transfer
+    def all_reduce_seconds(self, devices: int) -> float | None:
+        """Seconds of an all-reduce of the gradients, interpolated between the measured sizes; None if it was not measured."""
+        if devices not in self.all_reduce or not self.gradient_bytes:
+            return None
+        sizes, seconds = self.all_reduce[devices]
+        return float(numpy.interp(self.gradient_bytes, sizes, seconds)) * max(1.0, self.gradient_bytes / sizes[-1])

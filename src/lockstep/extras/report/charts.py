@@ -17,7 +17,6 @@ from lockstep.atomic_files import replace_text, replacing
 from lockstep.extras.report.estimates import Estimate
 from lockstep.extras.report.measurements import DIVERGED, FAILED, MISSING, Measurement, Measurements
 from lockstep.extras.report.series import Series
-from lockstep.extras.report.step_model import Fit
 
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9"
 GREY = "#6b6b6b"
@@ -44,18 +43,13 @@ def save(figure: Figure, directory: Path, name: str) -> str:
     return re.sub(r"<metadata>.*?</metadata>|(?<=<g) id=\"[^\"]*\"", "", element, flags=re.DOTALL)
 
 
-def scaling(series: Series, fit: Fit | None) -> Figure:
+def scaling(series: Series) -> Figure:
     """Draws throughput with the ideal line, and efficiency."""
     figure = Figure(figsize=(8, 3.2))
     left, right = figure.subplots(1, 2)
-    counts, workload, base = [point.devices for point in series.points], series.workload, series.base.devices
-    some = _counts_between(base, counts[-1])
-    left.plot(some, [series.base.throughput.mean * n / base for n in some], "--", color=GREY, label="ideal")
+    counts, base = [point.devices for point in series.points], series.base.devices
+    left.plot(counts, [series.base.throughput.mean * n / base for n in counts], "--", color=GREY, label="ideal")
     right.axhline(1, linestyle="--", color=GREY)
-    if fit is not None:
-        speeds = [workload.throughput(fit.model, n) for n in some]
-        left.plot(some, speeds, color=ORANGE, label="model")
-        right.plot(some, [speed / speeds[0] / n * base for n, speed in zip(some, speeds, strict=True)], color=ORANGE)
     _plot_points(left, counts, [point.throughput for point in series.points])
     _plot_points(right, counts, [point.efficiency for point in series.points])
     _label_counts(left, counts, "samples per second")
@@ -67,27 +61,6 @@ def scaling(series: Series, fit: Fit | None) -> Figure:
 
 
 _ENDS = (DIVERGED, FAILED, MISSING)
-_TERMS = {"compute": SKY, "fixed cost": BLUE, "bandwidth": ORANGE, "latency": RED}
-
-
-def step_model(series: Series, fit: Fit) -> Figure:
-    """Draws the seconds of a step as measured, and the model's terms up to twice as many devices."""
-    figure = Figure(figsize=(8, 3.4))
-    axis, workload, largest = figure.subplots(), series.workload, int(min(fit.reach, max(16, 2 * fit.counts[-1])))
-    counts = _counts_between(1, largest)
-    terms = [workload.terms(fit.model, n) for n in counts]
-    names = [name for name in terms[-1] if any(one.get(name) for one in terms)]
-    values = [[1000 * one.get(name, 0.0) for one in terms] for name in names]
-    axis.stackplot(counts, values, labels=names, colors=[_TERMS[name] for name in names], alpha=0.8)
-    bounds = numpy.array([fit.predict(lambda step, n=n: 1000 * sum(workload.terms(step, n).values())).bounds for n in counts])
-    for side, label in ((0, "95% interval"), (1, None)):
-        axis.plot(counts, bounds[:, side], ":", color="black", linewidth=1, label=label)
-    measured = [point.step_seconds.scaled(1000) for point in series.points]
-    _plot_points(axis, [point.devices for point in series.points], measured, "black")
-    _label_counts(axis, [2**i for i in range(largest.bit_length())], "ms per step")
-    axis.set(xlim=(0.9, largest * 1.05), ylim=(0, None))
-    figure.legend(loc="outside right center")
-    return figure
 
 
 def rate_map(
@@ -130,15 +103,10 @@ def colour_range(groups: Iterable[Sequence[float]]) -> tuple[float, float]:
     return middle - half, middle + half
 
 
-def _plot_points(axis: Any, counts: Sequence[int], values: Sequence[Estimate], color: str = BLUE) -> None:
+def _plot_points(axis: Any, counts: Sequence[int], values: Sequence[Estimate]) -> None:
     means, (low, high) = numpy.array([value.mean for value in values]), numpy.transpose([value.bounds for value in values])
     errors = numpy.maximum([means - low, high - means], 0)
-    axis.errorbar(counts, means, yerr=errors, fmt="o", color=color, capsize=3, label="measured", zorder=3)
-
-
-def _counts_between(first: int, last: int) -> list[int]:
-    """Returns numbers of devices that are about evenly spaced on a logarithmic axis."""
-    return numpy.unique(numpy.geomspace(first, last, 60).round()).astype(int).tolist()
+    axis.errorbar(counts, means, yerr=errors, fmt="o", color=BLUE, capsize=3, label="measured", zorder=3)
 
 
 def _label_counts(axis: Any, counts: Sequence[int], label: str) -> None:

@@ -4,7 +4,6 @@ import math
 
 from lockstep.console import join_first
 from lockstep.extras.report.analysis import Analysis
-from lockstep.extras.report.goodput import Goodput, worth
 from lockstep.extras.report.measurements import Measurements, distinct
 from lockstep.extras.report.series import BETTER, SINGLE, Point, Series, metric_change
 
@@ -13,11 +12,11 @@ ABSURD = 2  # a mean efficiency that is doubted however far repeats differ
 WORTH = 0.5  # the least log speed-up per log of devices for which more are taken: twice as many have to give 1.41x
 
 
-def choose(series: Series, goodput: Goodput, maximize: bool) -> Point:
-    """Returns the most devices that lose nothing of the metric, if each step up to them was worth its devices, by goodput."""
+def choose(series: Series, maximize: bool) -> Point:
+    """Returns the most devices that lose nothing of the metric, if each step up to them was worth its devices."""
     best = series.base
     for point in series.points[1:]:
-        gain = math.log(goodput.speedup(point) / goodput.speedup(best)) / math.log(point.devices / best.devices)
+        gain = math.log(point.speedup.mean / best.speedup.mean) / math.log(point.devices / best.devices)
         if gain < WORTH or metric_change(point, series, maximize).lost:
             break
         best = point
@@ -27,11 +26,11 @@ def choose(series: Series, goodput: Goodput, maximize: bool) -> Point:
 def answer(analysis: Analysis) -> str:
     """A few sentences, for a reader of nothing else."""
     left_out = _left_out(analysis.measured)
-    if analysis.series is None or analysis.goodput is None:
+    if analysis.series is None:
         return (
             f"None of {count(len(analysis.measured.rows), 'job')} has finished with a result: nothing can be said yet.{left_out}"
         )
-    return _doubt(analysis.series) + _recommendation(analysis, analysis.series, analysis.goodput) + left_out
+    return _doubt(analysis.series) + _recommendation(analysis.measured, analysis.series) + left_out
 
 
 def _left_out(measured: Measurements) -> str:
@@ -54,9 +53,8 @@ def _doubt(series: Series) -> str:
     return f"Don't trust these times: {point.devices} devices were {point.speedup.mean:.3g}x as fast as {base} ({why}). "
 
 
-def _recommendation(analysis: Analysis, series: Series, goodput: Goodput) -> str:
-    measured = analysis.measured
-    base, best = series.base, choose(series, goodput, measured.maximize)
+def _recommendation(measured: Measurements, series: Series) -> str:
+    base, best = series.base, choose(series, measured.maximize)
     at = f"Take {count(best.devices, 'device')}" + ("" if best.lr is None else f" at lr {best.lr:g}")
     value = f"{measured.metric} {best.metric.mean:.4g}"
     if series.kind == SINGLE:
@@ -64,36 +62,22 @@ def _recommendation(analysis: Analysis, series: Series, goodput: Goodput) -> str
         among = f"the best of {rates} rates" if rates > 1 else "the only rate"
         return f"{at}, {among}: {value}. Only one number of devices has results, so nothing is known of speed-up."
     if best is base:
-        return f"{at}: {value}, and more devices are not worth it{_next_count(best, series, goodput, analysis)}."
+        return f"{at}: {value}, and more devices are not worth it{_next_count(best, series, measured)}."
     few = "one device" if base.devices == 1 else f"{base.devices} devices"
     how = "a better" if metric_change(best, series, measured.maximize).verdict == BETTER else "the same"
     values = f"({best.metric.mean:.4g}, {few} {base.metric.mean:.4g})"
-    gain = f"{best.speedup.mean:.2g}x {few}"
-    if not goodput.is_throughput:
-        gain = f"{goodput.speedup(best):.2g}x the goodput of {few} ({best.speedup.mean:.2g}x the speed)"
-    return f"{at}: {gain} at {how} {measured.metric} {values}{_next_count(best, series, goodput, analysis)}."
+    return f"{at}: {best.speedup.mean:.2g}x {few} at {how} {measured.metric} {values}{_next_count(best, series, measured)}."
 
 
-def _next_count(best: Point, series: Series, goodput: Goodput, analysis: Analysis) -> str:
-    """Says what the next measured count, or twice as many by the model, would give and cost."""
-    measured, fit = analysis.measured, analysis.fit
+def _next_count(best: Point, series: Series, measured: Measurements) -> str:
+    """Says what the next measured count would give and cost."""
     more = next((other for other in series.points if other.devices > best.devices), None)
-    if more is not None:
-        faster = goodput.speedup(more) / goodput.speedup(best)
-        lost = metric_change(more, series, measured.maximize).lost
-        cost = f"cost {more.devices / best.devices / faster:.2g}x the device-hours"
-        what = f"{faster:.2g}x the {'speed' if goodput.is_throughput else 'goodput'}"
-        return f"; {more.devices} give {what} and {f'lose {lost:.2g} of {measured.metric}' if lost else cost}"
-    if fit is None:
+    if more is None:
         return ""
-    workload, twice = series.workload, 2 * best.devices
-    faster = fit.predict(lambda step: workload.throughput(step, twice) / workload.throughput(step, best.devices))
-    what = "speed"
-    if goodput.noise_scale is not None:
-        faster, what = faster.scaled(worth(best.global_batch, 2 * best.global_batch, goodput.noise_scale)), "goodput"
-    low, high = faster.bounds
-    times = f"{low:.2g}x to {high:.2g}x" if high > 1.2 * low else f"{faster.mean:.2g}x"
-    return f"; {twice} would give {times} the {what} and cost {2 / faster.mean:.2g}x the device-hours (predicted)"
+    faster = more.speedup.mean / best.speedup.mean
+    lost = metric_change(more, series, measured.maximize).lost
+    cost = f"cost {more.devices / best.devices / faster:.2g}x the device-hours"
+    return f"; {more.devices} give {faster:.2g}x the speed and {f'lose {lost:.2g} of {measured.metric}' if lost else cost}"
 
 
 def count(number: int, noun: str) -> str:

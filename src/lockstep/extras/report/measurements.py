@@ -32,7 +32,6 @@ class Measurement:
     status: finished, failed, diverged (failed by a number that was not finite) or missing (waiting, running, interrupted).
     devices: over all nodes; global_batch: samples of an optimizer step, over all devices; lr: as it was configured.
     seconds: of the whole job.
-    history: after each epoch the seconds trained so far, the metric, and the number of epochs.
     variant: the values of other keys in which the sweep's jobs differ, and those that `changed` when the job was continued.
     config: the job's composed config, by dotted keys; record: its metrics.json.
     axes: the keys of the config for which there is a field.
@@ -47,7 +46,6 @@ class Measurement:
     global_batch: int | None
     seconds: float | None
     metric: float | None
-    history: tuple[tuple[float, float, float], ...]
     variant: tuple[str, ...]
     changed: tuple[str, ...]
     overrides: tuple[str, ...]
@@ -164,7 +162,6 @@ def _row(job: JobView) -> Measurement:
         global_batch=record.get("global_batch_size") or _configured_batch(config, job.entry["devices"]),
         seconds=record.get("wall_time") or job.seconds,
         metric=job.entry["metric"],
-        history=_history(job),
         variant=(*(f"{name}={value}" for name, value in sorted(swept.items()) if name not in axes), *changed),
         changed=changed,
         overrides=tuple(job.entry["overrides"]),
@@ -195,13 +192,6 @@ def _configured_batch(config: dict[str, Any], devices: int) -> int | None:
         return given
     batch, accumulated = config.get("datamodule.batch_size"), config.get("trainer.accumulate_grad_batches", 1)
     return devices * batch * accumulated if isinstance(batch, int) and isinstance(accumulated, int) else None
-
-
-def _history(job: JobView) -> tuple[tuple[float, float, float], ...]:
-    epochs = job.progress.get("history", []) if job.record else []
-    name = job.entry["optimized_metric"]
-    entries = [(one.get("seconds"), one.get("metrics", {}).get(name), one.get("epoch")) for one in epochs]
-    return tuple((seconds, value, epoch) for seconds, value, epoch in entries if None not in (seconds, value, epoch))
 
 
 def distinct(rows: Iterable[Measurement], name: str) -> list[Any]:

@@ -4,10 +4,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from lockstep.console import join_first
-from lockstep.extras.report.analysis import Analysis
+from lockstep.extras.report.analysis import Analysis, Block
 from lockstep.extras.report.choice import count
 from lockstep.extras.report.measurements import Measurement, distinct
-from lockstep.extras.report.page import Block
 from lockstep.extras.report.series import MIXED
 from lockstep.sweeps.table import shorten
 
@@ -47,7 +46,7 @@ def _doubts(analysis: Analysis) -> Iterator[str]:
         yield f"Processes had {join_first(threads)} threads: a speed-up is not that of one thread. OMP_NUM_THREADS=1 makes it so."
     if analysis.crowded:
         counts = sorted({row.devices for row in analysis.crowded})
-        yield f"With {join_first(counts)} devices there were more threads than cores: they are left out of the model's fit."
+        yield f"With {join_first(counts)} devices there were more threads than cores: processes waited for each other."
     for name, words in {"git_commit": "commits", "device_name": "kinds of device", "precision": "precisions"}.items():
         if len(values := distinct(finished, name)) > 1:
             yield f"Jobs of several {words} are compared: {join_first(values)}."

@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Sequence
 
 from lockstep.extras.report import charts, choice
-from lockstep.extras.report.analysis import Analysis
-from lockstep.extras.report.estimates import estimate
-from lockstep.extras.report.goodput import Goodput
+from lockstep.extras.report.analysis import Analysis, Block
 from lockstep.extras.report.measurements import STEP, Measurement, Measurements
-from lockstep.extras.report.page import Block
-from lockstep.extras.report.series import KEPT, STRONG, Point, Series, common_target, first_time, grouped, metric_change
+from lockstep.extras.report.series import KEPT, STRONG, Point, Series, grouped, metric_change
+
+_AGREES = 1.1  # a step that takes so many times what explains it is doubted
 
 
 def scaling(analysis: Analysis) -> Iterator[Block]:
@@ -19,19 +18,14 @@ def scaling(analysis: Analysis) -> Iterator[Block]:
     is_scaled = longest is not None and len(longest.points) > 1
     if longest and is_scaled:
         alt = "Samples per second and efficiency by number of devices, with the ideal line"
-        yield {"picture": "scaling", "alt": alt, "draw": lambda: charts.scaling(longest, analysis.fit)}
-    goodput = analysis.goodput
-    taken = choice.choose(longest, goodput, measured.maximize) if longest and goodput else None
+        yield {"picture": "scaling", "alt": alt, "draw": lambda: charts.scaling(longest)}
+    taken = choice.choose(longest, measured.maximize) if longest else None
     for series in analysis.all_series:
         yield {"heading": series.name.capitalize()}
-        own = goodput if goodput and series is longest else Goodput.of(series, measured.maximize, analysis.target)
-        yield _table(series, own, measured, taken)
-    if is_scaled and goodput:
-        yield {
-            "text": "More devices are taken as long as nothing of the metric is lost and twice as many give at least "
-            f"{2**choice.WORTH:.2f}x the goodput, which is throughput times what a sample is worth for the loss; "
-            f"{goodput.source}{'' if goodput.efficiency else ', so that throughput decides'}."
-        }
+        yield _table(series, measured, taken)
+    if is_scaled:
+        speed = f"twice as many give at least {2**choice.WORTH:.2f}x the speed"
+        yield {"text": f"More devices are taken as long as nothing of the metric is lost and {speed}."}
 
 
 def _compared(rows: Sequence[Measurement]) -> list[str]:
@@ -56,9 +50,8 @@ def _overview(measured: Measurements) -> str:
     )
 
 
-def _table(series: Series, goodput: Goodput, measured: Measurements, chosen: Point | None) -> Block:
+def _table(series: Series, measured: Measurements, chosen: Point | None) -> Block:
     columns = ["devices", "best lr", f"{measured.metric} at it", "its change", "samples/s", "speed-up", "efficiency"]
-    more = [] if goodput.is_throughput else ["worth of a sample", "goodput"]
     batch = [] if series.kind == STRONG else ["global batch"]  # which the heading has
     rows = [
         [
@@ -69,7 +62,6 @@ def _table(series: Series, goodput: Goodput, measured: Measurements, chosen: Poi
             f"{point.throughput:,.0f}",
             f"{point.speedup:.2f}",
             f"{point.efficiency:.0%}",
-            *([f"{goodput.efficiency[point.devices]:.2f}", f"{goodput.speedup(point):.2f}"] if more else []),
             f"{point.step_seconds.scaled(1000):.3g}",
             f"{point.hours:.3g}",
             *([str(point.global_batch)] if batch else []),
@@ -77,27 +69,27 @@ def _table(series: Series, goodput: Goodput, measured: Measurements, chosen: Poi
         ]
         for point in series.points
     ]
-    return {"columns": [*columns, *more, "ms per step", "device-hours a job", *batch, "jobs"], "table": rows}
+    return {"columns": [*columns, "ms per step", "device-hours a job", *batch, "jobs"], "table": rows}
 
 
-def time_to_target(analysis: Analysis) -> Iterator[Block]:
-    """Yields nothing unless every repeat of some count's best rate has reached the target."""
+def all_reduce(analysis: Analysis) -> Iterator[Block]:
+    """An all-reduce of the gradients as it was measured apart, beside what a step takes more than on ideal devices."""
     if (series := analysis.series) is None:
         return
-    measured, target = analysis.measured, analysis.target
-    target = common_target(series, measured.maximize) if target is None else target
-    if target is None:
-        return
-    rows = []
+    rows, unexplained = [], []
     for point in series.points:
-        times = [first_time(row, target, measured.maximize) for row in point.at_best_rate]
-        if len(reached := [time for time in times if time is not None]) == len(times):
-            seconds = estimate(reached, low=0.0)
-            hours = seconds.scaled(point.devices / 3600)
-            rows.append([str(point.devices), _rate(point.lr), f"{seconds:.1f}", f"{hours:.3g}"])
+        if (alone := analysis.all_reduce_seconds(point.devices)) is None:
+            continue
+        ideal = point.global_batch / (series.base.throughput.mean * point.devices / series.base.devices)
+        numbers = (alone, ideal, point.step_seconds.mean)
+        rows.append([str(point.devices), *(f"{1000 * seconds:.3g}" for seconds in numbers)])
+        unexplained += [point.devices] if point.step_seconds.mean > _AGREES * (ideal + alone) else []
     if rows:
-        yield {"heading": f"Time to {measured.metric} {target:.4g}"}
-        yield {"columns": ["devices", "best lr", "seconds", "device-hours"], "table": rows}
+        yield {"heading": f"The all-reduce of {analysis.gradient_bytes / 1e6:.3g} MB of gradients, measured apart"}
+        yield {"columns": ["devices", "ms alone", "ms of a step, ideal", "ms of a step, measured"], "table": rows}
+    if unexplained:
+        words = "a step takes longer than an ideal one and the all-reduce together: it waits for something else, data say."
+        yield {"text": f"These numbers do not agree. With devices={', '.join(map(str, unexplained))} {words}"}
 
 
 def learning_rate(analysis: Analysis) -> Iterator[Block]:

@@ -8,7 +8,6 @@ from typing import Any
 
 from lockstep.extras.report.estimates import Estimate, difference, estimate, ratio
 from lockstep.extras.report.measurements import DIVERGED, Measurement, Measurements
-from lockstep.extras.report.step_model import Workload
 
 WEAK, STRONG, MIXED, SINGLE = "weak", "strong", "mixed", "single"
 SAME = 0.01  # the part of the metric that a change has to have to matter
@@ -60,11 +59,6 @@ class Series:
         words = {WEAK: "weak scaling, {} samples per device", STRONG: "strong scaling, {} samples in every global batch"}
         words |= {SINGLE: "one number of devices", MIXED: "neither batch was kept"}
         return words[self.kind].format(self.batch)
-
-    @property
-    def workload(self) -> Workload:
-        size = self.batch or self.base.global_batch / self.base.devices
-        return Workload(global_batch=size) if self.kind == STRONG else Workload(batch=size)
 
 
 def find_series(measured: Measurements) -> list[Series]:
@@ -157,19 +151,6 @@ def _paired_changes(point: Point, base: Point) -> list[float]:
     known = {(row.lr, str(row.seed)): row.metric for row in base.rows}
     pairs = [(row.metric, known.get((row.lr, str(row.seed)))) for row in point.rows]
     return [metric - before for metric, before in pairs if metric is not None and before is not None]
-
-
-def common_target(series: Series, maximize: bool) -> float | None:
-    """Returns the best value that every repeat of every count's best rate has reached, or None if epochs were not recorded."""
-    histories = [[value for _, value, _ in row.history] for point in series.points for row in point.at_best_rate]
-    if not all(histories):
-        return None
-    return min(map(max, histories)) if maximize else max(map(min, histories))
-
-
-def first_time(row: Measurement, target: float, maximize: bool) -> float | None:
-    """Returns the seconds after which a job's metric had reached the target."""
-    return next((time for time, value, _ in row.history if (value >= target if maximize else value <= target)), None)
 
 
 def grouped(rows: Iterable[Measurement], *names: str) -> dict[Any, list[Measurement]]:

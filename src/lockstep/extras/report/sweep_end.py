@@ -1,34 +1,25 @@
 """The Hydra callback that writes a sweep's report after its last job."""
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from lockstep.config.hydra_versions import has_ended
-
 log = logging.getLogger(__name__)
 
 
 class WriteReport(Callback):
-    """Writes the report of a sweep when it ends. If that fails, it warns, and the sweep ends as it would have.
-
-    sections, pages: what the report consists of, see conf/report.yaml.
-    """
-
-    def __init__(self, sections: Sequence[str], pages: Sequence[str] | None = None) -> None:
-        self.sections, self.pages = sections, pages
+    """Writes the report of a sweep when it ends. If that fails, it warns, and the sweep ends as it would have."""
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         from lockstep.extras.report.page import write_report  # Hydra makes this callback in every job too
 
-        if config.hydra.launcher.get("dry_run") or not has_ended():
+        if config.hydra.launcher.get("dry_run"):
             return
         try:
-            answer, page = write_report(Path(config.hydra.sweep.dir).absolute(), self.sections, self.pages)
+            answer, page = write_report(Path(config.hydra.sweep.dir).absolute())
             print(f"\n{answer}\n{page}\n", flush=True)
         except Exception as error:
             log.warning(f"There is no report: {type(error).__name__}: {error}", exc_info=True)

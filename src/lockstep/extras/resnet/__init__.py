@@ -1,6 +1,5 @@
 """ResNets (He et al. 2016, arXiv:1512.03385)."""
 
-FILES = ["conf/model/resnet18.yaml", "conf/model/resnet50.yaml"]
 FORMER_NAMES = {
     "lockstep.nets.resnet": "lockstep.extras.resnet.resnet.resnet",
     "lockstep.nets.resnet.resnet": "lockstep.extras.resnet.resnet.resnet",

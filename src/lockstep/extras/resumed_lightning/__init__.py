@@ -1,3 +1,1 @@
 """What Lightning's own callbacks, and schedules, need in a run that goes on: unfrozen parameters, averaged weights, finders."""
-
-FILES = ["conf/events/resumed_lightning.yaml"]

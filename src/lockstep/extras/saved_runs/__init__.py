@@ -4,5 +4,3 @@ saved.py        a run's config with changes, and its checkpoints
 events.py       the command that tests a run, when that has finished
 predictions.py  what a module's predict_step says of each sample
 """
-
-FILES = ["conf/events/evaluation.yaml", "scripts/evaluate.py", "scripts/export.py"]

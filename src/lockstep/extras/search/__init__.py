@@ -1,11 +1,1 @@
 """A search over a space of values, by Optuna, with hopeless runs ended early."""
-
-FILES = [
-    "conf/hydra/sweeper/optuna.yaml",
-    "conf/sweep/optuna.yaml",
-    "conf/callbacks/pruning.yaml",
-    "src/hydra_plugins/lockstep_search.py",
-    "benchmarks/search.py",
-    "benchmarks/search.md",
-]
-OPTIONAL_DEPENDENCIES = ["search"]

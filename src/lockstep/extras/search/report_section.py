@@ -1,15 +1,42 @@
-"""What a search brings to a report; imports nothing heavy, because every sweep's report asks."""
+"""The page of a search in a report: its best trials, and those that failed. Imports Optuna for a search alone."""
 
 from pathlib import Path
 from typing import Any
 
 from lockstep.extras.search.files import SEARCH
+from lockstep.sweeps.table import shorten
+
+SHOWN = 10  # trials in the table
+_BIAS = "the best of it is better than it would be on other data: trials were chosen by it"
 
 
 def search_page(sweep_dir: Path) -> dict[str, Any] | None:
-    """Returns the page of a search, or None if the sweep is none."""
+    """Return title, answer and blocks, or None if the sweep is no search."""
     if not (sweep_dir / SEARCH).is_file():
         return None
-    from lockstep.extras.search.trials_page import trials_page
+    from lockstep.extras.search.study import complete_trials, failed_trials, load_study, read_search, summarize
 
-    return trials_page(sweep_dir)
+    study, ((metric, mode),) = load_study(sweep_dir), (read_search(sweep_dir) or {})["objectives"].items()
+    trials, complete = study.trials, complete_trials(study)
+    count = f"{len(trials)} trial{'' if len(trials) == 1 else 's'}"
+    answer = f"None of {count} is complete: nothing can be said yet."
+    blocks: list[dict[str, Any]] = [{"text": f"{count}: {summarize(trials)}. Optimized: {metric} ({mode}); {_BIAS}."}]
+    if complete:
+        answer = f"The best of {count}: {metric} {complete[0].value:.4g} with {_point(complete[0].params)}."
+        keys = [*dict.fromkeys(key for trial in complete for key in trial.params)]
+        values = [[_short(one.params.get(key, "")) for key in keys] for one in complete[:SHOWN]]
+        jobs = [one.user_attrs.get("directory", "") for one in complete]
+        rows = [[str(one.number), f"{one.value:.4g}", *own, job] for one, own, job in zip(complete, values, jobs, strict=False)]
+        blocks += [{"heading": "The best trials"}, {"columns": ["trial", metric, *keys, "job"], "table": rows}]
+    if lost := failed_trials(study):
+        reasons = [f"{one.number} ({_point(one.params)}): {shorten(one.user_attrs.get('reason', 'unknown'))}" for one in lost]
+        blocks += [{"heading": "Trials that failed"}, {"list": reasons}]
+    return {"title": f"Search of the sweep in {sweep_dir.name}", "answer": answer, "blocks": blocks}
+
+
+def _point(params: dict[str, Any]) -> str:
+    return " ".join(f"{key}={_short(value)}" for key, value in params.items())
+
+
+def _short(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -12,19 +12,16 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.plugins.launcher import Launcher
 from numpy.random import SeedSequence
 from omegaconf import DictConfig, OmegaConf
-from optuna.study import StudyDirection
 from optuna.trial import Trial, TrialState
 
 from lockstep.config.construct import Factory, construct
-from lockstep.config.metrics import check_metric
-from lockstep.config.rules import Rule, integer, one_of
+from lockstep.config.rules import Rule, integer
 from lockstep.config.targets import ALLOW
-from lockstep.errors import config_error
 from lockstep.extras.search.files import PRUNED
 from lockstep.extras.search.space import Space
-from lockstep.extras.search.study import FILES, POINT, open_study, resume_trial, summarize, trusted_parts
+from lockstep.extras.search.study import POINT, complete_trials, open_study, resume_trial, summarize, trusted_parts
 from lockstep.sweeps.composition import JobConfigs
-from lockstep.sweeps.job_directory import RECORDED, read_record
+from lockstep.sweeps.job_directory import read_record
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.settings import Keys
 from lockstep.sweeps.states import FINISHED, INTERRUPTED
@@ -36,9 +33,6 @@ Point = tuple[str, ...]  # the overrides of a job
 _REFUSALS = 5  # of as many points as that one has to be able to start
 # Which points these try, and not only which one is next, is their seed's.
 _OF_ONE_SEED = (optuna.samplers.GridSampler, optuna.samplers.QMCSampler)
-_OBJECTIVES = Rule(
-    "accepted is {METRIC: max or min}", lambda v: isinstance(v, Mapping) and {*v.values()} in ({"max"}, {"min"}, {"max", "min"})
-)
 _SPACES = Rule("accepted is {KEY: SPACE}", lambda v: isinstance(v, Mapping))
 
 
@@ -50,18 +44,12 @@ class Settings(Keys):
 
     n_trials: Annotated[int, integer(1)] = 20
     n_jobs: Annotated[int, integer(1)] = 1
-    objectives: Annotated[Any, _OBJECTIVES.or_null()] = None
     sampler: Any = "TPESampler"
     pruner: Any = "MedianPruner"
-    storage: Annotated[str, one_of(*FILES)] = "journal"
     params: Annotated[Any, _SPACES] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in self.objectives or {}:
-            if "/" not in name and name not in RECORDED:
-                accepted = f"accepted is a metric, val/loss say, or one of {', '.join(RECORDED)}"
-                raise config_error("hydra.sweeper.objectives", name, accepted)
         self.sampler, self.pruner = _node(self.sampler, "samplers"), _node(self.pruner or "NopPruner", "pruners")
 
 
@@ -73,10 +61,10 @@ def _node(value: Any, module: str) -> Any:
 
 
 class TrialResult(NamedTuple):
-    """A trial's state and values for Optuna, and for a person the job's directory and why it has failed."""
+    """A trial's state and value for Optuna, and for a person the job's directory and why it has failed."""
 
     state: TrialState
-    values: Sequence[float] | None = None
+    value: float | None = None
     directory: str | None = None
     reason: str | None = None
 
@@ -88,7 +76,7 @@ class Search:
     def __init__(self, config: DictConfig, loader: Any, settings: Settings, launcher: Launcher) -> None:
         self.config, self.loader, self.settings, self.launcher = config, loader, settings, launcher
         self.directory = Path(str(config.hydra.sweep.dir)).absolute()
-        self.objectives: dict[str, str] = settings.objectives or {config.optimized_metric: config.optimized_mode}
+        self.metric, self.mode = config.optimized_metric, config.optimized_mode
         allow = config.get(ALLOW)
         self.trust = None if allow is None else trusted_parts(self.directory, tuple(allow))
         self._interrupted: set[int] = set()  # trials whose jobs are to be continued by another call
@@ -100,16 +88,15 @@ class Search:
         self.space = Space.from_overrides(OverridesParser.create(self.loader).parse_overrides([*given, *arguments]))
         self._check()
         if self.config.hydra.launcher.get("dry_run"):
-            self.study = optuna.create_study(directions=[StudyDirection.MINIMIZE] * len(self.objectives))
+            self.study = optuna.create_study()
             self.launcher.launch([self._begun(self._ask()) for _ in range(self.settings.n_jobs)], 0)
             return
-        settings = self.settings
         OmegaConf.save(self.config, self.directory / "multirun.yaml")
-        self.study = open_study(self.directory, settings.storage, self.objectives, settings.pruner)
+        self.study = open_study(self.directory, self.metric, self.mode, self.settings.pruner)
         self.study.stop = self._stop  # pyright: ignore[reportAttributeAccessIssue]  called by a sampler that has tried everything
         if trials := self.study.get_trials(deepcopy=False):
             self.space.check(trials[-1].distributions)
-        Sweep.expect(settings.n_trials)
+        Sweep.expect(self.settings.n_trials)
         with Sweep.answering():
             while numbers := self._batch():
                 self._try(numbers)
@@ -120,13 +107,8 @@ class Search:
         configs = JobConfigs(self.config, self.loader)
         for point in self.space.corners():
             configs.compose(point)
-        for name in (self.settings.objectives or {}).keys() - set(RECORDED):
-            check_metric(self.config, "hydra.sweeper.objectives", name)
         self._sampler(0)
         construct("hydra.sweeper.pruner", self.settings.pruner, trust=self.trust)
-        if len(self.objectives) > 1 and OmegaConf.select(self.config, "callbacks.pruning") is not None:
-            accepted = "Optuna prunes for one objective; accepted is one in hydra.sweeper.objectives, or callbacks.pruning=null"
-            raise config_error("callbacks", "pruning", accepted)
 
     def _stop(self) -> None:
         self._is_exhausted = True
@@ -167,9 +149,9 @@ class Search:
         tried = {tuple(trial.user_attrs.get(POINT, ())): trial for trial in trials if trial.state.is_finished()}
         for point in [point for point in points if point in tried]:
             known = tried[point]
-            values = known.values if known.state == TrialState.COMPLETE else None
+            value = known.value if known.state == TrialState.COMPLETE else None
             names = [known.user_attrs.get(name) for name in ("directory", "reason")]
-            self._tell(points.pop(point), TrialResult(known.state, values, *names))
+            self._tell(points.pop(point), TrialResult(known.state, value, *names))
         self._launch(points)
 
     def _launch(self, points: dict[Point, list[int]]) -> None:
@@ -198,12 +180,9 @@ class Search:
         record = (read_record(folder) or {}) if job["status"] == FINISHED else {}
         if PRUNED in record:
             return TrialResult(TrialState.PRUNED, None, folder.name)
-        known = record | record.get("metrics", {})
-        values = {name: known[name] for name in self.objectives if known.get(name) is not None}
-        if len(values) == len(self.objectives):
-            return TrialResult(TrialState.COMPLETE, list(values.values()), folder.name)
-        missing = ", ".join(self.objectives.keys() - values.keys())
-        return TrialResult(TrialState.FAIL, None, folder.name, job["reason"] or f"{missing} is not in its metrics.json")
+        if (value := record.get("metrics", {}).get(self.metric)) is not None:
+            return TrialResult(TrialState.COMPLETE, value, folder.name)
+        return TrialResult(TrialState.FAIL, None, folder.name, job["reason"] or f"{self.metric} is not in its metrics.json")
 
     def _tell(self, numbers: Sequence[int], result: TrialResult) -> None:
         for number in numbers:
@@ -211,7 +190,7 @@ class Search:
             for name, value in {"directory": result.directory, "reason": result.reason}.items():
                 if value is not None:
                     trial.set_user_attr(name, value)
-            self.study.tell(number, result.values, result.state)
+            self.study.tell(number, result.value, result.state)
 
     def _trial(self, number: int) -> Trial:
         return resume_trial(self.study, self.study.get_trials(deepcopy=False)[number])
@@ -219,8 +198,7 @@ class Search:
     def _best(self) -> str:
         trials = self.study.get_trials(deepcopy=False)
         lines = [f"{len(trials)} trials: {summarize(trials)}."]
-        best = self.study.best_trials if any(trial.state == TrialState.COMPLETE for trial in trials) else []
-        for trial in best:
-            values = " ".join(f"{name} {value:.6g}" for name, value in zip(self.objectives, trial.values, strict=True))
-            lines.append(f"best: {values} with {' '.join(f'{key}={value}' for key, value in trial.params.items())}")
-        return "\n".join([*dict.fromkeys(lines)][:6])  # a point that was drawn twice is one
+        for best in complete_trials(self.study)[:1]:
+            point = " ".join(f"{key}={value}" for key, value in best.params.items())
+            lines.append(f"best: {self.metric} {best.value:.6g} with {point}")
+        return "\n".join(lines)

@@ -4,12 +4,12 @@ import itertools
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.storages import JournalStorage, RDBStorage
+from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
@@ -24,7 +24,7 @@ from lockstep.sweeps.job_directory import read_metadata
 
 log = logging.getLogger(__name__)
 
-FILES = {"journal": "study.log", "sqlite": "study.db"}
+STUDY = "study.log"
 POINT = "overrides"  # a trial's attribute: the overrides of its job
 _NAME = "search"
 _ENDED = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
@@ -40,23 +40,22 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 def read_search(directory: Path) -> dict[str, Any] | None:
-    """Returns what `open_study` has written: storage, objectives and pruner; None if there is no search."""
-    shape = {"storage": (*FILES,), "objectives": {str: (*_DIRECTIONS,)}, "pruner": dict}
-    return read_json(directory / SEARCH, shape)
+    """Returns what `open_study` has written: the metric with its mode, and the pruner; None if there is no search."""
+    shape = {"storage": str, "objectives": {str: (*_DIRECTIONS,)}, "pruner": dict}
+    return read_json(directory / SEARCH, shape, lambda known: len(known["objectives"]) == 1)
 
 
-def open_study(directory: Path, storage: str, objectives: Mapping[str, str], pruner: dict[str, Any]) -> optuna.Study:
+def open_study(directory: Path, metric: str, mode: str, pruner: dict[str, Any]) -> optuna.Study:
     """The study of a sweep's directory, which nobody else has: a new one, or the one that is to go on. Raises ConfigError where
     that one is another."""
-    current = {"storage": storage, "objectives": dict(objectives), "pruner": pruner}
-    saved = read_search(directory) or current
-    for name in ("storage", "objectives"):
-        if saved[name] != current[name]:
-            accepted = f"the study in {directory} has {saved[name]}; accepted is that, or another hydra.sweep.dir"
-            raise config_error(f"hydra.sweeper.{name}", current[name], accepted)
+    current = {"storage": "journal", "objectives": {metric: mode}, "pruner": pruner}
+    saved = (read_json(directory / SEARCH) or {}) | {"pruner": pruner}
+    if saved != current and len(saved) > 1:
+        known = f"{saved.get('objectives')} in {saved.get('storage')}"
+        accepted = f"the study in {directory} is of {known}; accepted is another hydra.sweep.dir"
+        raise config_error("optimized_metric", metric, accepted)
     write_json(directory / SEARCH, current)
-    if storage == "journal":
-        _mend(directory / FILES[storage])
+    _mend(directory / STUDY)
     return load_study(directory)
 
 
@@ -67,17 +66,17 @@ def load_study(directory: Path) -> optuna.Study:
         raise config_error("SWEEP_DIR", directory, "has no search; accepted is the directory of hydra/sweeper=optuna")
     return optuna.create_study(
         study_name=_NAME,
-        storage=_storage(directory / FILES[known["storage"]]),
+        storage=_storage(directory / STUDY),
         sampler=optuna.samplers.RandomSampler(),  # for who only looks; a search sets one for every trial
         pruner=construct("hydra.sweeper.pruner", known["pruner"], trust=trusted_parts(directory)),
-        directions=[_DIRECTIONS[mode] for mode in known["objectives"].values()],
+        direction=_DIRECTIONS[next(iter(known["objectives"].values()))],
         load_if_exists=True,
     )
 
 
-def _storage(file: Path) -> RDBStorage | JournalStorage:
+def _storage(file: Path) -> JournalStorage:
     try:
-        return RDBStorage(f"sqlite:///{file}") if file.suffix == ".db" else JournalStorage(JournalFileBackend(str(file)))
+        return JournalStorage(JournalFileBackend(str(file)))
     except (ValueError, TypeError, KeyError) as error:
         accepted = "the sweep's command, or sweep.py resume, mends it"
         raise config_error("SWEEP_DIR", file.parent, f"{file.name} is damaged ({error}); {accepted}") from error
@@ -95,6 +94,16 @@ def summarize(trials: Sequence[FrozenTrial]) -> str:
     """How many of them have ended in which way: 17 complete, 2 pruned, 1 failed."""
     states = [trial.state for trial in trials]
     return ", ".join(f"{states.count(state)} {word}" for state, word in _ENDED.items() if state in states)
+
+
+def complete_trials(study: optuna.Study) -> list[FrozenTrial]:
+    """Return the complete trials, the best one first."""
+    done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    return sorted(done, key=lambda trial: trial.value or 0.0, reverse=study.direction == StudyDirection.MAXIMIZE)
+
+
+def failed_trials(study: optuna.Study) -> list[FrozenTrial]:
+    return study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
 
 
 def find_trial(run_dir: Path) -> Trial | None:

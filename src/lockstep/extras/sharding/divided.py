@@ -12,6 +12,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.strategies import ModelParallelStrategy, ParallelStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import LBFGS, Optimizer
 
 from lockstep.checkpointing import AtomicCheckpointIO
@@ -26,12 +27,12 @@ from lockstep.trainer.strategies import PlannedWorldSize
 class DividedModel(PlannedWorldSize, ModelParallelStrategy):
     """Lightning's ModelParallelStrategy for models that do not divide themselves in `configure_model`: `parallelize` does it.
 
-    A checkpoint is one plain file, as any other's, or by `sharded_checkpoints` each process writes what it holds to a file of its
-    own: see lockstep.extras.sharding.parts. What is written in the background goes by a process group of its own, on which
-    nothing else waits: ranks may be anywhere in training when they agree there that all have written.
+    A checkpoint is one plain file, as any other's, or by `sharded_checkpoints` each process writes what it holds of DTensors to a
+    file of its own: see lockstep.extras.sharding.parts. What is written in the background goes by a process group of its own, on
+    which nothing else waits: ranks may be anywhere in training when they agree there that all have written.
     """
 
-    sharded_checkpoints: bool
+    sharded_checkpoints = False
     _writers: Any = None  # the process group of the threads that write in the background
 
     # Lightning's own save and load by torch.distributed.checkpoint, without CheckpointIO, and pass callbacks over.
@@ -47,10 +48,6 @@ class DividedModel(PlannedWorldSize, ModelParallelStrategy):
     @abstractmethod
     def _clip_by_norm(self, optimizer: Optimizer, clip_val: float) -> None:
         """Clips gradients by their norm over all parts."""
-
-    @abstractmethod
-    def _is_part(self, tensor: Tensor, at: Keys) -> bool:
-        """Whether what stands at these keys of a checkpoint is a part of the model: other tensors each process has."""
 
     @abstractmethod
     def _gathered(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
@@ -98,7 +95,7 @@ class DividedModel(PlannedWorldSize, ModelParallelStrategy):
         parts: dict[str, Tensor] = {}
 
         def take(tensor: Tensor, at: Keys) -> Tensor:
-            if tensor.is_meta or not self._is_part(tensor, at):
+            if not isinstance(tensor, DTensor):
                 return tensor
             parts[tensor_name(at)] = tensor
             return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")

@@ -14,7 +14,6 @@ import torch.distributed as dist
 from lightning import Trainer
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.optim import Optimizer
 
@@ -22,7 +21,6 @@ from lockstep.console import join_first
 from lockstep.errors import config_error
 from lockstep.extras.dtensors.dtensors import local_tensor
 from lockstep.extras.sharding.divided import DividedModel
-from lockstep.extras.sharding.parts import Keys
 from lockstep.extras.sharding.shards import full_tensors, norm
 from lockstep.trainer.batchnorm import Synchronised, is_batchnorm
 
@@ -132,9 +130,6 @@ class ModelParallel(DividedModel):
             if isinstance(module, FSDPModule):
                 module.reshard()
         return outputs
-
-    def _is_part(self, tensor: Tensor, at: Keys) -> bool:
-        return isinstance(tensor, DTensor)
 
     def _gathered(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
         return full_tensors(checkpoint, keep=self.is_global_zero)

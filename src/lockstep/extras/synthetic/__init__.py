@@ -4,13 +4,6 @@ synthetic_images.py   images of any shape, for benchmarks
 random_regression.py  the toy data of the DDP guides
 """
 
-FILES = [
-    "benchmarks/competitors/barebones.py",
-    "conf/datamodule/random_regression.yaml",
-    "conf/datamodule/synthetic_images.yaml",
-    "conf/experiment/checkpoint_every_10.yaml",
-    "conf/experiment/toy_regression.yaml",
-]
 FORMER_NAMES = {
     "lockstep.datamodules.random_regression.RandomRegression": "lockstep.extras.synthetic.random_regression.RandomRegression",
     "lockstep.datamodules.synthetic_images.SyntheticImages": "lockstep.extras.synthetic.synthetic_images.SyntheticImages",

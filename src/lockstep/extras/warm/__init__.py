@@ -5,12 +5,3 @@ client.py    hands a command over
 standing.py  stands for it at the terminal until it has ended
 server.py    forks the process that runs it, and one that watches over both
 """
-
-FILES = [
-    "docs/warm.md",
-    "conf/events/warm.yaml",
-    "scripts/warm.py",
-    "benchmarks/second_command.py",
-    "benchmarks/second_command.md",
-]
-NEEDS = ["import_server"]
