@@ -122,7 +122,7 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Train
     strategy = construct("trainer.strategy", settings.pop("strategy"), {"world_size": plan.world_size})
     settings |= {"accelerator": plan.accelerator, "devices": list(plan.device_ids) if plan.device_ids else plan.devices}
     settings["num_nodes"] = plan.num_nodes
-    plugins: list[Any] = [launcher().lightning_environment(Path(cfg.run_dir)), io]
+    plugins: list[Any] = [launcher().lightning_environment(), io]
     if str(settings.get("precision")).startswith("64"):  # by its name, Lightning refuses it to ModelParallelStrategy
         plugins.append(DoublePrecision())
         del settings["precision"]

@@ -17,7 +17,7 @@ from lockstep import console
 from lockstep.config.overrides import check_single, null_groups_left_out, override_key, split_flags
 from lockstep.errors import ConfigError, ExitCode
 from lockstep.imports import remove_empty_cache
-from lockstep.launchers.environment import SWEPT_KEYS, launcher, register_resolvers, this_rank
+from lockstep.launchers.environment import SWEPT_KEYS, register_resolvers, this_rank
 from lockstep.launchers.heartbeat import HEARTBEAT
 from lockstep.launchers.outcome import classify_error
 from lockstep.launchers.rank import attach_to_parent, process_group, report_to_parent
@@ -39,8 +39,6 @@ def start(main: Callable[[], Any]) -> None:
         _start(main)
     except BaseException as error:
         code = error.code if isinstance(error, SystemExit) else ExitCode.FAILED
-        with contextlib.suppress(ConfigError):  # an environment that is none of a rank's
-            launcher().leave(code)
         if process_group() is not None and isinstance(error, SystemExit) and isinstance(code, int):
             sys.stderr.flush()
             os._exit(code)  # Python would wait for collectives that other ranks may not come to

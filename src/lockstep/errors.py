@@ -28,10 +28,6 @@ class NamedFailure(RuntimeError):
     """A failure whose one line says everything: no stack trace is shown for it."""
 
 
-class StartAgain(NamedFailure):
-    """The ranks end so that they are started again from the last checkpoint; this does not count among `max_restarts`."""
-
-
 def config_error(key: str, value: object, accepted: str) -> ConfigError:
     """The one line a refusal consists of: the key, its value, and what would be accepted."""
     return ConfigError(f"{key}={value}: {accepted}")

@@ -72,11 +72,6 @@ class LastCheckpoint(Checkpoint):
             getattr(trainer.strategy.checkpoint_io, "wait", lambda: None)()
             trainer.strategy.barrier("checkpoints are written")
 
-    @property
-    def saved_step(self) -> int:
-        """The step that training went on from, or that was saved last."""
-        return self._saved_at[1] if self._saved_at else 0
-
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Raises ConfigError where another ModelCheckpoint would write the run's own files."""
         found = [one for one in trainer.checkpoint_callbacks if isinstance(one, ModelCheckpoint)]

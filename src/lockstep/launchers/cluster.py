@@ -80,11 +80,8 @@ class Cluster:
         """Called first in a rank of it. Returns a descriptor that can be read when what has started the rank has ended, for it to
         end too; None where it need not."""
 
-    def leave(self, code: Any) -> None:
-        """Called last in a rank that ends by an exception: for who does not end the other ranks by itself."""
-
-    def lightning_environment(self, directory: Path) -> Any:
-        """Returns the same for Lightning, which would guess wrong inside a job of one task; `directory` is the run's."""
+    def lightning_environment(self) -> Any:
+        """Returns the same for Lightning, which would guess wrong inside a job of one task."""
         from lightning.fabric.plugins.environments import LightningEnvironment
 
         return LightningEnvironment()

@@ -8,7 +8,7 @@ import signal
 import traceback
 from dataclasses import dataclass, field
 
-from lockstep.errors import ConfigError, ExitCode, NamedFailure, StartAgain
+from lockstep.errors import ConfigError, ExitCode, NamedFailure
 from lockstep.launchers.environment import dead_ranks
 from lockstep.launchers.stop_signals import Preempted
 
@@ -30,7 +30,6 @@ class Outcome:
     reason, rank, traceback: what the rank that failed first has reported.
     signal: the number of the signal that has preempted the run, 0 without one.
     unsaved: why nothing was saved when the run was preempted.
-    starts_again: the ranks have ended in order to be started again.
     has_lost_rank: another rank has died, and this one does not know why.
     """
 
@@ -41,7 +40,6 @@ class Outcome:
     signal: int = 0
     unsaved: str | None = None
     has_lost_rank: bool = False
-    starts_again: bool = False
     is_final: bool = field(default=False, compare=False)  # it would fail again in the same way
     is_silent: bool = field(default=False, compare=False)  # the rank has not said why
 
@@ -57,8 +55,6 @@ def classify_error(error: BaseException, rank: int, has_stepped: bool = False) -
         return Outcome(code=ExitCode.PREEMPTED, reason=str(Preempted(signal.SIGINT)), rank=rank, signal=signal.SIGINT)
     if isinstance(error, SystemExit):
         return Outcome(code=ExitCode.FAILED, reason=f"rank {rank}: {_describe_exit(error)}", rank=rank)
-    if isinstance(error, StartAgain):
-        return Outcome(code=ExitCode.FAILED, reason=f"rank {rank}: {error}", rank=rank, starts_again=True)
     if isinstance(error, NamedFailure):
         return Outcome(code=ExitCode.FAILED, reason=f"rank {rank}: {error}", rank=rank, is_final=True)
     if isinstance(error, RuntimeError) and _LOST_PEER.search(str(error)):

@@ -157,7 +157,6 @@ class Run:
                 outcome = supervise(command, self.plan.world_size, log_file, tried, deadline, fresh=bool(fresh))
             if outcome.code == ExitCode.FINISHED and not self._metrics.is_file():
                 outcome = Outcome(code=ExitCode.FAILED, reason="the ranks ended without writing metrics.json")
-            allowed += outcome.starts_again
             if outcome.code != ExitCode.FAILED or outcome.is_final:
                 break
             if attempt >= allowed:

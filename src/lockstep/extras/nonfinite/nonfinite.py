@@ -63,10 +63,6 @@ class NonFinite(Callback):
             is_finite = trainer.strategy.reduce_boolean_decision(is_finite)
         return is_finite
 
-    def why(self) -> str:
-        """Returns why the latest step was left out."""
-        return f"its gradients are not finite; {self._where()}"
-
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if isinstance(loss, Tensor):  # else the batch was left out by the model, or it optimizes by itself
@@ -82,7 +78,7 @@ class NonFinite(Callback):
             with torch.no_grad():
                 for state, before in self._before:
                     state.copy_(before)
-            log.warning(f"step {trainer.global_step - 1} is left out: {self.why()}")
+            log.warning(f"step {trainer.global_step - 1} is left out: its gradients are not finite; {self._where()}")
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self.action == "stop":

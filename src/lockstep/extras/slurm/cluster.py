@@ -42,7 +42,7 @@ class Slurm(Cluster):
         """The job's step."""
         return f"slurm-{os.environ['SLURM_JOB_ID']}.{os.environ.get('SLURM_STEP_ID', '0')}"
 
-    def lightning_environment(self, directory: Path) -> Any:
+    def lightning_environment(self) -> Any:
         from lightning.pytorch.plugins.environments import SLURMEnvironment
 
         return SLURMEnvironment(auto_requeue=False)

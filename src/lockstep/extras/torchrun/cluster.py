@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from lockstep.errors import ConfigError
@@ -40,7 +39,7 @@ class Torchrun(Cluster):
     def attach(self) -> int | None:
         return os.pidfd_open(os.getppid()) if hasattr(os, "pidfd_open") else None  # its store is in there
 
-    def lightning_environment(self, directory: Path) -> Any:
+    def lightning_environment(self) -> Any:
         from lightning.fabric.plugins.environments import TorchElasticEnvironment
 
         return TorchElasticEnvironment()
