@@ -8,6 +8,3 @@
 
 `scripts/parity.py` is the command.
 """
-
-FILES = ["docs/parity.md", "docs/one_equals_many.png", "docs/float32_runs.png", "conf/parity.yaml", "scripts/parity.py"]
-NEEDS = ["any_batch", "dtensors", "equivalence", "plain_lightning"]
