@@ -51,7 +51,7 @@ class CropFlip:
             return images
         padded = self._padded(images)
         tall, wide = padded.shape[2:]
-        of_sample, of_channel, of_row = (torch.arange(count, device=images.device) for count in (n, channels, height))
+        of_sample, of_channel, of_row = (torch.arange(count) for count in (n, channels, height))
         top, left = (random_bits(self.seed, epoch, ids, stream) % (2 * self.crop + 1) for stream in (1, 2))
         if self.flip:  # a mirrored crop is a crop of the mirrored image
             mirrored = random_bits(self.seed, epoch, ids, 0) % 2 == 1
@@ -65,13 +65,8 @@ class CropFlip:
     def _padded(self, images: Tensor) -> Tensor:
         if self.padding == "zeros":
             return functional.pad(images, [self.crop] * 4)
-        return reflected_cut(images, -self.crop, self.crop)
-
-
-def reflected_cut(images: Tensor, begin: int, end: int) -> Tensor:
-    """Rows and columns from `begin` to `end` beyond the last of images (n, channels, height, width), reflected at the edges."""
-    rows, columns = (reflected(torch.arange(begin, length + end, device=images.device), length) for length in images.shape[2:])
-    return images[:, :, rows][:, :, :, columns]
+        rows, columns = (reflected(torch.arange(-self.crop, length + self.crop), length) for length in images.shape[2:])
+        return images[:, :, rows][:, :, :, columns]
 
 
 def reflected(index: Tensor, length: int) -> Tensor:

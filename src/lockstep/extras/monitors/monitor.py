@@ -12,7 +12,7 @@ from lockstep.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-_WATCHED = ("setup", "teardown", "load_state_dict", "begin", "stepped", "prepare")  # beside the hooks, whose names begin with on_
+_WATCHED = ("setup", "teardown", "load_state_dict", "stepped", "prepare")  # beside the hooks, whose names begin with on_
 _WATCHED_TO_THE_END = ("facts", "state_dict")  # what a monitor has seen until it was switched off still counts
 
 
