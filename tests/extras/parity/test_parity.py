@@ -5,7 +5,6 @@ from capabilities import requires
 from in_process import composed_at_once, plain
 from omegaconf import open_dict
 from sides_in_ranks import BARE, compared, train_in_ranks
-from torch_versions import DIVIDES_MODELS
 
 from lockstep.errors import ConfigError, NamedFailure
 from lockstep.extras.parity.trainings import SideFailed
@@ -50,7 +49,7 @@ DIVIDED = {
 }
 
 
-@pytest.mark.parametrize("what", [*EQUAL, *(pytest.param(what, marks=DIVIDES_MODELS) for what in DIVIDED)])
+@pytest.mark.parametrize("what", [*EQUAL, *DIVIDED])
 def test_equal(what: str) -> None:
     equal, said = compared(*TINY, *(EQUAL | DIVIDED)[what])
     assert equal, said

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from capabilities import requires
 from sides_in_ranks import BARE, compared
-from torch_versions import DIVIDES_MODELS
 
 pytestmark = [pytest.mark.slow, requires("language", "vit", "sharding", "finetuning", "synthetic")]
 language_models = pytest.importorskip("language_models")
@@ -29,7 +28,7 @@ ON = [("gpt", 3), ("vit", 2), ("gpt, LoRA", 2), ("gpt, AdamW", 2)]
 DIVIDED = [("gpt, fsdp", 4), ("gpt, tensor_parallel", 4), ("vit, tensor_parallel", 2)]
 
 
-@pytest.mark.parametrize(("model", "devices"), [*ON, *(pytest.param(*one, marks=DIVIDES_MODELS) for one in DIVIDED)])
+@pytest.mark.parametrize(("model", "devices"), [*ON, *DIVIDED])
 def test_gradients_and_weights_are_those_of_one_process(model: str, devices: int, tmp_path: Path) -> None:
     data = () if "vit" in model else texts(tmp_path)
     equal, said = compared(*STEPS, *data, *MODELS[model], f"trainer.devices={devices}")

@@ -13,7 +13,6 @@ import jinja2
 
 from lockstep.atomic_files import replace_text
 from lockstep.extras.noise_scale.report_section import noise_scale
-from lockstep.extras.profiling.report_section import step_time
 from lockstep.extras.report import charts, choice, measurements, origin, sections
 from lockstep.extras.report.analysis import Analysis
 from lockstep.extras.search.report_section import search_page
@@ -22,7 +21,6 @@ from lockstep.extras.search.report_section import search_page
 SECTIONS = (
     sections.scaling,
     sections.learning_rate,
-    step_time,
     sections.memory,
     sections.all_reduce,
     noise_scale,
