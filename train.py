@@ -1,6 +1,6 @@
 """One run, from the config to its record:  python train.py [GROUP=OPTION ...] [key=value ...]"""
 
-import lockstep.launchers.begin  # noqa: F401
+import lockstep.launchers.stop_at_once  # noqa: F401
 
 # isort: split
 import hydra
@@ -14,21 +14,25 @@ from lockstep.runs.validation import Prepared
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
 def main(cfg: DictConfig) -> float | None:
-    """Returns the optimized metric. The config has been validated before Hydra made the run's directory."""
+    """Return the optimized metric. The config has been validated before Hydra made the run's directory."""
     with Run(cfg, Prepared.by_hydra()) as run:
         if run.is_parent:
-            run.supervise(run.command.in_directory(run.directory))  # this same program, once per rank
+            run.launch(train)  # once per rank, in a process of its own
         else:
-            with importing_much():  # torch and Lightning, only in processes that train
-                from lockstep.build import build
-                from lockstep.runs.results import best_checkpoint
-
-                datamodule, model, trainer = build(cfg, run.plan, run.checkpoint)
-            trainer.fit(model, datamodule, ckpt_path=run.checkpoint)
-            if cfg.test:
-                trainer.test(model, datamodule, ckpt_path=best_checkpoint(trainer), verbose=False)
-            run.finish(trainer)
+            train(run)
     return run.result
+
+
+def train(run: Run) -> None:
+    with importing_much():  # torch and Lightning, only in processes that train
+        from lockstep.build import build
+        from lockstep.runs.results import best_checkpoint
+
+        datamodule, model, trainer = build(run.cfg, run.plan, run.checkpoint)
+    trainer.fit(model, datamodule, ckpt_path=run.checkpoint)
+    if run.cfg.test:
+        trainer.test(model, datamodule, ckpt_path=best_checkpoint(trainer), verbose=False)
+    run.finish(trainer)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from run import heading
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
-from lockstep.launchers.environment import PARENT_PIPE, this_rank
+from lockstep.launchers.environment import PARENT_PID, this_rank
 from lockstep.runs.composition import compose
 
 WORLD_SIZES = (1, 2, 3)
@@ -176,7 +176,7 @@ def in_processes(world_size: int, kinds: list[str], ways: dict[str, str], folder
 def _rank(rank: int, world_size: int, kinds: list[str], ways: dict[str, str], folder: Path) -> None:
     torch.set_num_threads(1)
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
-    os.environ[PARENT_PIPE] = "-1"  # it is a rank, which its parent watches
+    os.environ[PARENT_PID] = "-1"  # it is a rank, which its parent watches
     this_rank.cache_clear()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)

@@ -13,7 +13,7 @@ IMAGES = ("samples/s", "µs a step", "µs of processor", "of the floor", "peak M
 SAVES = ("ms a save", "ms of processor a save")
 STARTS = ("s in all", "s of processor in all")
 # As competitors/workload.py does; beside whichever group of callbacks is chosen.
-FLUSH = "+callbacks.flush_denormal._target_=lockstep.extras.profiling.denormals.FlushDenormal"
+FLUSH = "+callbacks.flush_denormal._target_=steady_callback.FlushDenormal"
 TURNS = "+callbacks.turns._target_=steady_callback.Turns"
 
 

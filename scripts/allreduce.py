@@ -22,11 +22,11 @@ from lockstep.atomic_files import read_json, write_json
 from lockstep.cli import start
 from lockstep.config.plan import visible_cores, visible_gpus
 from lockstep.console import aligned, say
-from lockstep.errors import ExitCode, config_error
+from lockstep.errors import config_error
 from lockstep.launchers.environment import Rank, is_rank_zero, this_rank
-from lockstep.launchers.outcome import classify_error
-from lockstep.launchers.rank import leave_process_group, report_to_parent
-from lockstep.launchers.supervisor import supervise
+from lockstep.launchers.launch import launch
+from lockstep.launchers.outcome import Report
+from lockstep.launchers.rank import leave_process_group
 from lockstep.runs.record import environment
 
 SIZES = tuple(4**k * 1024 for k in range(9))  # bytes: 1 KiB to 64 MiB
@@ -42,12 +42,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="to measure in, for each number of processes; default: 5")
     parser.add_argument("--largest", type=float, default=64, metavar="MIB", help="message; default: 64; less on a slow link")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to leave the measurements too")
-    parser.add_argument("--record", type=Path, help=argparse.SUPPRESS)  # of a rank
     arguments = parser.parse_args()
     rank, sizes = this_rank(), tuple(size for size in SIZES if size <= arguments.largest * 2**20)
-    if rank is not None and rank.started_by == "parent":
-        as_rank(rank, arguments.backend, arguments.seconds, sizes, arguments.record)
-        return
     backend = checked(arguments, None if rank is None else rank.started[0])
     if rank is not None:
         measured = {rank.world_size: in_group(rank, backend, arguments.seconds, sizes)}
@@ -86,9 +82,7 @@ def in_processes(count: int, backend: str, seconds: float, sizes: Sequence[int] 
     """Seconds of an all-reduce of each size, over that many processes, which are gone afterwards."""
     with TemporaryDirectory(prefix="lockstep-") as folder:
         record = Path(folder) / "seconds.json"
-        given = f"--record={record}", f"--backend={backend}", f"--seconds={seconds:g}", f"--largest={sizes[-1] / 2**20}"
-        command = [sys.executable, *sys.argv, *given]
-        outcome = supervise(command, count, Path(folder) / "log", fresh=False)
+        outcome = launch(as_rank, backend, seconds, sizes, record, world_size=count, log=Path(folder) / "log")
         if outcome.code:
             if outcome.traceback:
                 print(outcome.traceback, file=sys.stderr)
@@ -108,18 +102,16 @@ def in_group(process: Rank, backend: str, seconds: float, sizes: Sequence[int], 
     return [measured(size, seconds / len(sizes)) for size in sizes]
 
 
-def as_rank(rank: Rank, backend: str, seconds: float, sizes: Sequence[int], record: Path) -> None:
+def as_rank(_: Report, backend: str, seconds: float, sizes: Sequence[int], record: Path) -> None:
     import torch.distributed as dist
 
-    try:
-        store = dist.FileStore(str(record.with_name("store")), rank.world_size)
-        result = in_group(rank, backend, seconds, sizes, store=store, rank=rank.global_rank, world_size=rank.world_size)
-        if rank.global_rank == 0:
-            write_json(record, {"seconds": result})
-        leave_process_group()
-    except Exception as error:
-        report_to_parent(classify_error(error, rank.global_rank))
-        sys.exit(ExitCode.FAILED)
+    rank = this_rank()
+    assert rank is not None
+    store = dist.FileStore(str(record.with_name("store")), rank.world_size)
+    result = in_group(rank, backend, seconds, sizes, store=store, rank=rank.global_rank, world_size=rank.world_size)
+    if rank.global_rank == 0:
+        write_json(record, {"seconds": result})
+    leave_process_group()
 
 
 def measured(size: int, budget: float) -> float:

@@ -8,7 +8,7 @@ process: 16 samples, twice as many until memory runs out or an epoch is one batc
 GPU's memory stay free.
 """
 
-import lockstep.launchers.begin  # noqa: F401
+import lockstep.launchers.stop_at_once  # noqa: F401
 
 # isort: split
 import logging

@@ -6,12 +6,11 @@
 The result is kept as RUN_DIR/evaluations/ID/metrics.json.
 """
 
-import lockstep.launchers.begin  # noqa: F401
+import lockstep.launchers.stop_at_once  # noqa: F401
 
 # isort: split
 import logging
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,9 @@ from omegaconf import DictConfig
 
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
-from lockstep.config.overrides import quote
 from lockstep.errors import config_error
 from lockstep.extras.saved_runs.saved import config_to_evaluate, find_checkpoint
-from lockstep.launchers.environment import RankZeroFilter
+from lockstep.launchers.environment import log_plainly
 from lockstep.runs.run import Run
 from lockstep.runs.validation import Prepared, validated
 
@@ -34,28 +32,30 @@ def main() -> None:
     parser.add_argument("--checkpoint", metavar="best|last|PATH", help="default: best")
     parser.add_argument("--allow", nargs="+", default=[], metavar="MODULE", help="trust what RUN_DIR names in it")
     arguments = parser.parse_intermixed_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-    logging.getLogger().handlers[0].addFilter(RankZeroFilter())
-
+    log_plainly()
     cfg = _compose_evaluation(arguments.run_dir.absolute(), arguments.overrides, arguments.allow)
     checkpoint = find_checkpoint(arguments.run_dir, arguments.checkpoint)
     cfg.init_from = str(checkpoint)
     cfg, plan = validated(cfg)
     with Run(cfg, Prepared(plan)) as run:
         if run.is_parent:
-            run.supervise([sys.executable, *sys.argv, f"run_dir={quote(cfg.run_dir)}"])
+            run.launch(evaluate, arguments.run_dir, checkpoint, arguments.overrides)
         else:
-            from lockstep.build import build
+            evaluate(run, arguments.run_dir, checkpoint, arguments.overrides)
 
-            cfg.test = False  # that is for a training
-            datamodule, model, trainer = build(cfg, run.plan)
-            _check_test(arguments.run_dir, model, datamodule)
-            logging.info(f"The weights are those of {checkpoint}.")  # the last ones, where there are no best ones
-            trainer.test(model, datamodule, verbose=False)
-            _check_test(arguments.run_dir, model, datamodule)  # whose splits are known now
-            if not any(one.startswith("optimized_metric=") for one in arguments.overrides):
-                cfg.optimized_metric = _tested(cfg.optimized_metric, list(trainer.callback_metrics))
-            run.finish(trainer)
+
+def evaluate(run: Run, run_dir: Path, checkpoint: Path, overrides: list[str]) -> None:
+    from lockstep.build import build
+
+    run.cfg.test = False  # that is for a training
+    datamodule, model, trainer = build(run.cfg, run.plan)
+    _check_test(run_dir, model, datamodule)
+    logging.info(f"The weights are those of {checkpoint}.")  # the last ones, where there are no best ones
+    trainer.test(model, datamodule, verbose=False)
+    _check_test(run_dir, model, datamodule)  # whose splits are known now
+    if not any(one.startswith("optimized_metric=") for one in overrides):
+        run.cfg.optimized_metric = _tested(run.cfg.optimized_metric, list(trainer.callback_metrics))
+    run.finish(trainer)
 
 
 def _compose_evaluation(run_dir: Path, overrides: list[str], allow: list[str]) -> DictConfig:

@@ -7,7 +7,7 @@ It ends after LENGTH tokens or with the document. The same seed gives the same t
 model was trained on: a token sees at most so many back.
 """
 
-import lockstep.launchers.begin  # noqa: F401
+import lockstep.launchers.stop_at_once  # noqa: F401
 
 # isort: split
 import itertools

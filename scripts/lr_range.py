@@ -15,11 +15,9 @@ the rate at which the loss falls fastest. That holds for this global batch, and 
 No checkpoint is saved, and nothing that was trained is kept.
 """
 
-import lockstep.launchers.begin  # noqa: F401
+import lockstep.launchers.stop_at_once  # noqa: F401
 
 # isort: split
-import logging
-import sys
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -32,7 +30,7 @@ from lockstep.config.overrides import check_single, quote
 from lockstep.config.plan import rate_key
 from lockstep.config.rules import above, integer, number
 from lockstep.errors import config_error
-from lockstep.launchers.environment import RankZeroFilter, run_id
+from lockstep.launchers.environment import log_plainly, run_id
 from lockstep.runs.composition import compose
 from lockstep.runs.run import Run
 from lockstep.runs.validation import Prepared, validated
@@ -45,23 +43,26 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value")
     overrides = parser.parse_args().overrides
     check_single(overrides)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-    logging.getLogger().handlers[0].addFilter(RankZeroFilter())
+    log_plainly()
     cfg = compose(f"run_dir={quote(str(Path('logs', 'lr_range', run_id()).absolute()))}", *overrides, config_name="lr_range")
     _check(cfg)
     cfg.optimized_metric = None  # a range test compares losses
     _, plan = validated(cfg)
     with Run(cfg, Prepared(plan)) as run:
         if run.is_parent:
-            run.supervise([sys.executable, *sys.argv, f"run_dir={quote(cfg.run_dir)}"])
+            run.launch(test_range)
         else:
-            from lockstep.build import build
-
-            datamodule, model, trainer = build(cfg, run.plan)
-            trainer.fit(model, datamodule)
-            run.finish(trainer)
+            test_range(run)
     if run.is_owner:
         _say(run.directory, f"model.{rate_key(cfg.model) or 'optimizer.lr'}")
+
+
+def test_range(run: Run) -> None:
+    from lockstep.build import build
+
+    datamodule, model, trainer = build(run.cfg, run.plan)
+    trainer.fit(model, datamodule)
+    run.finish(trainer)
 
 
 def _check(cfg: DictConfig) -> None:

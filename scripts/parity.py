@@ -17,7 +17,7 @@ Exit codes: 0 equal, 3 not equal, 1 a side failed or ended before these steps, 2
 Nothing is left on disk.
 """
 
-import lockstep.launchers.begin  # noqa: F401
+import lockstep.launchers.stop_at_once  # noqa: F401
 
 # isort: split
 import logging

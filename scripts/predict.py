@@ -11,12 +11,11 @@ Without INPUT each sample of predict_dataloader is predicted once, on any number
 RUN_DIR/predictions/ID, is for torch.load: {"indices": those of the dataset, "predictions": what predict_step has returned}.
 """
 
-import lockstep.launchers.begin  # noqa: F401
+import lockstep.launchers.stop_at_once  # noqa: F401
 
 # isort: split
 import contextlib
 import csv
-import logging
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,12 +26,11 @@ from omegaconf import DictConfig
 from lockstep.__main__ import script_parser
 from lockstep.atomic_files import replacing
 from lockstep.cli import start
-from lockstep.config.overrides import quote
 from lockstep.config.plan import Plan
 from lockstep.console import say
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.extras.saved_runs.saved import config_to_evaluate, find_checkpoint, saved_config
-from lockstep.launchers.environment import RankZeroFilter
+from lockstep.launchers.environment import log_plainly
 from lockstep.runs.run import Run
 from lockstep.runs.validation import Prepared, validated
 
@@ -68,8 +66,7 @@ def main() -> None:
 
 
 def _predict_data(run_dir: Path, overrides: list[str], checkpoint: str | None, output: Path | None, allow: list[str]) -> None:
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-    logging.getLogger().handlers[0].addFilter(RankZeroFilter())
+    log_plainly()
     cfg = config_to_evaluate(run_dir.absolute(), overrides, allow, "predictions")
     cfg.init_from, cfg.optimized_metric = str(find_checkpoint(run_dir, checkpoint)), None
     cfg, plan = validated(cfg)
@@ -77,13 +74,17 @@ def _predict_data(run_dir: Path, overrides: list[str], checkpoint: str | None, o
     with Run(cfg, Prepared(plan)) as run:
         path = (output or run.directory / "predictions.pt").absolute()
         if run.is_parent:
-            run.supervise([sys.executable, *sys.argv, f"run_dir={quote(cfg.run_dir)}"])
+            run.launch(predict_data, path)
         else:
-            from lockstep.extras.saved_runs.predictions import predict
-
-            run.finish(predict(cfg, run.plan, path))
+            predict_data(run, path)
     if run.is_owner:
         print(f"The predictions: {path}", flush=True)
+
+
+def predict_data(run: Run, path: Path) -> None:
+    from lockstep.extras.saved_runs.predictions import predict
+
+    run.finish(predict(run.cfg, run.plan, path))
 
 
 @contextlib.contextmanager

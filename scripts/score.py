@@ -9,7 +9,7 @@
 The samples are those of the run's training split, not augmented; another seed splits otherwise.
 """
 
-import lockstep.launchers.begin  # noqa: F401
+import lockstep.launchers.stop_at_once  # noqa: F401
 
 # isort: split
 from pathlib import Path

@@ -19,8 +19,8 @@ from lockstep.cli import start
 from lockstep.config.overrides import quote
 from lockstep.config.read import Given, check_flags, check_overrides
 from lockstep.errors import ExitCode, config_error
+from lockstep.launchers.launch import POLL
 from lockstep.launchers.stop_signals import STOP_SIGNALS
-from lockstep.launchers.supervisor import POLL
 from lockstep.places import project
 from lockstep.runs.events import Subscribers
 from lockstep.sweeps.executor import queues

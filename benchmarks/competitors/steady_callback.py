@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning import Callback
 from steady import Stopwatch
 from turns import end_turns, wait_for_turn
@@ -31,3 +32,10 @@ class Turns(Monitor, Callback):
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         end_turns()
+
+
+class FlushDenormal(Callback):
+    """Takes denormal numbers for zero, as the programs without Lightning do (workload.py)."""
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        torch.set_flush_denormal(True)

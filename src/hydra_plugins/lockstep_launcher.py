@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -21,6 +22,8 @@ class SweepLauncher(Launcher):
     def __init__(self, **settings: Any) -> None:
         self.settings = settings
         self.sweep: Any = None
+        self.context: Any = None
+        self.task: Any = None
 
     @abstractmethod
     def executor(self, config: DictConfig) -> tuple[Any, Any]:
@@ -29,6 +32,7 @@ class SweepLauncher(Launcher):
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         from lockstep.sweeps.sweep import Sweep
 
+        self.context, self.task = hydra_context, task_function
         self.sweep = Sweep.current(config, hydra_context.config_loader, *self.executor(config))
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
@@ -37,10 +41,12 @@ class SweepLauncher(Launcher):
 
 
 class LockstepLauncher(SweepLauncher):
-    """Each job a fresh process tree on this machine."""
+    """Each job a process tree of its own on this machine."""
 
     def executor(self, config: DictConfig) -> tuple[Any, Any]:
+        from lockstep.cli import run_job
+        from lockstep.launchers.processes import Function
         from lockstep.sweeps.local import LocalExecutor
 
         settings = LocalSettings(**self.settings)
-        return settings, LocalExecutor.from_settings(settings)
+        return settings, LocalExecutor.from_settings(settings, partial(run_job, self.context, Function.of(self.task)))

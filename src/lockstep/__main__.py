@@ -26,9 +26,6 @@ def main() -> None:
 
 def run_train() -> None:
     """Lockstep's train.py in this process, whose own program it stays: the ranks and jobs that it starts run that too."""
-    from lockstep.launchers.begin import hand_over
-
-    hand_over()
     program = HOME / "train.py"
     exec(compile(program.read_bytes(), program, "exec"), {"__name__": "__main__", "__file__": str(program)})
 

@@ -1,7 +1,7 @@
 """The command line: Hydra's errors as one line, exit codes, and validation before any directory exists."""
 
-import contextlib
 import os
+import runpy
 import signal
 import sys
 from collections.abc import Callable
@@ -10,17 +10,19 @@ from typing import Any
 
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import JobRuntime, setup_globals
+from hydra.core.utils import run_job as hydra_run_job
 from hydra.experimental.callback import Callback
+from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
 from lockstep.config.overrides import check_single, null_groups_left_out, override_key, split_flags
 from lockstep.errors import ConfigError, ExitCode
 from lockstep.imports import remove_empty_cache
-from lockstep.launchers.environment import SWEPT_KEYS, register_resolvers, this_rank
+from lockstep.launchers.environment import SWEPT_KEYS, register_resolvers
 from lockstep.launchers.heartbeat import HEARTBEAT
-from lockstep.launchers.outcome import classify_error
-from lockstep.launchers.rank import attach_to_parent, process_group, report_to_parent
+from lockstep.launchers.rank import attach_to_parent, process_group
 from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS, Preempted
 from lockstep.places import import_from_project
 from lockstep.runs.directory import OWN_DIRECTORY
@@ -30,6 +32,27 @@ from lockstep.runs.validation import Prepared, refusing
 LEAVING = 600.0  # seconds in which a process of a sweep's job is gone, once all is done: a logger may have something to upload
 
 register_resolvers()
+
+
+def run_job(context: HydraContext, function: Callable[..., Any], arguments: list[str], config: DictConfig | None) -> None:
+    """Run `python ARGUMENTS` in this process, a job of a sweep: with the config that the sweep has composed, if there is one."""
+    sys.argv[:] = arguments
+    OWN_DIRECTORY.leave()  # the sweep's, where the job is a fork of it
+    if config is None:
+        runpy.run_path(arguments[0], run_name="__main__")
+        return
+
+    def main() -> None:
+        setup_globals()
+        register_resolvers()
+        JobRuntime.instance().set("name", config.hydra.job.name)
+        name = config.hydra.job.config_name
+        context.callbacks.on_run_start(config=config, config_name=name)
+        returned = hydra_run_job(function, config, "hydra.run.dir", job_subdir_key=None, hydra_context=context)
+        context.callbacks.on_run_end(config=config, config_name=name, job_return=returned)
+        _ = returned.return_value  # raises what the function has raised
+
+    start(main)
 
 
 def start(main: Callable[[], Any]) -> None:
@@ -63,7 +86,7 @@ def _start(main: Callable[[], Any]) -> None:
         console.survive_lost_output()
         _check_working_directory()
         import_from_project()
-        is_started_by_lockstep = attach_to_parent()
+        attach_to_parent()
         if hasattr(main, "__wrapped__") and any(item.startswith("-") for item in given):  # by @hydra.main: no script
             _check_flags(given)
         arguments: list[str] | None = given
@@ -74,17 +97,12 @@ def _start(main: Callable[[], Any]) -> None:
         if arguments is None:
             console.say("The run has finished already. With an override, trainer.max_epochs=20 say, it goes on.")
             return
-        sys.argv[1:] = arguments if is_started_by_lockstep else command_to_begin(arguments)
-        if is_started_by_lockstep:
-            _run_as_inherited(main)
-        else:
-            main()
+        sys.argv[1:] = arguments if SWEPT_KEYS in os.environ else command_to_begin(arguments)
+        main()
     except SystemExit:
         raise
     except BaseException as error:
         reason = STOP_SIGNALS.raised or _interrupt_in(error) or error
-        if (code := _report_to_parent(reason)) is not None:
-            sys.exit(code)
         line, code = _explain_end(reason)
         if line is None:
             raise
@@ -114,16 +132,6 @@ def _refuse(reason: str) -> None:
     raise ConfigError(reason)
 
 
-def _run_as_inherited(main: Callable[[], Any]) -> None:
-    """Runs it with the config that the process which has started this one has left; composes one where there is none."""
-    from lockstep.launchers.inherited_config import read_inherited_config, run_task
-
-    if (config := read_inherited_config(sys.argv)) is None:
-        main()
-    else:
-        run_task(main, config)
-
-
 def _interrupt_in(error: BaseException | None) -> BaseException | None:
     """Returns the Ctrl-C of which an error has come, if it has: within OmegaConf, say, which raises one of its own."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
@@ -136,15 +144,6 @@ def _check_working_directory() -> None:
         Path.cwd()
     except OSError as error:
         raise ConfigError(f"The working directory is gone ({error.strerror}); accepted is one that is there") from error
-
-
-def _report_to_parent(error: BaseException) -> int | None:
-    """Tells this rank's parent why it ends; returns the exit code, None if it has no parent."""
-    with contextlib.suppress(ConfigError, OSError, KeyError):  # an environment that is none of a rank's
-        if (rank := this_rank()) is not None:
-            outcome = classify_error(error, rank.global_rank)
-            return outcome.code if report_to_parent(outcome) else None
-    return None
 
 
 def _explain_end(error: BaseException) -> tuple[str | None, int]:
@@ -173,8 +172,7 @@ class ValidateConfig(Callback):
         asked: Any = HydraConfig.instance()  # by ${hydra:...}; its set_config copies, as it will when the job runs
         asked.cfg = config
         with refusing():
-            is_rank = (rank := this_rank()) is not None and rank.started_by == "parent"
-            if config.get("resume") is None and not is_rank and SWEPT_KEYS not in os.environ:  # else it is validated already
+            if config.get("resume") is None and SWEPT_KEYS not in os.environ:  # else it is validated already
                 overrides = [*config.hydra.overrides.task, *config.hydra.overrides.hydra]
                 check_single(overrides, OmegaConf.select(config, "hydra.sweeper.params") or ())
             Prepared.prepare(config)

@@ -21,12 +21,12 @@ from waiting import wait_for
 pytestmark = pytest.mark.slow
 
 PARENT = """
-import sys
 from pathlib import Path
-from lockstep.launchers import supervisor
+from rank import wait
+from lockstep.launchers import launch
 
-supervisor.LEAVING_TOGETHER = 60
-outcome = supervisor.supervise([sys.executable, "rank.py"], 2, Path("train.log"))
+launch.LEAVING_TOGETHER = 60
+outcome = launch.launch(wait, world_size=2, log=Path("train.log"))
 print(outcome.code, outcome.reason, int(outcome.signal))
 """
 # It stops when it is asked to, or when the other one is: real ranks ask each other.
@@ -34,26 +34,25 @@ RANK = """
 import os, sys, time
 from pathlib import Path
 from lockstep.launchers.outcome import Outcome
-from lockstep.launchers.rank import attach_to_parent, report_to_parent
 from lockstep.launchers.stop_signals import Preempted, StopSignals
 
-attach_to_parent()
-requests = StopSignals()
-requests.listen()
-requests.deferred = True
-rank = os.environ["RANK"]
-Path(f"began{rank}").write_text(str(os.getpid()))
-while not (requests.received or Path("asked").exists()):
-    time.sleep(0.01)
-if requests.received:
-    number = int(requests.received[0])
-    Path("asked").write_text(str(number))
-else:
-    while not (number := Path("asked").read_text()):
+def wait(report):
+    requests = StopSignals()
+    requests.listen()
+    requests.deferred = True
+    rank = os.environ["RANK"]
+    Path(f"began{rank}").write_text(str(os.getpid()))
+    while not (requests.received or Path("asked").exists()):
         time.sleep(0.01)
-    number = int(number)
-report_to_parent(Outcome(code=75, reason=str(Preempted(number)), signal=number))
-sys.exit(75)
+    if requests.received:
+        number = int(requests.received[0])
+        Path("asked").write_text(str(number))
+    else:
+        while not (number := Path("asked").read_text()):
+            time.sleep(0.01)
+        number = int(number)
+    report(Outcome(code=75, reason=str(Preempted(number)), signal=number))
+    sys.exit(75)
 """
 
 

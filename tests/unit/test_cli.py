@@ -1,7 +1,6 @@
 """The command line's words for what Hydra could not apply."""
 
 import errno
-import json
 import os
 import signal
 import subprocess
@@ -17,7 +16,7 @@ from omegaconf import DictConfig
 from lockstep.cli import start
 from lockstep.config.hydra_errors import explain
 from lockstep.errors import config_error
-from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, SWEPT_KEYS, this_rank
+from lockstep.launchers.environment import SWEPT_KEYS
 from lockstep.runs.directory import OWN_DIRECTORY
 
 pytestmark = pytest.mark.usefixtures("no_process_group")  # a rank that has one leaves at once
@@ -155,22 +154,15 @@ def test_what_has_begun_stays_when_it_is_stopped(
 
 
 @pytest.mark.usefixtures("_full_errors")
-def test_a_rank_that_fails_before_its_run_tells_its_parent_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable, value in {PARENT_PIPE: "5", ERROR_DIR: tmp_path, "RANK": 1, "LOCAL_RANK": 1, "WORLD_SIZE": 2}.items():
-        monkeypatch.setenv(variable, str(value))
-    monkeypatch.setattr("lockstep.cli.attach_to_parent", lambda: None)
-    this_rank.cache_clear()
-
-    def main() -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    try:
-        with pytest.raises(SystemExit) as ended:
-            start(main)
-    finally:
-        this_rank.cache_clear()
-    assert ended.value.code == 1
-    assert json.loads((tmp_path / "rank1.json").read_text())["reason"] == "rank 1: OSError: [Errno 24] Too many open files"
+@pytest.mark.parametrize(("name", "value"), [("LOCKSTEP_PARENT", "77777"), ("LOCKSTEP_SWEEP_PIPE", "x")])
+def test_what_an_ended_run_has_left_in_the_environment_is_named(
+    name: str, value: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as ended:
+        start(lambda: None)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(f"{name}={value}: is left over from a run that has ended; ")
 
 
 def test_a_job_whose_process_does_not_end_by_itself_is_ended_with_its_own_code(tmp_path: Path) -> None:

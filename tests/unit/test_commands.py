@@ -10,33 +10,24 @@ from waiting import wait_for
 
 COMMAND = """
 import os, sys, time
-from lockstep.launchers.environment import SWEEP_PIPE
-from lockstep.launchers.processes import start_process
-os.environ["HYDRA_FULL_ERROR"] = "1"  # as in every command of ours
-with open("output", "wb") as output:
-    start_process([sys.executable, "job.py"], dict(os.environ), (SWEEP_PIPE, os.pipe()[0]), output, output)
+if not os.fork():
+    os.setsid()
+    for descriptor in (1, 2):
+        os.dup2(os.open("output", os.O_WRONLY | os.O_CREAT), descriptor)
+    if {is_orphan} and os.fork():
+        os._exit(0)
+    open("began", "w").close()
+    os.execvp('sleep', ['sleep', '100'])
 while not os.path.exists("began"):
     time.sleep(0.01)
 """
-JOB = """
-import os, time
-if {is_orphan} and os.fork():
-    os._exit(0)
-open("began", "w").close()
-time.sleep(100)
-"""
 
 
-@pytest.mark.parametrize(
-    ("is_orphan", "more"),
-    [(False, {}), (True, {}), (False, {"GIVEN": "1"})],
-    ids=["a job", "what a job has left", "a job of a server of its own"],
-)
-def test_what_is_left_is_ended_and_a_failure(is_orphan: bool, more: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "command.py").write_text(COMMAND)
-    (tmp_path / "job.py").write_text(JOB.format(is_orphan=is_orphan))
+@pytest.mark.parametrize("is_orphan", [False, True], ids=["a job", "what a job has left"])
+def test_what_is_left_is_ended_and_a_failure(is_orphan: bool, tmp_path: Path) -> None:
+    (tmp_path / "command.py").write_text(COMMAND.format(is_orphan=is_orphan))
     with pytest.raises(AssertionError, match="left running"):
-        python(tmp_path / "command.py", cwd=tmp_path, **more)
+        python(tmp_path / "command.py", cwd=tmp_path)
     assert (tmp_path / "began").exists()
     wait_for(lambda: not forked.served_in(tmp_path), seconds=30)
 

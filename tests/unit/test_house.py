@@ -6,20 +6,20 @@ import pytest
 from house import sizes
 
 CEILINGS = {
-    "train.py": 35,
-    "core": 10_690,
-    "options": 23_864,
-    "all of src": 34_554,
-    "imported by a default run": 10_676,
-    "files imported by a default run": 157,
+    "train.py": 39,
+    "core": 10_570,
+    "options": 14_987,
+    "all of src": 25_557,
+    "imported by a default run": 9_809,
+    "files imported by a default run": 141,
     "largest file of src": 356,
-    "largest folder of options": 1_688,
-    "files of conf": 138,
-    "scripts": 1_808,
-    "tests": 39_417,
-    "benchmarks": 2_942,
-    "docs, without reference.md": 3_053,
-    "README.md": 150,
+    "largest folder of options": 1_437,
+    "files of conf": 123,
+    "scripts": 1_302,
+    "tests": 27_246,
+    "benchmarks": 2_950,
+    "docs, without reference.md": 2_645,
+    "README.md": 147,
 }  # lines, or files; these go down, and up by nothing but what mends a defect
 
 

@@ -12,11 +12,15 @@ from hydra.errors import HydraException
 from lockstep.config.overrides import override_key, quote, split_flags
 from lockstep.config.targets import ALLOW, is_project_path
 from lockstep.errors import config_error
-from lockstep.places import CONF, project, read_settings
+from lockstep.places import CONF, project
 
 _OF_THE_COMMAND = (ALLOW, "resume", "begin_from", "overwrite", "run_dir")
-# Of Hydra's own settings those that run, import and write nothing. Those of launchers and sweepers are in conf/launchers.yaml.
+# Of Hydra's own settings those that run, import and write nothing. Those of launchers and sweepers are in _SETTINGS.
 _OF_HYDRA = r"hydra\.(verbose|mode|sweep\.dir|(job|hydra)_logging\.(root|loggers\.\w+)\.level|sweeper\.max_batch_size)"
+# None of these runs a command, imports or connects to anything; what Optuna's sampler and pruner may build is checked.
+_SETTINGS = {"gpus", "jobs", "timeout", "retries", "on_failure", "dry_run", "partition", "account", "time", "mem", "gres"}
+_SETTINGS |= {"gpus_per_node", "cpus_per_device", "warning", "poll", "detach", "num_cpus", "n_trials", "n_jobs", "seed"}
+_SETTINGS |= {"sampler", "pruner"}
 _OF_SWEEPS = r"hydra\.(?:launcher|sweeper)\.(\w+)(?:\.\w+)*"
 _OPTIONS = r"hydra/(launcher|sweeper|job_logging|hydra_logging)=\w+"
 # They make no value that is a group, and so no target, and run nothing of the project's own.
@@ -113,9 +117,7 @@ def _objections(item: str, folders: Sequence[Path]) -> Iterator[str]:
 
 
 def _is_harmless(key: str, text: str) -> bool:
-    if (setting := re.fullmatch(_OF_SWEEPS, key)) is not None and any(
-        setting[1] in names for names in read_settings().get("settings", {}).values()
-    ):
+    if (setting := re.fullmatch(_OF_SWEEPS, key)) is not None and setting[1] in _SETTINGS:
         return True
     return re.fullmatch(_OF_HYDRA, key) is not None or re.fullmatch(_OPTIONS, f"{key}={text}") is not None
 

@@ -140,3 +140,9 @@ def targets_in(config: Any) -> Iterator[tuple[str, Any]]:
     for key, value in (("", config), *nodes(config)):
         if isinstance(value, Mapping) and "_target_" in value:
             yield key, value["_target_"]
+
+
+def own_modules(cfg: DictConfig) -> list[str]:
+    """The modules of this package that a config names, for the fork server to import."""
+    targets = {str(target) for _, target in targets_in(OmegaConf.to_container(cfg))}
+    return sorted({target.rpartition(".")[0] for target in targets if target.startswith("lockstep.")})

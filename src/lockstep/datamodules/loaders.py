@@ -67,5 +67,5 @@ def unchanged(batch: Any) -> Any:
 def ignore_sigterm(_: int) -> None:
     """In a data worker: a request to stop that reaches the whole process group is for the run, which needs its workers until
     the next step boundary, and ends them. By torch's own handler they would end at once, and fail the run."""
-    if STOP_SIGNALS.is_listening:
+    if STOP_SIGNALS.process:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

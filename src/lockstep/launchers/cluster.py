@@ -1,4 +1,4 @@
-"""Who starts the ranks of a run, or lends it machines, beside Lockstep's own parent: whom conf/launchers.yaml names."""
+"""Who starts the ranks of a run, or lends it machines, beside Lockstep's own parent: those of CLUSTERS."""
 
 import functools
 import os
@@ -8,11 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from lockstep.config.targets import resolve
-from lockstep.errors import ConfigError
-from lockstep.places import read_settings
+from hydra.utils import get_class
 
-_create = functools.cache(lambda target: resolve("clusters", target)())
+from lockstep.errors import ConfigError
+
+# Who can have started this process as a rank, or lend its machine, by what the names of its variables begin with. The first that
+# has started it counts.
+CLUSTERS = {
+    "TORCHELASTIC_": "lockstep.extras.torchrun.cluster.Torchrun",
+    "SLURM_": "lockstep.extras.slurm.cluster.Slurm",
+}
+_create = functools.cache(lambda target: get_class(target)())
 
 
 @dataclass(frozen=True)
@@ -109,9 +115,8 @@ class Cluster:
 
 
 def clusters(env: Mapping[str, str] = os.environ) -> list[Cluster]:
-    """Returns those of conf/launchers.yaml that have left variables in an environment."""
-    prefixes = (read_settings()["clusters"] or {}).items()
-    return [_create(target) for prefix, target in prefixes if any(name.startswith(prefix) for name in env)]
+    """Return those of CLUSTERS that have left variables in an environment."""
+    return [_create(target) for prefix, target in CLUSTERS.items() if any(name.startswith(prefix) for name in env)]
 
 
 def queue() -> Cluster:

@@ -5,23 +5,24 @@ import functools
 import logging
 import os
 import secrets
+import socket
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 
 from omegaconf import OmegaConf
 
 from lockstep.config.modes import register_mode_resolvers
-from lockstep.launchers.cluster import Cluster, Rank, clusters, stat
+from lockstep.config.plan import cores
+from lockstep.launchers.cluster import Cluster, Rank, clusters
 
-PARENT_PIPE = "LOCKSTEP_PARENT_PIPE"  # a file descriptor that closes when the parent dies
-SWEEP_PIPE = "LOCKSTEP_SWEEP_PIPE"  # the same for a job and its sweep
+PARENT_PID = "LOCKSTEP_PARENT"  # the process that has started this one as a rank
+SWEEP_PIPE = "LOCKSTEP_SWEEP_PIPE"  # a file descriptor of a job on another machine that closes when its sweep dies
 JOB_MARK = "LOCKSTEP_JOB"  # by which what a sweep's job has started is known, wherever it has gone
 SWEPT_KEYS = "LOCKSTEP_SWEPT_KEYS"  # those in which the jobs of a sweep may differ, for one of them
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 RESTARTS = Cluster.restarts  # how often our own parent has started these ranks again
-ERROR_DIR = "LOCKSTEP_ERROR_DIR"  # where a rank leaves its traceback for the parent, and who it is for the others
-PIDS = "pids"  # the file there that names each rank's process, in their order
 
 
 @functools.cache
@@ -35,7 +36,7 @@ def this_rank() -> Rank | None:
 
 def rank_in(env: Mapping[str, str]) -> Rank | None:
     """The rank that an environment describes."""
-    if PARENT_PIPE in env:
+    if PARENT_PID in env:
         return Cluster().rank(env)
     if rank := next(filter(None, (cluster.rank(env) for cluster in clusters(env))), None):
         return rank
@@ -48,6 +49,36 @@ def without_rank_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Returns an environment in which nobody takes itself for a rank that a cluster has started."""
     foreign = {name for cluster in clusters(env) for name in cluster.rank_variables}
     return {name: value for name, value in env.items() if name not in foreign}
+
+
+@contextlib.contextmanager
+def reserved_port(host: str = "127.0.0.1") -> Iterator[int]:
+    """Reserve a free port of the address `host`, or of all addresses for "".
+
+    It is bound but not listened on, so that torch's TCPStore can still listen on it with SO_REUSEADDR, while the kernel gives it
+    to nobody else who asks for any free port.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((host, 0))
+        yield holder.getsockname()[1]
+
+
+def rank_environment(world_size: int, port: int) -> dict[str, str]:
+    """Return what the ranks of this process find in their environment, less their numbers."""
+    environment = without_rank_variables(os.environ) | {PARENT_PID: str(os.getpid())}
+    environment |= {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size), "NODE_RANK": "0"}
+    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, len(cores()) // world_size)))
+    use_loopback(environment)
+    return environment
+
+
+def use_loopback(environment: MutableMapping[str, str]) -> None:
+    """Let gloo use the loopback interface unless the user names another: it looks up the host's own name, and hangs where that
+    does not resolve (pytorch issue 74316)."""
+    if loopback := next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None):
+        environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
 
 
 def launcher() -> Cluster:
@@ -68,35 +99,17 @@ class RankZeroFilter(logging.Filter):
         return is_rank_zero()
 
 
+def log_plainly() -> None:
+    """Log to standard output as scripts do, which have no logging config of Hydra's; rank zero alone."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout, force=True)
+    logging.getLogger().handlers[0].addFilter(RankZeroFilter())
+
+
 def run_id() -> str:
     """A name for this run that its ranks agree on and no other run has. Our own parent passes its directory on instead."""
     if (rank := this_rank()) is not None:
         return launcher().run_id(rank)
     return f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{secrets.token_hex(3)}"
-
-
-def dead_ranks() -> list[int]:
-    """Returns the ranks of this run that have died, if all were started beside this process and there is a /proc to look into."""
-    if (rank := this_rank()) is None or rank.num_nodes > 1:
-        return []
-    alive = set(_living_ranks(rank))
-    return sorted(set(range(rank.world_size)) - alive) if rank.global_rank in alive else []
-
-
-def _living_ranks(rank: Rank) -> Iterator[int]:
-    """Yields those that this one's parent has started. Our own names their processes: a fork does not show its environment."""
-    if rank.started_by == Cluster.name:
-        for other, pid in enumerate((Path(os.environ[ERROR_DIR]) / PIDS).read_text().split()):
-            with contextlib.suppress(OSError):  # it has ended
-                if stat(int(pid))[0] not in "ZX":
-                    yield other
-        return
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended since
-            if int(stat(int(folder.name))[1]) == os.getppid():
-                items = (folder / "environ").read_text(errors="replace").split("\0")
-                if (other := rank_in(dict(item.split("=", 1) for item in items if "=" in item))) is not None:
-                    yield other.global_rank
 
 
 def rank_log() -> str:

@@ -2,17 +2,19 @@
 
 import contextlib
 import faulthandler
+import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+DEBUGGED = ".debugged"  # a file of the run's directory: a process of the run is at a debugger's prompt, others wait
 SHUTDOWN_GRACE = 3.0  # seconds for the other ranks, which wait for this one, to leave their stacks too
 _AWAY = 5.0  # seconds that one second takes only in a process that was stopped, by Ctrl-Z or a queue; they don't count
 
 
 class Heartbeat:
-    """Calls `give_up` with a reason when the next sign of progress takes longer than the last one has allowed for."""
+    """Call `give_up` if no `beat()` arrives before the deadline. Time at a debugger's prompt does not count."""
 
     def __init__(self) -> None:
         self._where, self._limit, self._due = "", float("inf"), float("inf")  # due in time.monotonic
@@ -33,10 +35,14 @@ class Heartbeat:
         self._over.set()
 
     def _watch(self, over: threading.Event, log: Path, give_up: Callable[[str], None]) -> None:
-        looked = time.monotonic()
+        looked, mark, is_marked = time.monotonic(), log.parent / DEBUGGED, False
         while not over.wait(min(1.0, self._limit / 4)):
             before, looked = looked, time.monotonic()
-            if looked - before > _AWAY:
+            if is_marked != in_debugger():
+                with contextlib.suppress(OSError):
+                    mark.unlink(missing_ok=True) if is_marked else mark.touch()
+                is_marked = not is_marked
+            if looked - before > _AWAY or mark.exists():
                 self._due += looked - before
             if not self._is_late():
                 continue
@@ -47,6 +53,14 @@ class Heartbeat:
 
     def _is_late(self) -> bool:
         return time.monotonic() > self._due
+
+
+def in_debugger() -> bool:
+    """True if the main thread is at a debugger's prompt, or is traced by one."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_globals.get("__name__") != "bdb":
+        frame = frame.f_back
+    return frame is not None or sys.gettrace() is not None
 
 
 def dump_stacks(log: Path, why: str) -> None:

@@ -6,11 +6,11 @@ import platform
 import re
 import signal
 import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from lockstep.errors import ConfigError, ExitCode, NamedFailure
-from lockstep.launchers.environment import dead_ranks
-from lockstep.launchers.stop_signals import Preempted
+from lockstep.launchers.stop_signals import Preempted, leading
 
 # of gloo, NCCL, torch's store
 _TIMED_OUT = re.compile("Timed out waiting|timeout caused pair closure|collective operation timeout")
@@ -44,6 +44,9 @@ class Outcome:
     is_silent: bool = field(default=False, compare=False)  # the rank has not said why
 
 
+Report = Callable[[Outcome], None]  # by which a rank says why it ends
+
+
 def classify_error(error: BaseException, rank: int, has_stepped: bool = False) -> Outcome:
     """Returns the outcome that an exception stands for. A ConfigError means that the run could not start, unless the optimizer
     has made a step by then: what was trained is never thrown away."""
@@ -58,10 +61,8 @@ def classify_error(error: BaseException, rank: int, has_stepped: bool = False) -
     if isinstance(error, NamedFailure):
         return Outcome(code=ExitCode.FAILED, reason=f"rank {rank}: {error}", rank=rank, is_final=True)
     if isinstance(error, RuntimeError) and _LOST_PEER.search(str(error)):
-        culprit, reason = rank, f"rank {rank} has lost its connection to another rank; the logs of the others may say why"
-        if gone := dead_ranks():
-            culprit, reason = gone[0], f"rank {gone[0]} has died; rank {rank} has lost its connection to it"
-        return Outcome(code=ExitCode.FAILED, reason=reason, rank=culprit, has_lost_rank=True)
+        reason = f"rank {rank} has lost its connection to another rank; the logs of the others may say why"
+        return Outcome(code=ExitCode.FAILED, reason=reason, rank=rank, has_lost_rank=True)
     if isinstance(error, RuntimeError) and _PORT_TAKEN.search(str(error)) and (port := os.environ.get("MASTER_PORT")):
         reason = f"MASTER_PORT={port}: another program has this port on {platform.node()}; accepted is one that is free"
         return Outcome(code=ExitCode.FAILED if has_stepped else ExitCode.REFUSED, reason=reason, rank=rank, is_final=True)
@@ -115,3 +116,28 @@ def no_shared_memory() -> str:
         return ""
     accepted = "a larger one (docker run --shm-size), or datamodule.num_workers=0"
     return f"; {_SHARED_MEMORY}, through which data workers hand over their batches, is full: accepted is {accepted}"
+
+
+def preempted(received: Sequence[int], unsaved: str | None = None) -> Outcome:
+    """Return the outcome of ranks that were asked to stop."""
+    error = Preempted(leading(received), unsaved)
+    return Outcome(code=ExitCode.PREEMPTED, reason=str(error), signal=error.number, unsaved=unsaved)
+
+
+def judge(codes: Sequence[int | None], reports: dict[int, tuple[float, Outcome]]) -> Outcome:
+    """Return the outcome of the rank that failed first, or exited first because it was asked to.
+
+    A rank that ended without a report (killed, or os._exit) precedes those that raised: they raise when a peer is gone, or end
+    by SIGABRT. One that ended by SIGABRT is the cause where the others say no more than that they have lost it.
+    """
+    if not any(codes):
+        return Outcome(code=ExitCode.FINISHED)
+    reports = {number: report for number, report in reports.items() if report[1].code}
+    silent = {number: code for number, code in enumerate(codes) if code and number not in reports}
+    is_explained = any(not outcome.has_lost_rank for _, outcome in reports.values())
+    suspects = {number: code for number, code in silent.items() if code != -signal.SIGABRT} or ({} if is_explained else silent)
+    if suspects:
+        number, code = next(iter(suspects.items()))
+        how = f"rank {number} was {killed_by(code)}" if code < 0 else f"rank {number} ended with code {code} and no word"
+        return Outcome(code=ExitCode.FAILED, reason=how, rank=number, is_silent=True)
+    return min(reports.values(), key=lambda report: report[0])[1]

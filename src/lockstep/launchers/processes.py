@@ -1,58 +1,215 @@
-"""Starting a process of this program: by whom conf/launchers.yaml names, or as a fresh interpreter."""
+"""Processes of this program: forked from one server that has imported torch and Lightning, or spawned."""
 
+import atexit
 import contextlib
+import importlib.util
+import inspect
+import multiprocessing
 import os
-import subprocess
-from collections.abc import Sequence
-from typing import IO, Protocol
-
-from hydra.utils import get_object
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
 
 from lockstep.config.plan import cores
-from lockstep.places import read_settings
+from lockstep.console import say
+from lockstep.launchers.cluster import stat
+from lockstep.launchers.environment import this_rank
+from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS
+
+PRELOAD = "LOCKSTEP_PRELOAD"  # modules of this package that the server imports besides those that every run needs
+SERVER_DIED = 255  # the exit code that multiprocessing has for a process whose fork server is gone (popen_forkserver.py)
 
 
-class Process(Protocol):
-    """Has what is needed here of subprocess.Popen."""
+@dataclass(frozen=True)
+class Function:
+    """A function of the program that was started, whose module has no name by which another process could import it."""
 
-    @property
-    def pid(self) -> int: ...
-    def poll(self) -> int | None: ...
-    def wait(self, timeout: float) -> int: ...
-    def send_signal(self, number: int, /) -> None: ...
+    file: str
+    name: str
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> Callable[..., Any]:
+        is_importable = function.__module__ not in ("__main__", "__mp_main__")
+        return function if is_importable else cls(function.__code__.co_filename, function.__name__)
+
+    def __call__(self, *arguments: Any) -> Any:
+        spec = importlib.util.spec_from_file_location("__mp_main__", self.file)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules["__mp_main__"] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return inspect.unwrap(getattr(module, self.name))(*arguments)
 
 
-def start_process(
-    command: Sequence[str],
-    environment: dict[str, str],
-    lifeline: tuple[str, int],
-    output: IO[bytes] | None = None,
-    errors: IO[bytes] | None = None,
-    cores_kept: Sequence[int] | None = None,
+@dataclass(frozen=True)
+class Surroundings:
+    """What a process gets besides its function. output: the file that its output is appended to; None for this process's."""
+
+    title: str
+    environment: Mapping[str, str]
+    output: Path | None = None
+    cores: Sequence[int] = ()
+    ignored: frozenset[int] = frozenset()
+
+
+class Process:
+    """A process that was started here."""
+
+    def __init__(self, process: BaseProcess) -> None:
+        assert process.pid is not None
+        self.pid, self._process = process.pid, process
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while it runs; SERVER_DIED where nobody knows it."""
+        code = self._process.exitcode
+        return None if code == SERVER_DIED and is_alive(self.pid) else code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def wait(self, timeout: float) -> None:
+        self._process.join(timeout)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return stat(pid)[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def start(
+    function: Callable[..., Any],
+    *arguments: Any,
+    title: str,
+    environment: Mapping[str, str],
+    output: Path | None = None,
+    cores_kept: Iterable[int] | None = None,
     fresh: bool = False,
-    starts_ranks: bool = False,
+    imports: Iterable[str] = (),
 ) -> Process:
-    """Starts a process in a session of its own, so that Ctrl-C reaches us alone, and it and its data workers end as a group.
+    """Start a process that calls `function(*arguments)`, in a session of its own, and ends when this process has ended.
 
-    `lifeline` is a variable and the descriptor that it names, with whose end the process ends; `output` and `errors` are this
-    process's if none are given. Unless it is `fresh`, the starter of conf/launchers.yaml starts it, and its ranks if it
-    `starts_ranks`, where it can.
+    Args:
+        title: Its name in ps, top and nvidia-smi.
+        cores_kept: The cores that it keeps to; this process's by default.
+        fresh: Spawn an interpreter, which imports torch anew.
+        imports: Modules of this package that it will need, which the server imports once for all.
     """
-    kept = sorted(cores()) if cores_kept is None else [*cores_kept]
-    if not fresh and (name := read_settings().get("starter")) is not None:
-        other: Process | None = get_object(name).start(command, environment, lifeline, (output, errors), kept, starts_ranks)
-        if other is not None:
-            return other
-    process = subprocess.Popen(
-        command,
-        env=environment | {lifeline[0]: str(lifeline[1])},
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=errors,
-        pass_fds=(lifeline[1],),
-        start_new_session=True,
-    )
-    if hasattr(os, "sched_setaffinity"):
-        with contextlib.suppress(ProcessLookupError):
-            os.sched_setaffinity(process.pid, kept)
-    return process
+    if output is not None:
+        output.open("ab").close()  # raises OSError here rather than in the new process
+    ignored = frozenset(number for number in SIGNALS if signal.getsignal(number) is signal.SIG_IGN)  # nohup
+    kept = sorted(cores() if cores_kept is None else cores_kept)
+    surroundings = Surroundings(title, dict(environment), output, kept, ignored)
+    given = (surroundings, Function.of(function), arguments)
+    process = _context(fresh).Process(target=_begin, args=given, name=title)
+    os.environ[PRELOAD] = " ".join(sorted(imports))
+    try:
+        process.start()
+    except OSError as error:  # the server's socket can't be made: TMPDIR has a long path, or the disk is full
+        if fresh:
+            raise
+        say(f"Processes are started as fresh interpreters, each of which imports torch anew: {error}")
+        process = multiprocessing.get_context("spawn").Process(target=_begin, args=given, name=title)
+        process.start()
+    finally:
+        del os.environ[PRELOAD]
+    return Process(process)
+
+
+def _context(fresh: bool) -> Any:
+    if fresh or sys.platform != "linux":  # on macOS torch does not survive a fork
+        return multiprocessing.get_context("spawn")
+    if multiprocessing.parent_process() is not None and "torch" in sys.modules:  # a sweep's job forks its ranks itself
+        return multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["lockstep.launchers.preload"])
+    return context
+
+
+def _begin(surroundings: Surroundings, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+    """Run in the new process: make it what a process that was started by hand is, and exit as one."""
+    os.setsid()
+    set_title(surroundings.title)  # found by the environment's place in memory, which is as it was
+    if sys.platform == "linux":
+        multiprocessing.set_start_method("fork", force=True)  # of data workers, which would else outlive this process
+        os.sched_setaffinity(0, surroundings.cores)
+    threading.Thread(target=_end_with_parent, name="follow-parent", daemon=True).start()
+    STOP_SIGNALS.stop_listening()  # as the program's main module has begun to when it was imported
+    for number in SIGNALS:
+        default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, signal.SIG_IGN if number in surroundings.ignored else default)
+    os.environ.clear()
+    os.environ.update(surroundings.environment)
+    this_rank.cache_clear()
+    if surroundings.output is None:  # the terminal's: breakpoint() reads it, where multiprocessing has put /dev/null
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    else:
+        output = os.open(surroundings.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        for descriptor, file in enumerate((os.open(os.devnull, os.O_RDONLY), output, output)):
+            os.dup2(file, descriptor)
+    _renew_imported()
+    code: Any = 0
+    try:
+        function(*arguments)
+    except SystemExit as left:
+        code = left.code or 0
+        if not isinstance(code, int):
+            print(code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]  as multiprocessing does: waits for threads
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code if isinstance(code, int) else 1)
+
+
+def set_title(title: str) -> None:
+    """Name this process in ps, top and nvidia-smi."""
+    os.environ["SPT_NOENV"] = "1"  # read when setproctitle is first used: /proc/PID/environ stays as it is
+    from setproctitle import setproctitle, setthreadtitle
+
+    setproctitle(title)
+    setthreadtitle(title.replace(" ", "-"))  # SLURM's proctrack/linuxproc splits /proc/PID/stat at spaces
+    del os.environ["SPT_NOENV"]
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def _renew_imported() -> None:
+    """Renew what modules have read from their surroundings, or drawn at random, when the server imported them."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or torch.get_num_threads()))
+    if lightning := sys.modules.get("lightning.pytorch.utilities.rank_zero"):
+        rank = this_rank()
+        lightning.rank_zero_only.rank = 0 if rank is None else rank.global_rank
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
+
+
+def kill_group(pid: int) -> None:
+    """Kill a process and what it has started in its group, its data workers; nothing if they are gone. Its children's groups
+    too, where there is a /proc to read them in: one that is suspended, or stuck with Python's lock, would not follow."""
+    groups = [pid]
+    with contextlib.suppress(OSError):
+        groups += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)

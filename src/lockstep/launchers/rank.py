@@ -1,7 +1,6 @@
-"""What a rank does about its parent: it ends with it, and reports to it why it ends itself."""
+"""How a process that another program has started follows it, and how a rank leaves."""
 
 import contextlib
-import dataclasses
 import multiprocessing
 import os
 import select
@@ -9,29 +8,22 @@ import signal
 import stat
 import sys
 import threading
-import time
-from pathlib import Path
 from typing import Any
 
-from lockstep.atomic_files import write_json
-from lockstep.errors import ConfigError
-from lockstep.launchers.environment import ERROR_DIR, PARENT_PIPE, SWEEP_PIPE, launcher, this_rank
-from lockstep.launchers.outcome import Outcome
+from lockstep.errors import ConfigError, config_error
+from lockstep.launchers.environment import PARENT_PID, SWEEP_PIPE, launcher
 
 
-def attach_to_parent() -> bool:
-    """Kills this process group when the one that started it is gone, kill -9 included: a rank follows its parent or who else has
-    started it, a sweep's job the sweep. Does nothing in a process that a person has started.
-
-    Returns whether a parent or a sweep of this program has started it.
-    """
-    own, swept = (_lifeline(name) for name in (PARENT_PIPE, SWEEP_PIPE))
+def attach_to_parent() -> None:
+    """Kill this process group when the one that started it is gone, kill -9 included: torchrun, or the sweep of a job on another
+    machine. Do nothing in a process that a person has started. Raise ConfigError for variables that are left over."""
+    if PARENT_PID in os.environ and multiprocessing.parent_process() is None:
+        raise _left_over(PARENT_PID)
+    pipe = _lifeline(SWEEP_PIPE)
     os.environ.pop(SWEEP_PIPE, None)  # what a job starts can't read it
-    pipe = swept if own is None else own
     descriptor = launcher().attach() if pipe is None else pipe
     if descriptor is not None:
         threading.Thread(target=_die_with, args=(descriptor,), name="follow-parent", daemon=True).start()
-    return pipe is not None
 
 
 def _lifeline(name: str) -> int | None:
@@ -42,22 +34,16 @@ def _lifeline(name: str) -> int | None:
     with contextlib.suppress(ValueError, OverflowError, OSError):
         if stat.S_ISFIFO(os.fstat(int(given)).st_mode):
             return int(given)
-    raise ConfigError(f"{name}={given}: is left over from a run that has ended; accepted is an environment without it")
+    raise _left_over(name)
+
+
+def _left_over(name: str) -> ConfigError:
+    return config_error(name, os.environ[name], "is left over from a run that has ended; start it in an environment without it")
 
 
 def _die_with(descriptor: int) -> None:
     select.select([descriptor], [], [])  # nothing is ever written to a pipe from the parent
     os.killpg(os.getpgrp(), signal.SIGKILL)
-
-
-def report_to_parent(outcome: Outcome) -> bool:
-    """Leaves the reason of this rank's end for the parent to show once. False where there is no parent."""
-    rank = this_rank()
-    if rank is None or rank.started_by != "parent":
-        return False
-    report = dataclasses.asdict(outcome) | {"rank": rank.global_rank, "time": time.time()}
-    write_json(Path(os.environ[ERROR_DIR]) / f"rank{rank.global_rank}.json", report)
-    return True
 
 
 def process_group() -> Any:

@@ -1,20 +1,8 @@
-"""Imported before anything else: until a run answers a request to stop itself, one ends the process at once with code 75, for
-nothing has begun. Ctrl-C stays Python's."""
+"""Imported first: until a run answers a request to stop, one ends the process with code 75, for nothing has begun."""
 
-import os
 import signal
 
-_SAID = b"Stopped before anything had begun. The same command starts it.\n"
+from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS
 
-
-def _leave(*_: object) -> None:
-    try:
-        if "LOCKSTEP_PARENT_PIPE" not in os.environ:  # one of several ranks
-            os.write(2, _SAID)
-    finally:
-        os._exit(75)
-
-
-for _number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
-    if signal.getsignal(_number) is signal.SIG_DFL:
-        signal.signal(_number, _leave)
+STOP_SIGNALS.listen(signals={*SIGNALS} - {signal.SIGINT})  # Ctrl-C stays Python's
+STOP_SIGNALS.end_with(75, b"Stopped before anything had begun. The same command starts it.\n")

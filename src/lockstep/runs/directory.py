@@ -97,7 +97,7 @@ class OwnDirectory:
         if Lock.is_here(directory):
             return
         assert self.path is None, f"{self.path} is this process's directory already"
-        with STOP_SIGNALS.held(), _writing(directory, key):
+        with STOP_SIGNALS.deferring(), _writing(directory, key):
             self.path, self._before, self.is_kept = directory, self._before or _Before.read(directory), False
             directory.mkdir(parents=True, exist_ok=True)
             try:
@@ -110,7 +110,7 @@ class OwnDirectory:
         """Moves the whole directory of an earlier run, and takes it anew."""
         assert self.path is not None
         directory, earlier = self.path, aside(self.path)
-        with STOP_SIGNALS.held():
+        with STOP_SIGNALS.deferring():
             self.leave()
             with _writing(directory, "overwrite"):
                 directory.rename(earlier)
@@ -161,15 +161,13 @@ def _writing(directory: Path, key: str) -> Iterator[None]:
 
 
 def take_run_directory(config: DictConfig, command: CommandLine, global_batch_size: int | None, subscribers: Subscribers) -> bool:
-    """Takes the directory of a run that is composed and checked, in the process that holds it: a rank whose parent has it takes
-    none. Writes what the run is, and returns whether it goes on with what an earlier start has left there. This is where that is
-    decided, in every rank alike.
+    """Take the directory of a run that is composed and checked, in the process that holds it, and write what the run is.
+
+    Return whether it goes on with what an earlier start has left there; all ranks decide alike.
 
     Raises ConfigError for a directory that is another run's, unless that is to be set aside.
     """
     directory, is_named, rank = read_folder(config, "hydra.run.dir"), config.resume is not None, this_rank()
-    if rank is not None and rank.started_by == "parent":
-        return is_named or restarts() > 0
     takes_global = "global_batch_size" in (config.get("datamodule") or {})
     new = Identity.new(command, global_batch_size if takes_global else None, subscribers.start_keys)
     if rank is not None and rank.global_rank > 0:

@@ -30,7 +30,7 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     flags, overrides = split_flags(arguments)
     values, rank = values_by_key(overrides), this_rank()
     wanted = values.get("resume", "null")
-    if wanted == "null" or (rank is not None and rank.started_by == "parent"):  # whose arguments are spelled out
+    if wanted == "null":
         return list(arguments)
     if {"-m", "--multirun"} & set(flags):
         raise config_error("resume", wanted, "is for one run; a sweep goes on by its own command, or by scripts/sweep.py resume")

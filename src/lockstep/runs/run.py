@@ -7,23 +7,27 @@ import multiprocessing
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
 from lockstep.atomic_files import read_json, remove_partial_files, write_json
 from lockstep.config.construct import refused_by_lightning
 from lockstep.config.plan import visible_cores
+from lockstep.config.targets import own_modules
 from lockstep.errors import ExitCode, NamedFailure, config_error
 from lockstep.launchers.cluster import queue
 from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank
 from lockstep.launchers.heartbeat import HEARTBEAT, dump_stacks
-from lockstep.launchers.outcome import Outcome, classify_error, no_shared_memory, original_error
-from lockstep.launchers.rank import end_workers, leave_process_group, report_to_parent
+from lockstep.launchers.outcome import Outcome, Report, classify_error, no_shared_memory, original_error
+from lockstep.launchers.processes import Function
+from lockstep.launchers.rank import end_workers, leave_process_group
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 from lockstep.runs import record
 from lockstep.runs.directory import OWN_DIRECTORY
@@ -45,15 +49,15 @@ class Run:
     Leaves by SystemExit with an ExitCode. `checkpoint` is what training goes on from.
     """
 
-    def __init__(self, cfg: DictConfig, prepared: Prepared) -> None:
-        self.cfg = cfg
+    def __init__(self, cfg: DictConfig, prepared: Prepared, report: Report | None = None) -> None:
+        self.cfg, self._prepared, self._report = cfg, prepared, report
         self.directory = Path(cfg.run_dir)
         self._log, self._metrics = self.directory / rank_log(), self.directory / "metrics.json"
         self.plan, self.command = prepared.plan, prepared.command
         self.rank, self.launcher = this_rank(), launcher()
         self._subscribers = Subscribers.compose(cfg)
         self.is_parent = self.rank is None and (self.plan.world_size > 1 or cfg.max_restarts > 0)
-        self.has_parent = self.rank is not None and self.rank.started_by == "parent"
+        self.has_parent = report is not None
         self.is_resumed = prepared.is_resumed
         self.checkpoint: Path | None = None
         self.result: float | None = None
@@ -97,7 +101,7 @@ class Run:
     def _leave_stuck(self, outcome: Outcome) -> None:
         """Leaves without the main thread, from another one, and waits for nobody."""
         try:
-            if self._code is None and not report_to_parent(outcome):
+            if self._code is None and not self._report_to_parent(outcome):
                 self._fail(outcome)
         finally:
             for worker in multiprocessing.active_children():
@@ -142,28 +146,40 @@ class Run:
             log.info(f"Continuing from {checkpoint}")
         return checkpoint
 
-    def supervise(self, command: list[str]) -> None:
-        """Runs `command` once per rank, in the parent, then takes rank zero's record as the result. Starts the ranks again,
-        to continue, when one of them has died, max_restarts times."""
-        from lockstep.launchers.inherited_config import inherited_config
-        from lockstep.launchers.supervisor import supervise
+    def launch(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Call `function(run, *arguments)` in each rank, from the parent, and take rank zero's record as the result.
 
-        fresh = OmegaConf.select(self.cfg, "fresh_processes")  # None in a config saved before there was such a key
-        log_file, deadline = self.directory / "train.log", _deadline(self.cfg, "guards.preemption.deadline")
-        attempt, allowed, began = 0, self.cfg.max_restarts, self._started
+        When one of them has died, start them again, to continue, max_restarts times.
+        """
+        from lockstep.launchers.launch import launch
+        from lockstep.runs.rank import run_rank
+
+        cfg = self.cfg.copy()
+        OmegaConf.resolve(cfg)  # ${now:} is the same in all of them
+        hydra = HydraConfig.instance().cfg if HydraConfig.initialized() else None
+        attempt, began = 0, self._started
         while True:
-            tried = restarts() + attempt
-            with inherited_config(self.directory, self.command.inherited_config(self.directory, self.plan)):
-                outcome = supervise(command, self.plan.world_size, log_file, tried, deadline, fresh=bool(fresh))
+            outcome = launch(
+                run_rank,
+                Function.of(function),
+                arguments,
+                cfg,
+                hydra,
+                replace(self._prepared, is_resumed=self.is_resumed or attempt > 0),
+                world_size=self.plan.world_size,
+                log=self.directory / "train.log",
+                restarts=restarts() + attempt,
+                stop_deadline=_deadline(cfg, "guards.preemption.deadline"),
+                fresh=bool(OmegaConf.select(cfg, "fresh_processes")),  # None in a config saved before there was such a key
+                imports=own_modules(cfg),
+            )
             if outcome.code == ExitCode.FINISHED and not self._metrics.is_file():
                 outcome = Outcome(code=ExitCode.FAILED, reason="the ranks ended without writing metrics.json")
-            if outcome.code != ExitCode.FAILED or outcome.is_final:
-                break
-            if attempt >= allowed:
+            if outcome.code != ExitCode.FAILED or outcome.is_final or attempt >= cfg.max_restarts:
                 break
             attempt, began = attempt + 1, time.monotonic()
             OWN_DIRECTORY.keep()  # there may be something in it
-            log.warning(f"{outcome.reason}; restart {attempt} of {allowed}")
+            log.warning(f"{outcome.reason}; restart {attempt} of {cfg.max_restarts}")
         if outcome.code:
             self._fail(outcome)
         result = read_json(self._metrics) or {}
@@ -229,8 +245,13 @@ class Run:
         is_explained = outcome.has_lost_rank and STOP_SIGNALS.received and self.launcher.ranks_are_tasks
         return classify_error(Preempted(leading(STOP_SIGNALS.received)), self._global_rank) if is_explained else outcome
 
+    def _report_to_parent(self, outcome: Outcome) -> bool:
+        if self._report is not None:
+            self._report(outcome)
+        return self.has_parent
+
     def _end(self, outcome: Outcome) -> None:
-        if report_to_parent(outcome):
+        if self._report_to_parent(outcome):
             self._code = outcome.code
             if outcome.traceback:
                 self._append_to_log(outcome.traceback)

@@ -1,6 +1,5 @@
 """Can a run start as it is configured, here and now? Asked before any directory exists."""
 
-import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,17 +32,11 @@ class Prepared:
     @classmethod
     def prepare(cls, config: DictConfig) -> None:
         """Called with what Hydra has composed, before it makes the run's directory or writes into it: takes the directory.
-        Raises ConfigError, and has changed nothing then. A rank has the plan of its parent, which has validated the config."""
+        Raises ConfigError, and has changed nothing then."""
         subscribers = Subscribers.compose(config)
         subscribers.derive(config)
-        command, rank = CommandLine.of(config), this_rank()
-        plan: Plan | None = None
-        if rank is not None and rank.started_by == "parent":
-            from lockstep.launchers.inherited_config import read_inherited_plan
-
-            plan = read_inherited_plan(sys.argv)
-        if plan is None:
-            _, plan = validated(config, subscribers)
+        command = CommandLine.of(config)
+        _, plan = validated(config, subscribers)
         cls._by_hydra = cls(plan, command, take_run_directory(config, command, plan.global_batch_size, subscribers))
 
     @classmethod

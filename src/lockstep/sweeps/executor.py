@@ -7,7 +7,6 @@ from hydra.utils import get_object
 from omegaconf import DictConfig
 
 from lockstep.config.plan import Plan
-from lockstep.places import read_settings
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.states import Exit, JobState
@@ -70,9 +69,9 @@ class Executor(Protocol):
 
 
 def queues() -> list[Any]:
-    """Returns the modules of conf/launchers.yaml for jobs that go on without the sweep's process.
+    """Return the modules of jobs that go on without the sweep's process.
 
     Each has two functions: show_state(manifest) brings the jobs in its queue up to date in a manifest that is not written;
     cancel(manifest) takes them out of the queue, returns how many they were, and raises ConfigError where that can't be done.
     """
-    return [get_object(name) for name in read_settings().get("queues") or ()]
+    return [get_object("lockstep.extras.slurm.launcher")]

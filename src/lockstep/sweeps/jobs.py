@@ -27,10 +27,9 @@ class Job:
     config: the composed config, from which `key` is made.
     swept: the keys of the overrides that are not the same for all jobs.
     fresh: in interpreters of its own, not forked from one that has imported torch.
-    starts_ranks: its process starts others.
     stop_deadline: seconds in which the job, asked to stop, ends by itself.
     resources: what it takes, in the words of the one who runs it.
-    inherited_config: what a process that runs `command` need not compose.
+    composed: the config that a process which runs `command` need not compose.
     """
 
     key: str
@@ -45,11 +44,10 @@ class Job:
     config: dict[str, Any] = field(default_factory=dict, compare=False)
     swept: tuple[str, ...] = ()
     fresh: bool = False
-    starts_ranks: bool = True
     stop_deadline: float = 0.0
     resources: tuple[str, ...] = ()
     resumption: tuple[str, ...] = ()
-    inherited_config: str = field(default="", compare=False)
+    composed: DictConfig | None = field(default=None, compare=False)
 
 
 def computed_config(cfg: DictConfig, settings: Sequence[str]) -> dict[str, Any]:

@@ -5,18 +5,17 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from omegaconf import DictConfig
 
 from lockstep.config.plan import Plan, check_cores, cores
+from lockstep.config.targets import own_modules
 from lockstep.errors import config_error
-from lockstep.launchers.environment import JOB_MARK, PARENT_PIPE, RANK_VARIABLES, SWEEP_PIPE, SWEPT_KEYS
-from lockstep.launchers.inherited_config import inherited_config
-from lockstep.launchers.processes import Process, start_process
-from lockstep.launchers.supervisor import kill_group, pipe
+from lockstep.launchers.environment import JOB_MARK, PARENT_PID, RANK_VARIABLES, SWEPT_KEYS
+from lockstep.launchers.processes import Process, kill_group, start
 from lockstep.sweeps.executor import Attempt, Begin, Executor
 from lockstep.sweeps.job_directory import OUTPUT
 from lockstep.sweeps.jobs import Job, choose_pool
@@ -64,8 +63,8 @@ class Pool:
 class LocalAttempt(Attempt):
     """A process, the slots that it has, and the mark of what it starts."""
 
-    def __init__(self, process: Process, pool: Pool, slots: tuple[str, ...], mark: str, lifeline: contextlib.ExitStack) -> None:
-        self._process, self._pool, self._slots, self._mark, self._lifeline = process, pool, slots, mark, lifeline
+    def __init__(self, process: Process, pool: Pool, slots: tuple[str, ...], mark: str) -> None:
+        self._process, self._pool, self._slots, self._mark = process, pool, slots, mark
         self._began = time.monotonic()
 
     @property
@@ -78,7 +77,6 @@ class LocalAttempt(Attempt):
         self.kill()
         kill_marked(self._mark)
         self._pool.give_back(self._slots)
-        self._lifeline.close()
         return Exit(code)
 
     def ask_to_end(self) -> None:
@@ -104,12 +102,13 @@ class LocalExecutor(Executor):
 
     ends_with_sweep = True
 
-    def __init__(self, pools: dict[str, Pool]) -> None:
-        self._pools = pools
+    def __init__(self, pools: dict[str, Pool], run: Callable[[list[str], DictConfig | None], None]) -> None:
+        """`run(arguments, config)` runs `python ARGUMENTS` in the process of a job."""
+        self._pools, self._run = pools, run
 
     @classmethod
-    def from_settings(cls, settings: LocalSettings) -> "LocalExecutor":
-        return cls({"cpu": Pool(tuple(map(str, range(settings.jobs)))), "gpu": Pool(settings.gpu_slots())})
+    def from_settings(cls, settings: LocalSettings, run: Callable[[list[str], DictConfig | None], None]) -> "LocalExecutor":
+        return cls({"cpu": Pool(tuple(map(str, range(settings.jobs)))), "gpu": Pool(settings.gpu_slots())}, run)
 
     def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:
         name, width = choose_pool(plan)
@@ -138,17 +137,23 @@ class LocalExecutor(Executor):
         slots = pool.take(job.width)
         kept = _assign_cores(pool, slots)
         environment = _environment(job, slots, len(kept)) | {JOB_MARK: (mark := uuid.uuid4().hex)}
-        with contextlib.ExitStack() as lifeline:
-            try:
-                command = begin(job, devices=list(slots))
-                lifeline.enter_context(inherited_config(job.directory, job.inherited_config))
-                follows = (SWEEP_PIPE, lifeline.enter_context(pipe())[0])
-                with (job.directory / OUTPUT).open("ab") as output:
-                    process = start_process(command, environment, follows, output, output, kept, job.fresh, job.starts_ranks)
-            except OSError as error:
-                pool.give_back(slots)
-                return NotStarted(error)
-            return LocalAttempt(process, pool, slots, mark, lifeline.pop_all())
+        try:
+            command = begin(job, devices=list(slots))
+            process = start(
+                self._run,
+                command[1:],
+                job.composed if tuple(command) == job.command else None,
+                title=f"lockstep job {job.directory.name}",
+                environment=environment,
+                output=job.directory / OUTPUT,
+                cores_kept=kept,
+                fresh=job.fresh,
+                imports=() if job.composed is None else own_modules(job.composed),
+            )
+        except OSError as error:
+            pool.give_back(slots)
+            return NotStarted(error)
+        return LocalAttempt(process, pool, slots, mark)
 
 
 def refuse_queued(manifest: Manifest, launcher: str) -> None:
@@ -169,7 +174,7 @@ def kill_marked(mark: str) -> None:
 
 
 def _environment(job: Job, slots: tuple[str, ...], core_count: int) -> dict[str, str]:
-    drop = {*RANK_VARIABLES, PARENT_PIPE}
+    drop = {*RANK_VARIABLES, PARENT_PID}
     environment = {key: value for key, value in os.environ.items() if key not in drop} | {SWEPT_KEYS: " ".join(job.swept)}
     if job.pool == "gpu":
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(slot.partition("#")[0] for slot in slots)

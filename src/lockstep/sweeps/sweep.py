@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NoReturn
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
@@ -139,7 +140,7 @@ class Sweep:
         if is_first := self.runner is None:
             self.executor.check(batch)
         try:
-            with STOP_SIGNALS.held():  # until it can be continued
+            with STOP_SIGNALS.deferring():  # until it can be continued
                 manifest, runner = self._open()
                 if (line := manifest.describe_changed(batch)) is not None:
                     log.warning(line)
@@ -184,11 +185,10 @@ class Sweep:
             optimized_mode=cfg.optimized_mode,
             command=tuple(command.in_directory(directory)),
             resumption=(Given(allow=_trusted_names(cfg)).override, f"resume={quote(str(directory))}"),
-            inherited_config=command.inherited_config(directory),
+            composed=_in_directory(full, directory),
             config=config,
             swept=tuple(map(override_key, swept or overrides)),
             fresh=cfg.fresh_processes,
-            starts_ranks=plan.world_size > 1 or cfg.max_restarts > 0,
             stop_deadline=_stop_deadline(cfg),
             resources=resources,
         )
@@ -258,6 +258,14 @@ class Sweep:
         """Returns those of this call's jobs, or of all where a sweeper takes several calls; and of those that nobody knows."""
         own = self.keys if self.planned is None else self.manifest.jobs
         return {job["status"] for key, job in self.manifest.jobs.items() if key in own or job["reason"] == UNREADABLE}
+
+
+def _in_directory(full: DictConfig, directory: Path) -> DictConfig:
+    """Return a job's config, Hydra's own part with it, as the job itself composes it."""
+    config = full.copy()
+    config.hydra.mode, config.hydra.run.dir = RunMode.RUN, str(directory)
+    config.hydra.overrides.hydra = [*config.hydra.overrides.hydra, "hydra.mode=RUN", f"hydra.run.dir={quote(str(directory))}"]
+    return config
 
 
 def _trusted_names(cfg: DictConfig) -> list[str]:

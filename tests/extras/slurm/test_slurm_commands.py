@@ -41,12 +41,12 @@ def _let_go(place: Path) -> object:
 def test_an_array_is_submitted_from_nowhere_in_particular(place: Path, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_NTASKS", "8")  # as from within another job
     monkeypatch.setenv("SLURM_CONF", "/etc/elsewhere.conf")
-    monkeypatch.setenv("LOCKSTEP_PARENT_PIPE", "7")
+    monkeypatch.setenv("LOCKSTEP_PARENT", "7")
     assert submit(script, "ours-0", 3, ["--mem=1G"], at_once=2) == "1"
     assert (place / "calls").read_text() == f"--parsable --job-name=ours-0 --array=0-2%2 --mem=1G {script}\n"
     names = {line.partition("=")[0] for line in (place / "environment").read_text().splitlines()}
     assert "SLURM_CONF" in names
-    assert not {"SLURM_NTASKS", "LOCKSTEP_PARENT_PIPE"} & names
+    assert not {"SLURM_NTASKS", "LOCKSTEP_PARENT"} & names
     assert tasks("ours-") == {f"ours-0_{index}": Task(f"1_{index}", "PENDING", "Priority") for index in range(3)}
 
 

@@ -12,8 +12,7 @@ from environments import PARENT
 from lockstep.errors import ConfigError
 from lockstep.extras.slurm.cluster import Slurm
 from lockstep.launchers.cluster import Rank
-from lockstep.launchers.environment import output_subdir, rank_in, rank_log, run_id, this_rank
-from lockstep.launchers.supervisor import _environment
+from lockstep.launchers.environment import output_subdir, rank_environment, rank_in, rank_log, run_id, this_rank
 
 SRUN = {
     "SLURM_JOB_ID": "77",
@@ -35,7 +34,7 @@ SRUN = {
         ({"SLURM_JOB_ID": "77", "SLURM_PROCID": "0"}, None),
     ],
 )
-def test_rank_of_an_environment(env: dict[str, str], rank: Rank | None) -> None:
+def test_rank_of_anrank_environment(env: dict[str, str], rank: Rank | None) -> None:
     assert rank_in(env) == rank
 
 
@@ -90,7 +89,7 @@ def test_ranks_of_our_own_parent_do_not_see_the_task(monkeypatch: pytest.MonkeyP
     for name in Slurm.rank_variables:
         monkeypatch.setenv(name, "3")
     monkeypatch.setenv("SLURM_JOB_ID", "77")
-    environment = _environment(world_size=3, port=12345)
+    environment = rank_environment(world_size=3, port=12345)
     assert not environment.keys() & set(Slurm.rank_variables)
     assert environment["SLURM_JOB_ID"] == "77"
 

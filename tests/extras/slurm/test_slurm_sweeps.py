@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import fake_slurm
+import fake_sweep
 import pytest
 from waiting import once, wait_for
 
@@ -118,7 +119,7 @@ def test_whoever_comes_next_finds_the_jobs_in_the_queue(place: Path, tmp_path: P
     assert are_in_queue(tmp_path, "ab")
     assert starts(tmp_path) == {}
     with pytest.raises(ConfigError, match=r"hydra/launcher=lockstep: 2 job\(s\) of this sweep are in a queue"):
-        LocalExecutor({}).reconcile(Manifest(tmp_path))
+        LocalExecutor({}, fake_sweep.run_code).reconcile(Manifest(tmp_path))
 
     (place / "hold").unlink()
     wait_for(lambda: len(starts(tmp_path)) == 2, 10)  # while nobody looks

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,12 @@ from lockstep.sweeps.jobs import Job, directory_name
 from lockstep.sweeps.manifest import Manifest
 
 STATUS = {"finished": "finished", "failed": "failed", "interrupted": "preempted"}
+
+
+def run_code(arguments: list[str], _: Any) -> None:
+    """Run `python -S -c CODE ARGUMENTS` in the process of a job."""
+    sys.argv = ["-c", *arguments[3:]]
+    exec(arguments[2], {"__name__": "__main__"})
 
 
 def job(folder: Path, number: int, seed: int = 0, lr: float = 0.1, hidden: int = 256) -> Job:

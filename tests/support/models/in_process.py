@@ -22,7 +22,7 @@ from lockstep.build import build
 from lockstep.checkpointing import read_checkpoint
 from lockstep.config.plan import Plan
 from lockstep.datamodules.samplers import BatchIndices, TrainSampler
-from lockstep.launchers.environment import PARENT_PIPE, register_resolvers, this_rank
+from lockstep.launchers.environment import PARENT_PID, register_resolvers, this_rank
 from lockstep.places import CONF
 from lockstep.runs.events import Subscribers
 
@@ -138,7 +138,7 @@ class KeepAll(Callback):
 
 def become_rank(rank: int, world_size: int) -> None:
     """For a process of tests/ranks.py, whose group exists already: what a rank finds in its environment."""
-    os.environ |= {PARENT_PIPE: "-1", "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
+    os.environ |= {PARENT_PID: "-1", "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
     this_rank.cache_clear()
 
 

@@ -139,7 +139,7 @@ def refused(folder: Path, *overrides: str, **env: str) -> str:
     """The one line on standard error."""
     before = sorted(folder.rglob("*"))
     done = train(*overrides, cwd=folder, **env)
-    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.returncode == 2, f"{done.returncode} {done.stdout} {done.stderr}"
     assert sorted(folder.rglob("*")) == before
     assert done.stderr.count("\n") == 1, done.stderr
     return done.stderr.strip()

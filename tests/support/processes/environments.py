@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from lockstep.launchers.environment import PARENT_PIPE, output_subdir, rank_log
+from lockstep.launchers.environment import PARENT_PID, output_subdir, rank_log
 
-PARENT = {PARENT_PIPE: "5", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
+PARENT = {PARENT_PID: "5", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
 TORCHRUN |= {"GROUP_WORLD_SIZE": "1"}
 

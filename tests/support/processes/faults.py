@@ -125,3 +125,19 @@ class Witness(Callback):
 
     def _write(self, trainer: Trainer) -> None:
         (Path(trainer.default_root_dir) / f"seen.{trainer.global_rank}.json").write_text(json.dumps(self.seen))
+
+
+class Break(Callback):
+    """Stops at a debugger's prompt in rank zero before a batch."""
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if trainer.is_global_zero and batch_idx == 1:
+            breakpoint()
+
+
+class RaiseInAll(Callback):
+    """Raises in every rank before a batch."""
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 1:
+            raise ArithmeticError("planted fault")

@@ -25,7 +25,6 @@ PRELOADED = (
     "torch.utils.tensorboard",
     "matplotlib.figure",
     "in_process",
-    "imported",
     "frozen",
 )
 
@@ -124,10 +123,6 @@ def _main(arguments: list[str], cwd: Path, environment: dict[str, str], output: 
     torch.set_num_threads(threads)
     # A fork's first two threads may otherwise renew the pool at once, which is fatal: pytorch/pytorch#178535
     os.register_at_fork(after_in_child=lambda: torch.set_num_threads(threads))
-    with contextlib.suppress(ImportError):  # it can be removed
-        from imported import give
-
-        give()
     code = run_as_main(arguments)
     if code == -signal.SIGINT:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import fake_sweep
 import hydra
 import pytest
 from hydra.core.global_hydra import GlobalHydra
@@ -38,7 +39,7 @@ def test_the_same_point_is_one_job(
 ) -> None:
     """However it is spelled; the sweeper hears of it as often as it has asked."""
     settings = LocalSettings(dry_run=True)
-    sweep = Sweep(*master, settings, LocalExecutor.from_settings(settings))
+    sweep = Sweep(*master, settings, LocalExecutor.from_settings(settings, fake_sweep.run_code))
     rates = [[f"model.optimizer.lr={rate}"] for rate in ("1e-3", "3e-3", "0.001", "1E-3")]
     returned = sweep.launch(rates)
     assert [one.overrides for one in returned] == [[*rates[0]], [*rates[1]], [*rates[0]], [*rates[0]]]
@@ -52,7 +53,7 @@ def test_a_job_that_is_too_large_for_its_cores_is_refused_before_the_sweep_begin
     monkeypatch.setattr("lockstep.sweeps.local.cores", lambda: {0, 1})
     monkeypatch.setattr("lockstep.config.plan.visible_cores", lambda: 2)
     settings = LocalSettings(dry_run=True, jobs=2)
-    sweep = Sweep(*master, settings, LocalExecutor.from_settings(settings))
+    sweep = Sweep(*master, settings, LocalExecutor.from_settings(settings, fake_sweep.run_code))
     sweep.launch([["trainer.devices=8"], ["datamodule.num_workers=8"]])
     few = "each of the launcher's jobs has 1 core(s); accepted is up to 8, or more with max_processes_per_core"
     for override in ("trainer.devices=9", "datamodule.num_workers=9"):

@@ -1,6 +1,5 @@
 """What a job's own code has started in a session of its own ends with the job."""
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -25,7 +24,7 @@ def left_by(folder: Path, mark: str) -> tuple[LocalAttempt, int]:
     pool = Pool(("0",))
     folder.mkdir()
     process = subprocess.Popen(["sh", "-c", LEAVES], cwd=folder, env=os.environ | {JOB_MARK: mark}, start_new_session=True)
-    attempt = LocalAttempt(process, pool, pool.take(1), mark, contextlib.ExitStack())
+    attempt = LocalAttempt(process, pool, pool.take(1), mark)
     wait_for(lambda: process.poll() is not None)
     return attempt, int((folder / "pid").read_text())
 
@@ -35,7 +34,7 @@ def test_a_rank_that_hears_nothing_ends_with_its_job(tmp_path: Path) -> None:
     waits = "setsid sleep 300 & echo $! > pid; sleep 300"
     pool = Pool(("0",))
     process = subprocess.Popen(["sh", "-c", waits], cwd=tmp_path, start_new_session=True)
-    attempt = LocalAttempt(process, pool, pool.take(1), "unmarked", contextlib.ExitStack())
+    attempt = LocalAttempt(process, pool, pool.take(1), "unmarked")
     wait_for(lambda: (tmp_path / "pid").is_file() and (tmp_path / "pid").read_text().endswith("\n"))
     rank = int((tmp_path / "pid").read_text())
     wait_for(lambda: os.getsid(rank) == rank)

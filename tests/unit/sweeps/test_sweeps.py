@@ -70,7 +70,7 @@ def run(jobs: list[Job], slots: int | LocalExecutor, folder: Path, **settings: A
         facts = {"overrides": list(one.overrides), "directory": one.directory.name, "devices": one.width}
         manifest.jobs[one.key] = entry | facts | {"optimized_metric": "val/acc"}
     if isinstance(slots, int):
-        slots = LocalExecutor({"gpu": Pool(tuple(map(str, range(slots)))), "cpu": Pool(("0",))})
+        slots = LocalExecutor({"gpu": Pool(tuple(map(str, range(slots)))), "cpu": Pool(("0",))}, fake_sweep.run_code)
     Runner(manifest, slots, Settings(**settings)).run(jobs)
     return Manifest(folder)
 
@@ -132,7 +132,7 @@ def test_a_job_that_takes_too_long_and_does_not_listen_is_killed(tmp_path: Path,
     assert (entry["status"], entry["reason"]) == ("failed", "no end within 0.5 s")
 
 
-@pytest.mark.parametrize("step", ["open", "start_process"])
+@pytest.mark.parametrize("step", ["open", "start"])
 def test_a_job_that_can_not_be_started_does_not_stop_the_others(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,7 +142,7 @@ def test_a_job_that_can_not_be_started_does_not_stop_the_others(
         (tmp_path / "broken" / "output.log").mkdir()
         monkeypatch.setattr("lockstep.sweeps.runner.archive", lambda _: None)
     else:
-        where = "lockstep.sweeps.runner.archive" if step == "archive" else "lockstep.sweeps.local.start_process"
+        where = "lockstep.sweeps.runner.archive" if step == "archive" else "lockstep.sweeps.local.start"
         monkeypatch.setattr(where, failing(vars(sys.modules[where.rpartition(".")[0]])[step]))
     manifest = run([broken_job(tmp_path), job(1, 1, tmp_path)], 1, tmp_path, retries=1)
     entry = manifest.jobs["broken"]
@@ -153,10 +153,10 @@ def test_a_job_that_can_not_be_started_does_not_stop_the_others(
 
 
 def failing(call: Any) -> Any:
-    def fail(first: Any, *more: Any) -> Any:
-        if "broken" in str(first) or first == list(broken_job(Path()).command):
+    def fail(first: Any, *more: Any, **named: Any) -> Any:
+        if "broken" in str(first) or (more and more[0] == list(broken_job(Path()).command[1:])):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return call(first, *more)
+        return call(first, *more, **named)
 
     return fail
 
@@ -209,7 +209,7 @@ def test_what_had_saved_when_it_was_stopped_goes_on(tmp_path: Path) -> None:
     """A job that has taken too long, which is a failure; or that a person has continued, and stopped: it began anew."""
     one = replace(broken_job(tmp_path), resumption=("resume=it",))
     manifest = run([one], 1, tmp_path)
-    runner = Runner(manifest, LocalExecutor({}), Settings())
+    runner = Runner(manifest, LocalExecutor({}, fake_sweep.run_code), Settings())
     Identity("id", [], [], None).write(one.directory)
     (one.directory / "status.json").write_text('{"status": "preempted"}')
     assert runner.begin(one) == [*one.command, "resume=it"]
@@ -251,7 +251,7 @@ def test_gpus_are_those_that_the_environment_leaves(monkeypatch: pytest.MonkeyPa
 def test_jobs_of_one_gpu_have_it_together_where_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.sweeps.settings.visible_gpus", lambda: 1)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937")
-    executor = LocalExecutor.from_settings(LocalSettings(jobs_per_gpu=2))
+    executor = LocalExecutor.from_settings(LocalSettings(jobs_per_gpu=2), fake_sweep.run_code)
     jobs = [job(number, 1, tmp_path) for number in (0, 1)]
     jobs = [replace(one, command=(sys.executable, "-S", "-c", BESIDE, str(one.directory))) for one in jobs]
     manifest = run(jobs, executor, tmp_path, timeout=30)

@@ -10,8 +10,7 @@ import torch.distributed as dist
 from lightning import LightningModule
 from torch import Tensor, nn
 
-from lockstep.launchers.environment import PARENT_PIPE, this_rank
-from lockstep.launchers.supervisor import reserved_port
+from lockstep.launchers.environment import PARENT_PID, reserved_port, this_rank
 from lockstep.models.preprocess import Preprocess
 from lockstep.trainer.batchnorm import synchronise_batchnorm
 from lockstep.trainer.strategies import DDP, _store_on_loopback
@@ -27,7 +26,7 @@ def listening() -> set[str]:
 @pytest.fixture
 def _rank_zero(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with reserved_port() as port:
-        variables = {PARENT_PIPE: "-1", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+        variables = {PARENT_PID: "-1", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
         for name, value in (variables | {"MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}).items():
             monkeypatch.setenv(name, value)
         this_rank.cache_clear()

@@ -20,7 +20,7 @@ class NoteRanks(RunEvents):
         """Says so where variables make this process one of several ranks, and nobody who is known has set them."""
         size = os.environ.get("WORLD_SIZE", "")
         if this_rank() is None and size.isdecimal() and int(size) > 1:
-            why = "is set by none of conf/launchers.yaml, and not read; each process that has it trains by itself"
+            why = "is set by neither torchrun nor srun, and not read; each process that has it trains by itself"
             log.warning(f"WORLD_SIZE={size}: {why}")
 
     def built(self, cfg: DictConfig, model: Any, trainer: Any, checkpoint: Path | None) -> None:

@@ -13,7 +13,7 @@ from lockstep.extras.ray_cluster.cluster import RayCluster
 from lockstep.extras.ray_cluster.settings import RaySettings, Share
 from lockstep.launchers.environment import (
     JOB_MARK,
-    PARENT_PIPE,
+    PARENT_PID,
     RANK_VARIABLES,
     SWEEP_PIPE,
     SWEPT_KEYS,
@@ -28,7 +28,7 @@ from lockstep.sweeps.states import FAILED, INTERRUPTED, RUNNING, WAITING, Exit, 
 _LOSSES = 3  # times a job is tried again whose worker has died
 _TOGETHER = 60.0  # seconds that a node's part of a job gets once another has ended
 _FOLLOW = 30.0  # seconds in which processes are gone whose worker has died
-_OF_A_PLACE = {*RANK_VARIABLES, PARENT_PIPE, SWEEP_PIPE, JOB_MARK, "CUDA_VISIBLE_DEVICES"}
+_OF_A_PLACE = {*RANK_VARIABLES, PARENT_PID, SWEEP_PIPE, JOB_MARK, "CUDA_VISIBLE_DEVICES"}
 _TORCHRUN = (sys.executable, "-m", "lockstep.extras.ray_cluster.agent")
 
 

@@ -4,14 +4,14 @@ import contextlib
 import importlib
 import os
 import signal
+import subprocess
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lockstep.launchers.environment import JOB_MARK, PARENT_PIPE, RANK_VARIABLES, SWEEP_PIPE
-from lockstep.launchers.processes import start_process
-from lockstep.launchers.supervisor import kill_group, pipe, reserved_port
+from lockstep.launchers.environment import JOB_MARK, PARENT_PID, RANK_VARIABLES, SWEEP_PIPE, reserved_port
+from lockstep.launchers.processes import kill_group
 from lockstep.sweeps.local import kill_marked
 
 POLL = 0.05  # seconds between two looks at the process
@@ -37,10 +37,13 @@ class JobWorker:
         """Runs the command to its end, of which nothing is left then; returns its code, negative for a signal."""
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # Ray blocks it, and processes inherit that
         mark = uuid.uuid4().hex
-        foreign = {*RANK_VARIABLES, PARENT_PIPE}
+        foreign = {*RANK_VARIABLES, PARENT_PID}
         environment = {key: value for key, value in os.environ.items() if key not in foreign} | dict(given) | {JOB_MARK: mark}
-        with pipe() as (reader, _), Path(output).open("ab") as file:
-            process = start_process(command, environment, (SWEEP_PIPE, reader), file, file, fresh=True)
+        reader, writer = os.pipe()
+        with open(reader), open(writer, "w"), Path(output).open("ab") as file:  # noqa: PTH123
+            environment[SWEEP_PIPE] = str(reader)
+            streams = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
+            process = subprocess.Popen(command, env=environment, pass_fds=(reader,), start_new_session=True, **streams)
             try:
                 answered = 0
                 while (code := process.poll()) is None:

@@ -1,0 +1,22 @@
+"""A debugger where training has failed."""
+
+import pdb
+import traceback
+from pathlib import Path
+from typing import Any
+
+from lightning import Callback
+
+from lockstep.launchers.heartbeat import DEBUGGED
+
+
+class PostMortem(Callback):
+    """Opens pdb in rank zero where an exception was raised there. The other ranks, and their parent, wait until it is left."""
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        if trainer.is_global_zero and isinstance(exception, Exception):
+            mark = Path(trainer.default_root_dir) / DEBUGGED
+            mark.touch()  # at once: the parent ends this rank soon after another one has failed
+            traceback.print_exception(exception)
+            pdb.post_mortem(exception.__traceback__)
+            mark.unlink(missing_ok=True)

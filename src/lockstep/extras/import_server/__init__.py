@@ -1,1 +1,0 @@
-"""One import of torch and Lightning for all ranks and jobs, which are forked from a server that has done it."""

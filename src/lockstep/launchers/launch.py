@@ -1,0 +1,165 @@
+"""Ranks on this machine: started, watched and ended together by the process that a person has started. Imports no torch."""
+
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Pipe
+from pathlib import Path
+from typing import Any
+
+from lockstep.console import say
+from lockstep.errors import ExitCode
+from lockstep.launchers.cluster import queue
+from lockstep.launchers.environment import RESTARTS, rank_environment, reserved_port, this_rank
+from lockstep.launchers.heartbeat import DEBUGGED
+from lockstep.launchers.outcome import Outcome, classify_error, judge, preempted
+from lockstep.launchers.processes import SERVER_DIED, Function, Process, kill_group, start
+from lockstep.launchers.stop_signals import STOP_SIGNALS
+
+POLL = 0.05  # seconds between two looks at the ranks
+SHUTDOWN_GRACE = 2.0  # seconds the others get to end by themselves once a rank has failed
+LEAVING_TOGETHER = 8.0  # seconds they get once a rank has left because the run was preempted: all have saved by then
+LATE = 4.0  # seconds that ranks which are asked to stop may be late: at the deadline they write their stacks
+FINISHED_TOGETHER = 600.0  # seconds they get once a rank has finished: a logger may have something to upload
+KILL_GRACE = 1.0  # seconds between SIGTERM and SIGKILL
+PATIENCE = 10.0  # seconds in which a process that was killed is gone
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A rank that was started; `reports` has (time, outcome) when the rank has said why it ends."""
+
+    process: Process
+    reports: Any  # a connection that can be read
+
+
+def launch(
+    function: Callable[..., Any],
+    *arguments: Any,
+    world_size: int,
+    log: Path,
+    restarts: int = 0,
+    stop_deadline: float = float("inf"),
+    fresh: bool = False,
+    imports: Iterable[str] = (),
+) -> Outcome:
+    """Call `function(report, *arguments)` in `world_size` ranks until all have ended; leave no process behind.
+
+    Args:
+        function: Ends the rank with an exit code by SystemExit; `report(outcome)` says why, once.
+        log: The output of rank k is appended to it with `.rank{k}` before the suffix; rank zero shares this terminal.
+        restarts: How often that has been tried before.
+        stop_deadline: Seconds in which ranks that are asked to stop end by themselves; those that are suspended, say, are
+            ended soon after.
+        fresh: Spawn interpreters, which import torch anew.
+        imports: Modules of this package that the ranks need.
+    """
+    ranks: list[Rank] = []
+    with reserved_port() as port, STOP_SIGNALS.deferring() as received:
+        environment = rank_environment(world_size, port) | {RESTARTS: str(restarts)}
+        try:
+            for number in range(world_size):
+                if received:  # they have not met: there is nothing to save
+                    return preempted(received)
+                receiver, sender = Pipe(duplex=False)
+                with sender:
+                    process = start(
+                        _run_rank,
+                        sender,
+                        Function.of(function),
+                        arguments,
+                        title=f"lockstep rank {number}/{world_size} {log.parent.name}",
+                        environment=environment | {"RANK": str(number), "LOCAL_RANK": str(number)},
+                        output=log.with_suffix(f".rank{number}{log.suffix}") if number else None,
+                        fresh=fresh,
+                        imports=imports,
+                    )
+                ranks.append(Rank(process, receiver))
+            return _watch(ranks, received, log.parent / DEBUGGED, stop_deadline)
+        finally:
+            _end([rank.process for rank in ranks])
+
+
+def _run_rank(sender: Any, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+    def report(outcome: Outcome) -> None:
+        with contextlib.suppress(OSError):  # the parent is gone
+            sender.send((time.time(), outcome))
+
+    try:
+        function(report, *arguments)
+        report(Outcome(code=ExitCode.FINISHED))  # for a parent whose fork server has died
+    except SystemExit:
+        raise
+    except BaseException as error:
+        rank = this_rank()
+        report(outcome := classify_error(error, 0 if rank is None else rank.global_rank))
+        sys.exit(outcome.code)
+
+
+def _watch(ranks: Sequence[Rank], received: list[int], debugged: Path, stop_deadline: float = float("inf")) -> Outcome:
+    reports: dict[int, tuple[float, Outcome]] = {}
+    ends_by, forwarded, why = float("inf"), 0, ""
+    while None in (codes := _look(ranks, reports)):
+        now = time.monotonic()
+        ends_by = min(ends_by, now + _time_to_leave(codes))
+        if len(received) > forwarded:
+            for rank in ranks:  # they save at the next step boundary and exit
+                rank.process.send_signal(signal.SIGUSR1 if received[forwarded] == signal.SIGUSR1 else signal.SIGTERM)
+            if not forwarded:
+                hint = " At the debugger's prompt, type c." if debugged.exists() else ""
+                say(f"Stopping at the next step; Ctrl-C twice kills the ranks at once.{hint}")
+                stop_deadline = queue().within_job(stop_deadline)
+                ends_by = min(ends_by, now + stop_deadline + LATE)
+            forwarded += 1
+        if received[:forwarded].count(signal.SIGINT) > 1:
+            why = "asked for twice"
+            break
+        if now > ends_by and not debugged.exists():
+            why = f"no answer within {round(stop_deadline, 1):g} s from rank {codes.index(None)}"
+            break
+        time.sleep(POLL)
+    outcome = judge(codes := _look(ranks, reports), reports)
+    if not received or (outcome.code == ExitCode.FINISHED and ExitCode.FINISHED in codes):
+        return outcome
+    if outcome.code == ExitCode.PREEMPTED:
+        return preempted(received, outcome.unsaved)
+    if None in codes and not any(codes):
+        return preempted(received, why)
+    return preempted(received) if outcome.is_silent or None in codes else outcome
+
+
+def _look(ranks: Sequence[Rank], reports: dict[int, tuple[float, Outcome]]) -> list[int | None]:
+    """Return the exit codes, None for who still runs; note the first report of each."""
+    codes = [rank.process.poll() for rank in ranks]  # before the reports, so that the one of who has ended is read
+    for number, rank in enumerate(ranks):
+        with contextlib.suppress(EOFError, OSError):
+            while rank.reports.poll():
+                reports.setdefault(number, rank.reports.recv())
+        if codes[number] == SERVER_DIED and number in reports:
+            codes[number] = reports[number][1].code
+    return codes
+
+
+def _time_to_leave(codes: Sequence[int | None]) -> float:
+    """Seconds that the other ranks get once some have ended."""
+    ended = [code for code in codes if code is not None]
+    if not ended:
+        return float("inf")
+    if not any(ended):
+        return FINISHED_TOGETHER
+    return LEAVING_TOGETHER if ExitCode.PREEMPTED in ended else SHUTDOWN_GRACE
+
+
+def _end(processes: Sequence[Process]) -> None:
+    """End the processes that still run, then whatever their process groups still hold."""
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + KILL_GRACE
+    while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+        time.sleep(POLL)
+    for process in processes:
+        kill_group(process.pid)
+        process.wait(PATIENCE)  # a disk that does not answer keeps even a killed process

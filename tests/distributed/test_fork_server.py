@@ -1,0 +1,206 @@
+"""Ranks and jobs that are forked from a server train to the same bits as fresh interpreters; none outlives its parent."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bitwise import differences, state
+from commands import MARK, ROOT, environment, processes_marked, python, started, train
+from waiting import wait_for
+
+pytestmark = pytest.mark.slow
+OPTIONS = (
+    "trainer.devices=2",
+    "trainer.max_epochs=2",
+    "model=mlp",
+    "model.net.dropout=0.2",
+    "++callbacks.pictures=null",
+    "logger=csv",
+    "test=false",
+)
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("fresh")
+    done = train(*OPTIONS, "hydra.run.dir=run", "fresh_processes=true", cwd=folder, fresh=True)
+    assert done.returncode == 0, done.stderr
+    return state(folder / "run")
+
+
+def test_jobs_and_their_ranks_train_to_the_bits_of_fresh_ones(fresh: dict[str, Any], tmp_path: Path) -> None:
+    arguments = ("-m", "trainer.accelerator=cpu", *OPTIONS, "seed=0", "name=a,b", "hydra.sweep.dir=sweep")
+    done = python(ROOT / "train.py", *arguments, cwd=tmp_path, fresh=True)
+    assert done.returncode == 0, done.stderr
+    assert "fresh interpreters" not in done.stderr
+    states = [state(path.parent) for path in tmp_path.glob("sweep/*/metrics.json")]
+    assert len(states) == 2
+    for one in states:
+        assert not differences(fresh, one)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_run_goes_on_whatever_its_server_receives(number: int, fresh: dict[str, Any], tmp_path: Path) -> None:
+    mark = uuid.uuid4().hex
+    arguments = ("trainer.accelerator=cpu", *OPTIONS, "hydra.run.dir=run", "+callbacks.slow={_target_:faults.Slow}")
+    with started(ROOT / "train.py", *arguments, cwd=tmp_path, **{MARK: mark}) as run:
+        wait_for((tmp_path / "run" / "training").exists)
+        os.kill(server(mark), number)
+        _, errors = run.communicate(timeout=120)
+    assert run.returncode == 0, errors
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["status"] == "finished"
+    assert not differences(fresh, state(tmp_path / "run"))
+
+
+def server(mark: str) -> int:
+    (pid,) = [pid for pid in processes_marked(mark) if b"fork server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return pid
+
+
+IMPORTS = """
+import threading, torch
+from pathlib import Path
+asked = []
+for name in ("_cuda_getDeviceCount", "_cuda_init"):
+    setattr(torch._C, name, lambda name=name: asked.append(name) or 0)
+from lockstep.launchers.preload import MODULES
+import logging, sys
+print(logging.root.handlers, [name for name in ("lightning.pytorch", "lightning.fabric") if logging.getLogger(name).handlers])
+print(asked, torch.cuda.is_initialized(), [*set(MODULES) - {*sys.modules}])
+print(threading.active_count(), len([*Path("/proc/self/task").iterdir()]))
+sys.stdout.flush()
+"""
+
+
+def test_what_is_imported_touches_no_gpu_starts_no_thread_and_prints_nothing(tmp_path: Path) -> None:
+    done = python("-c", f"import os\nif not os.fork():\n    exec({IMPORTS!r})\nos.wait()", cwd=tmp_path)  # not a group's leader
+    assert done.stdout.splitlines() == ["[] []", "[] False []", "1 1"], done.stderr
+
+
+CLIENT = """
+import os, sys, time
+from pathlib import Path
+from lockstep.launchers.processes import start
+from sleeper import sleep
+
+start(sleep, *map(int, sys.argv[2:]), title="sleeper", environment=dict(os.environ))
+time.sleep(float(sys.argv[1]))
+os._exit(0)
+"""
+SLEEPER = """
+import os, time, torch
+from lockstep.launchers.processes import start
+
+def sleep(*children):
+    if children:
+        start(sleep, *children[1:], title="sleeper", environment=dict(os.environ))
+    else:
+        loader = iter(torch.utils.data.DataLoader(range(10), num_workers=1))
+        print("up", next(loader).item(), flush=True)
+    time.sleep(60)
+"""
+
+
+def client(folder: Path, mark: str, *arguments: str) -> "subprocess.Popen[str]":
+    """A process that starts another, and that one a child; the last has a data worker."""
+    (folder / "sleeper.py").write_text(SLEEPER)
+    command = [sys.executable, "-c", CLIENT, *arguments]
+    return subprocess.Popen(command, cwd=folder, env=environment(**{MARK: mark}), stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("children", [(), ("1",)])
+def test_all_end_with_a_parent_that_is_killed(children: tuple[str, ...], tmp_path: Path) -> None:
+    mark = uuid.uuid4().hex
+    with client(tmp_path, mark, "60", *children) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up 0\n"
+        process.kill()
+        wait_for(lambda: not processes_marked(mark))
+
+
+def test_a_server_that_still_imports_ends_with_its_parent(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import time, pathlib; pathlib.Path('importing').touch(); time.sleep(5); 1 / 0")
+    mark = uuid.uuid4().hex
+    env = environment(**{MARK: mark}) | {"PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"}
+    begin = CLIENT.replace("from sleeper import sleep", "sleep = time.sleep")
+    with subprocess.Popen([sys.executable, "-c", begin, "60", "60"], cwd=tmp_path, env=env) as process:
+        wait_for((tmp_path / "importing").exists)
+        process.kill()
+        wait_for(lambda: not processes_marked(mark), seconds=60)
+
+
+def test_no_server_outlives_a_parent_that_ends(tmp_path: Path) -> None:
+    mark = uuid.uuid4().hex
+    with client(tmp_path, mark, "0"):
+        wait_for(lambda: not processes_marked(mark))
+
+
+NEW = """
+import json, os, signal, sys, threading, time, torch
+
+def tell(file):
+    with open(file, "w") as output:
+        json.dump({
+            "leads": os.getsid(0) == os.getpgid(0) == os.getpid(), "given": os.environ.get("GIVEN"), "path": "PATH" in os.environ,
+            "threads": torch.get_num_threads(), "cores": sorted(os.sched_getaffinity(0)), "frozen": "lightning" in sys.modules,
+            "title": open("/proc/self/cmdline").read().strip(chr(0)), "stat": open("/proc/self/stat").read().split()[1],
+            "hup": signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, "term": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
+        }, output)
+    print("said", flush=True)
+
+def end(code):
+    import atexit
+    atexit.register(print, "last")
+    threading.Thread(target=lambda: (time.sleep(0.3), print("later"))).start()
+    print("first")
+    if code == "bug":
+        raise ValueError(code)
+    sys.exit(code)
+"""
+STARTS = """
+import json, os, signal, time
+from pathlib import Path
+from lockstep.launchers.processes import start
+from new import end, tell
+
+def ended(process):
+    while (code := process.poll()) is None:
+        time.sleep(0.02)
+    return code
+
+def main():
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    given = {"GIVEN": "x y", "OMP_NUM_THREADS": "3", "PYTHONPATH": os.environ["PYTHONPATH"]}
+    for fresh in (False, True):
+        file = Path(f"told.{fresh}")
+        assert ended(start(tell, file, title="a job", environment=given, output=Path("output"), cores_kept=[0], fresh=fresh)) == 0
+    for code in (0, 5, "why", "bug"):
+        print(code, ended(start(end, code, title="a job", environment=given, output=Path(f"output.{code}"))))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_a_process_is_what_a_fresh_one_is_and_ends_as_one(tmp_path: Path) -> None:
+    (tmp_path / "new.py").write_text(NEW)
+    (tmp_path / "starts.py").write_text(STARTS)
+    done = python("starts.py", cwd=tmp_path)
+    told, other = (json.loads((tmp_path / f"told.{fresh}").read_text()) for fresh in (False, True))
+    assert (told.pop("frozen"), other.pop("frozen")) == (True, False)
+    assert told == other
+    expected = {"leads": True, "given": "x y", "path": False, "threads": 3, "cores": [0], "title": "a job", "stat": "(a-job)"}
+    assert told == expected | {"hup": True, "term": True}, done.stderr
+    assert (tmp_path / "output").read_text() == "said\nsaid\n"
+    assert done.stdout.splitlines() == ["0 0", "5 5", "why 1", "bug 1"], done.stderr
+    for code in ("0", "5", "why", "bug"):
+        lines = (tmp_path / f"output.{code}").read_text().splitlines()
+        assert [line for line in lines if line in ("first", "later", "last")] == ["first", "later", "last"]
+    assert "why" in (tmp_path / "output.why").read_text()
+    assert "ValueError: bug" in (tmp_path / "output.bug").read_text()

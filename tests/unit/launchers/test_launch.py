@@ -1,0 +1,265 @@
+"""Which rank a run failed by, and what its ranks find in their environment: the parts that need no processes."""
+
+import os
+import signal
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import Pipe
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from waiting import once, wait_for
+
+from lockstep.launchers import environment, launch
+from lockstep.launchers.environment import rank_environment, rank_in, reserved_port
+from lockstep.launchers.launch import _watch
+from lockstep.launchers.outcome import Outcome, judge
+from lockstep.launchers.processes import is_alive
+
+Reports = dict[int, tuple[float, Outcome]]
+
+
+def said(rank: int, time: float = 1.0, code: int = 1, reason: str = "boom", **more: Any) -> Reports:
+    """What a rank has reported when it ended."""
+    return {rank: (time, Outcome(code=code, reason=reason, rank=rank, traceback=f"Traceback {rank}", **more))}
+
+
+def ended(*codes: int | None, reports: Reports | None = None) -> list[Any]:
+    """Ranks that have ended with these codes, None for one that runs on; their connections hold their reports."""
+    ranks = []
+    for number, code in enumerate(codes):
+        receiver, sender = Pipe(duplex=False)
+        if number in (reports or {}):
+            sender.send((reports or {})[number])
+        sender.close()
+        process = SimpleNamespace(poll=lambda code=code: code, send_signal=lambda _: None)
+        ranks.append(SimpleNamespace(process=process, reports=receiver))
+    return ranks
+
+
+def test_all_zero_is_a_good_end() -> None:
+    assert judge([0, 0, 0], {}) == Outcome(code=0)
+
+
+def test_a_report_without_a_failed_rank_is_a_good_end() -> None:
+    reports = said(1, time=1.0)
+    assert judge([0, 0], reports) == Outcome(code=0)
+
+
+def test_the_earliest_report_wins() -> None:
+    reports = (
+        said(0, time=5.0, reason="lost its peer")
+        | said(2, time=3.0, reason="division by zero")
+        | said(1, time=4.0, reason="lost its peer")
+    )
+    assert judge([1, 1, 1], reports) == Outcome(code=1, reason="division by zero", rank=2, traceback="Traceback 2")
+
+
+def test_a_report_s_code_is_the_outcome_s() -> None:
+    reports = said(0, time=1.0, code=2, reason="datamodule.data_dir=x: no such folder")
+    assert judge([2, -signal.SIGABRT], reports).code == 2
+
+
+def test_who_left_first_because_it_was_asked_to_says_by_which_signal() -> None:
+    reports = said(0, time=2.0, reason="connection closed by peer") | said(
+        1, time=1.0, code=75, reason="preempted by SIGUSR1", signal=signal.SIGUSR1
+    )
+    outcome = judge([1, 75], reports)
+    assert (outcome.code, outcome.reason, outcome.signal) == (75, "preempted by SIGUSR1", signal.SIGUSR1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGTERM])
+def test_a_rank_that_was_killed_precedes_those_that_raised(number: signal.Signals) -> None:
+    """They raise because their peer is gone, and say so before the parent has looked."""
+    reports = said(0, time=1.0, reason="connection closed by peer") | said(2, time=1.0, reason="connection closed by peer")
+    assert judge([1, -number, 1], reports) == Outcome(
+        code=1, reason=f"rank 1 was killed by {number.name}", rank=1, is_silent=True
+    )
+
+
+def test_a_signal_that_has_no_name_is_called_by_its_number() -> None:
+    assert judge([-40, 0], {}).reason == "rank 0 was killed by signal 40"
+
+
+def test_a_rank_that_left_without_a_word_precedes_those_that_raised() -> None:
+    reports = said(0, time=1.0, reason="connection closed by peer")
+    assert judge([1, 7], reports) == Outcome(code=1, reason="rank 1 ended with code 7 and no word", rank=1, is_silent=True)
+
+
+def test_of_several_killed_ranks_the_lowest_is_named() -> None:
+    assert judge([None, -9, -11], {}).reason == "rank 1 was killed by SIGKILL"
+
+
+def test_a_rank_that_aborts_because_its_peer_raised_is_not_to_blame() -> None:
+    reports = said(1, time=1.0, reason="ValueError: bad")
+    outcome = judge([-signal.SIGABRT, 1], reports)
+    assert (outcome.rank, outcome.reason) == (1, "ValueError: bad")
+
+
+def test_a_rank_that_aborts_because_its_peer_was_killed_is_not_to_blame() -> None:
+    assert judge([-signal.SIGABRT, -signal.SIGKILL], {}).rank == 1
+
+
+def test_an_abort_that_nobody_explains_is_named() -> None:
+    outcome = judge([None, -signal.SIGABRT], {})
+    assert outcome == Outcome(code=1, reason="rank 1 was killed by SIGABRT", rank=1, is_silent=True)
+
+
+def test_an_abort_of_which_the_others_know_no_more_than_that_it_was_is_named() -> None:
+    reports = said(0, time=1.0, reason="rank 1 has died; rank 0 has lost its connection to it", has_lost_rank=True)
+    assert judge([1, -signal.SIGABRT], reports).reason == "rank 1 was killed by SIGABRT"
+
+
+def test_a_rank_that_ends_without_a_word_is_named_with_its_code() -> None:
+    assert judge([0, 3, 4], {}) == Outcome(code=1, reason="rank 1 ended with code 3 and no word", rank=1, is_silent=True)
+
+
+def test_a_rank_that_still_runs_has_not_failed() -> None:
+    """The others get a moment after a failure, and are ended after the verdict."""
+    reports = said(1, time=1.0)
+    assert judge([None, 1], reports).rank == 1
+
+
+def test_a_rank_that_has_finished_and_then_aborts_has_failed() -> None:
+    assert judge([-signal.SIGABRT, 0], said(0, code=0)).reason == "rank 0 was killed by SIGABRT"
+
+
+def test_a_rank_whose_fork_server_has_died_ends_with_what_it_has_said() -> None:
+    assert _watch(ended(255, 255, reports=said(0, code=0) | said(1, code=0)), [], Path("none")) == Outcome(code=0)
+    outcome = _watch(ended(255, 255, reports=said(0, code=0)), [], Path("none"))
+    assert outcome.reason == "rank 1 ended with code 255 and no word"
+
+
+def test_ranks_find_themselves_on_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "99")
+    monkeypatch.setenv("MASTER_ADDR", "elsewhere")
+    monkeypatch.setenv("MINE", "stays")
+    found = rank_environment(world_size=3, port=12345)
+    expected = {
+        "WORLD_SIZE": "3",
+        "LOCAL_WORLD_SIZE": "3",
+        "NODE_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "12345",
+        "MINE": "stays",
+    }
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_a_rank_understands_what_its_parent_has_set() -> None:
+    rank = rank_in(rank_environment(3, 12345) | {"RANK": "2", "LOCAL_RANK": "2"})
+    assert rank is not None
+    assert (rank.started_by, rank.global_rank, rank.world_size, rank.num_nodes) == ("parent", 2, 3, 1)
+
+
+@pytest.mark.parametrize(("cores", "world_size", "threads"), [(8, 2, "4"), (8, 3, "2"), (2, 4, "1")])
+def test_ranks_share_the_cores(cores: int, world_size: int, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "cores", lambda: set(range(cores)))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert rank_environment(world_size, 1)["OMP_NUM_THREADS"] == threads
+
+
+def test_threads_and_interface_of_the_user_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
+    found = rank_environment(2, 1)
+    assert (found["OMP_NUM_THREADS"], found["GLOO_SOCKET_IFNAME"]) == ("5", "eth7")
+
+
+@pytest.mark.parametrize(("names", "chosen"), [(["eth0", "lo"], "lo"), (["en0", "lo0"], "lo0"), (["eth0"], None)])
+def test_gloo_uses_the_loopback_where_there_is_one(names: list[str], chosen: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.if_nameindex", lambda: list(enumerate(names, 1)))
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    assert rank_environment(2, 1).get("GLOO_SOCKET_IFNAME") == chosen
+
+
+@pytest.mark.parametrize(
+    ("report", "code", "reason"),
+    [
+        ({"code": 1, "reason": "rank 0: the disk is full"}, 1, "rank 0: the disk is full"),
+        ({"code": 75, "reason": "preempted by SIGUSR1"}, 75, "preempted by SIGTERM"),
+        (None, 75, "preempted by SIGTERM"),  # killed before it could say anything
+    ],
+)
+def test_a_failure_after_a_request_to_stop_is_no_preemption(report: dict[str, Any] | None, code: int, reason: str) -> None:
+    reports = {} if report is None else said(0, **report)
+    ranks = ended(-signal.SIGTERM if report is None else report["code"], 0, reports=reports)
+    outcome = _watch(ranks, [signal.SIGTERM], Path("none"))
+    assert (outcome.code, outcome.reason) == (code, reason)
+
+
+# Requests that nobody answers
+
+
+def stuck(_: Any) -> None:
+    """Ignores requests; rank zero is suspended."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with Path("pids").open("a") as file:
+        print(os.getpid(), file=file)
+    if os.environ["RANK"] == "0":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(60)
+
+
+@pytest.mark.parametrize(
+    ("asked", "deadline", "reason"),
+    [
+        ([signal.SIGHUP], 0.2, "preempted by SIGHUP, with nothing saved anew: no answer within 0.2 s from rank 0"),
+        ([signal.SIGINT] * 2, 60, "preempted by SIGINT, with nothing saved anew: asked for twice"),
+    ],
+)
+def test_ranks_that_are_suspended_or_deaf_are_ended(
+    asked: list[int], deadline: float, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "LATE", 0.2)
+    monkeypatch.setattr(launch, "KILL_GRACE", 0.1)
+
+    def ask() -> None:
+        for number in asked:
+            os.kill(os.getpid(), number)
+            time.sleep(0.3)  # two that wait for a handler are one
+
+    once(lambda: Path("pids").is_file() and len(Path("pids").read_text().split()) == 2, ask)
+    outcome = launch.launch(stuck, world_size=2, log=tmp_path / "train.log", stop_deadline=deadline)
+    assert (outcome.code, outcome.reason, outcome.signal) == (75, reason, asked[0])
+    wait_for(lambda: not any(map(is_alive, map(int, Path("pids").read_text().split()))), seconds=30)
+
+
+def test_what_a_stuck_rank_says_of_itself_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has left within its own deadline; the other one is suspended, and ended by the parent."""
+    monkeypatch.setattr(launch, "LEAVING_TOGETHER", 0.1)
+    reports = said(0, code=75, signal=signal.SIGTERM, unsaved="no answer within 5 s")
+    outcome = _watch(ended(75, None, reports=reports), [signal.SIGINT], Path("none"))
+    assert outcome.reason == "preempted by SIGINT, with nothing saved anew: no answer within 5 s"
+
+
+def test_a_rank_that_has_finished_is_no_preemption(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They finish together: the other one hangs in what Python does when it ends."""
+    monkeypatch.setattr(launch, "FINISHED_TOGETHER", 0.1)
+    for received in ([], [signal.SIGTERM]):
+        assert _watch(ended(0, None), received, Path("none")) == Outcome(code=0)
+
+
+def test_nobody_is_ended_while_a_rank_is_at_a_debugger_s_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "SHUTDOWN_GRACE", 0.1)
+    mark = tmp_path / ".debugged"
+    mark.touch()
+    ranks = ended(1, None, reports=said(0))
+    with ThreadPoolExecutor() as pool:
+        outcome = pool.submit(_watch, ranks, [], mark)
+        with pytest.raises(TimeoutError):
+            outcome.result(0.5)
+        mark.unlink()
+        assert outcome.result(10).rank == 0
+
+
+# What ranks are reached by, and what they follow
+
+
+def test_the_port_is_on_the_loopback_and_can_be_listened_on() -> None:
+    with reserved_port() as port, socket.create_server(("127.0.0.1", port)), pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port))
