@@ -19,6 +19,7 @@ class Heartbeat:
     def __init__(self) -> None:
         self._where, self._limit, self._due = "", float("inf"), float("inf")  # due in time.monotonic
         self._over = threading.Event()
+        self._mark: Path | None = None  # while this process is at a debugger's prompt
 
     def start(self, limit: float, log: Path, give_up: Callable[[str], None]) -> None:
         """From now on. The stacks of all threads are appended to `log` first, while the other ranks are still there."""
@@ -33,15 +34,22 @@ class Heartbeat:
 
     def stop(self) -> None:
         self._over.set()
+        self._mark_debugged(None)
+
+    def _mark_debugged(self, mark: Path | None) -> None:
+        with contextlib.suppress(OSError):
+            if mark is not None:
+                mark.touch()
+            elif self._mark is not None:
+                self._mark.unlink(missing_ok=True)
+        self._mark = mark
 
     def _watch(self, over: threading.Event, log: Path, give_up: Callable[[str], None]) -> None:
-        looked, mark, is_marked = time.monotonic(), log.parent / DEBUGGED, False
+        looked, mark = time.monotonic(), log.parent / DEBUGGED
         while not over.wait(min(1.0, self._limit / 4)):
             before, looked = looked, time.monotonic()
-            if is_marked != in_debugger():
-                with contextlib.suppress(OSError):
-                    mark.unlink(missing_ok=True) if is_marked else mark.touch()
-                is_marked = not is_marked
+            if (self._mark is not None) != in_debugger():
+                self._mark_debugged(mark if self._mark is None else None)
             if looked - before > _AWAY or mark.exists():
                 self._due += looked - before
             if not self._is_late():

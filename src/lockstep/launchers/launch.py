@@ -51,13 +51,12 @@ def launch(
     Args:
         function: Ends the rank with an exit code by SystemExit; `report(outcome)` says why, once.
         log: The output of rank k is appended to it with `.rank{k}` before the suffix; rank zero shares this terminal.
-        restarts: How often that has been tried before.
-        stop_deadline: Seconds in which ranks that are asked to stop end by themselves; those that are suspended, say, are
-            ended soon after.
+        stop_deadline: Seconds in which ranks that are asked to stop end by themselves; they are ended soon after.
         fresh: Spawn interpreters, which import torch anew.
         imports: Modules of this package that the ranks need.
     """
     ranks: list[Rank] = []
+    (log.parent / DEBUGGED).unlink(missing_ok=True)
     with reserved_port() as port, STOP_SIGNALS.deferring() as received:
         environment = rank_environment(world_size, port) | {RESTARTS: str(restarts)}
         try:
@@ -104,7 +103,8 @@ def _watch(ranks: Sequence[Rank], received: list[int], debugged: Path, stop_dead
     ends_by, forwarded, why = float("inf"), 0, ""
     while None in (codes := _look(ranks, reports)):
         now = time.monotonic()
-        ends_by = min(ends_by, now + _time_to_leave(codes))
+        said = [reports[number][1].code if code is None and number in reports else code for number, code in enumerate(codes)]
+        ends_by = min(ends_by, now + _time_to_leave(said))  # who has said why it ends may still hang in a thread of the user's
         if len(received) > forwarded:
             for rank in ranks:  # they save at the next step boundary and exit
                 rank.process.send_signal(signal.SIGUSR1 if received[forwarded] == signal.SIGUSR1 else signal.SIGTERM)

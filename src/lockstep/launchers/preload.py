@@ -10,7 +10,6 @@ import importlib
 import logging
 import os
 import signal
-import weakref
 
 from lockstep.launchers.processes import PRELOAD, set_title
 
@@ -34,8 +33,8 @@ MODULES = (
 
 def preload() -> None:
     os.setsid()  # what a terminal sends is for the program itself
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):  # sent to a whole job; living ranks would look dead
-        signal.signal(number, signal.SIG_IGN)
+    # One that is sent to a whole job would end the server, and living ranks would look dead; a rank unblocks them when it begins.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1})
     set_title("lockstep fork server")
     handler = logging.NullHandler()
     logging.root.addHandler(handler)  # else Lightning adds a handler of its own
@@ -44,12 +43,9 @@ def preload() -> None:
         with contextlib.suppress(Exception):  # who needs it says why it can't be imported
             importlib.import_module(name)
     logging.root.removeHandler(handler)
-    for finalizer in list(weakref.finalize._registry):  # pyright: ignore[reportAttributeAccessIssue]
-        finalizer.atexit = False  # torch's take its operators apart, one by one, in each fork that ends
     gc.freeze()  # no collection in a fork goes through what was imported
     gc.enable()
     atexit.register(os._exit, 0)  # torch takes long to be taken apart
-    os.register_at_fork(after_in_child=lambda: atexit.unregister(os._exit))
 
 
 preload()

@@ -2,15 +2,19 @@
 
 import atexit
 import contextlib
+import ctypes
 import importlib.util
 import inspect
+import logging
 import multiprocessing
+import multiprocessing.util
 import os
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -21,9 +25,12 @@ from lockstep.config.plan import cores
 from lockstep.console import say
 from lockstep.launchers.cluster import stat
 from lockstep.launchers.environment import this_rank
+from lockstep.launchers.rank import process_group
 from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS
 
 PRELOAD = "LOCKSTEP_PRELOAD"  # modules of this package that the server imports besides those that every run needs
+_MAIN = "__mp_main__"  # what multiprocessing calls the main module in a new process
+_PR_SET_PDEATHSIG = 1  # prctl(2)
 SERVER_DIED = 255  # the exit code that multiprocessing has for a process whose fork server is gone (popen_forkserver.py)
 
 
@@ -33,19 +40,25 @@ class Function:
 
     file: str
     name: str
+    is_wrapped: bool  # as the function under @hydra.main
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Callable[..., Any]:
-        is_importable = function.__module__ not in ("__main__", "__mp_main__")
-        return function if is_importable else cls(function.__code__.co_filename, function.__name__)
+        is_found = getattr(sys.modules[function.__module__], function.__name__, None) is function
+        if is_found and function.__module__ not in ("__main__", _MAIN):
+            return function
+        return cls(inspect.unwrap(function).__code__.co_filename, function.__name__, not is_found)
 
     def __call__(self, *arguments: Any) -> Any:
-        spec = importlib.util.spec_from_file_location("__mp_main__", self.file)
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules["__mp_main__"] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return inspect.unwrap(getattr(module, self.name))(*arguments)
+        module = sys.modules.get(_MAIN)
+        if getattr(module, "__file__", None) != self.file:
+            spec = importlib.util.spec_from_file_location(_MAIN, self.file)
+            assert spec is not None
+            assert spec.loader is not None
+            sys.modules["__main__"] = sys.modules[_MAIN] = module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        function = getattr(module, self.name)
+        return (inspect.unwrap(function) if self.is_wrapped else function)(*arguments)
 
 
 @dataclass(frozen=True)
@@ -110,20 +123,34 @@ def start(
     ignored = frozenset(number for number in SIGNALS if signal.getsignal(number) is signal.SIG_IGN)  # nohup
     kept = sorted(cores() if cores_kept is None else cores_kept)
     surroundings = Surroundings(title, dict(environment), output, kept, ignored)
-    given = (surroundings, Function.of(function), arguments)
+    given = (surroundings, function, arguments)
     process = _context(fresh).Process(target=_begin, args=given, name=title)
     os.environ[PRELOAD] = " ".join(sorted(imports))
     try:
-        process.start()
-    except OSError as error:  # the server's socket can't be made: TMPDIR has a long path, or the disk is full
+        with _main_hidden():
+            process.start()
+    except (OSError, EOFError) as error:  # no server: its socket can't be made where TMPDIR has a long path, or it has died
         if fresh:
             raise
         say(f"Processes are started as fresh interpreters, each of which imports torch anew: {error}")
         process = multiprocessing.get_context("spawn").Process(target=_begin, args=given, name=title)
-        process.start()
+        with _main_hidden():
+            process.start()
     finally:
         del os.environ[PRELOAD]
     return Process(process)
+
+
+@contextlib.contextmanager
+def _main_hidden() -> Iterator[None]:
+    """Keep multiprocessing from importing the main module in a new process before that has its environment: Function does so."""
+    main = vars(sys.modules["__main__"])
+    before = {name: main.get(name) for name in ("__file__", "__spec__")}
+    main.update(dict.fromkeys(before))
+    try:
+        yield
+    finally:
+        main.update(before)
 
 
 def _context(fresh: bool) -> Any:
@@ -143,11 +170,18 @@ def _begin(surroundings: Surroundings, function: Callable[..., Any], arguments: 
     if sys.platform == "linux":
         multiprocessing.set_start_method("fork", force=True)  # of data workers, which would else outlive this process
         os.sched_setaffinity(0, surroundings.cores)
+        parent = multiprocessing.parent_process()
+        if parent is not None and parent.pid == os.getppid():  # no server's child: later forks hold its pipe to the parent, too
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     threading.Thread(target=_end_with_parent, name="follow-parent", daemon=True).start()
-    STOP_SIGNALS.stop_listening()  # as the program's main module has begun to when it was imported
+    STOP_SIGNALS.stop_listening()  # of the process that this is a fork of
     for number in SIGNALS:
         default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
         signal.signal(number, signal.SIG_IGN if number in surroundings.ignored else default)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the server has blocked them
+    _forget_exit_functions()
+    began_in = vars(multiprocessing.process)["ORIGINAL_DIR"]  # pyright: ignore[reportAttributeAccessIssue]  before job.chdir
+    sys.argv[0] = str(Path(began_in or "", sys.argv[0]))
     os.environ.clear()
     os.environ.update(surroundings.environment)
     this_rank.cache_clear()
@@ -168,6 +202,8 @@ def _begin(surroundings: Surroundings, function: Callable[..., Any], arguments: 
     except BaseException:
         traceback.print_exc()
         code = 1
+    if code and process_group() is not None:
+        os._exit(code if isinstance(code, int) else 1)  # Python would wait for collectives that other ranks may not come to
     threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]  as multiprocessing does: waits for threads
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -193,10 +229,20 @@ def _end_with_parent() -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
+def _forget_exit_functions() -> None:
+    """Run none that the server, or the job that this is a fork of, has registered."""
+    for finalizer in list(weakref.finalize._registry):  # pyright: ignore[reportAttributeAccessIssue]
+        finalizer.atexit = False
+    atexit._clear()
+    for function in (logging.shutdown, multiprocessing.util._exit_function, weakref.finalize._exitfunc):  # pyright: ignore
+        atexit.register(function)
+
+
 def _renew_imported() -> None:
     """Renew what modules have read from their surroundings, or drawn at random, when the server imported them."""
-    if torch := sys.modules.get("torch"):
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or torch.get_num_threads()))
+    threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    if (torch := sys.modules.get("torch")) and threads.isdecimal():
+        torch.set_num_threads(max(1, int(threads)))
     if lightning := sys.modules.get("lightning.pytorch.utilities.rank_zero"):
         rank = this_rank()
         lightning.rank_zero_only.rank = 0 if rank is None else rank.global_rank

@@ -36,10 +36,8 @@ def leading(received: Sequence[int]) -> int:
 
 
 class StopSignals:
-    """The requests to stop that this process has received. Raises Preempted at once, or, while `deferred`, only notes them for
-    whoever asks at the next step boundary: a signal handler is no place for a collective or a checkpoint. The second Ctrl-C is
-    always at once. Preempted is raised one time only: the process is then on its way out.
-    """
+    """The requests to stop that this process has received. Raises Preempted at once and only once; while `deferred`, notes them
+    for whoever asks at the next step boundary, where a checkpoint can be saved. The second Ctrl-C is always at once."""
 
     def __init__(self) -> None:
         self._previous: dict[int, Any] = {}  # the handlers there were
@@ -83,7 +81,6 @@ class StopSignals:
         self._forget()
 
     def _handle(self, signals: Collection[int]) -> list[int]:
-        """Return those that were not handled before."""
         if self.process != os.getpid():
             self.stop_listening()
             self.process = os.getpid()
@@ -140,8 +137,7 @@ class StopSignals:
         raise self.raised
 
     def _ignore(self) -> None:
-        """Ignore signals while Python tears itself down, when it would put the default handlers back."""
-        for number in self._previous:
+        for number in self._previous:  # while Python tears itself down, when it would put the default handlers back
             signal.signal(number, signal.SIG_IGN)
 
 

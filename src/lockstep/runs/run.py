@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +24,7 @@ from lockstep.config.targets import own_modules
 from lockstep.errors import ExitCode, NamedFailure, config_error
 from lockstep.launchers.cluster import queue
 from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank
-from lockstep.launchers.heartbeat import HEARTBEAT, dump_stacks
+from lockstep.launchers.heartbeat import DEBUGGED, HEARTBEAT, dump_stacks
 from lockstep.launchers.outcome import Outcome, Report, classify_error, no_shared_memory, original_error
 from lockstep.launchers.processes import Function
 from lockstep.launchers.rank import end_workers, leave_process_group
@@ -33,6 +33,7 @@ from lockstep.runs import record
 from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.events import Subscribers, first
 from lockstep.runs.identity import Identity, read_run_id
+from lockstep.runs.rank import set_up_rank
 from lockstep.runs.validation import Prepared
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ class Run:
         if self.is_owner:
             try:
                 remove_partial_files(self.directory)
+                (self.directory / DEBUGGED).unlink(missing_ok=True)
                 self._metrics.unlink(missing_ok=True)  # of what is continued
                 record.write_status(self.directory, "running", is_first=not self.is_resumed)
                 self._append_to_log(OmegaConf.to_yaml(self.cfg, resolve=True))  # the terminal gets what a person reads
@@ -152,7 +154,6 @@ class Run:
         When one of them has died, start them again, to continue, max_restarts times.
         """
         from lockstep.launchers.launch import launch
-        from lockstep.runs.rank import run_rank
 
         cfg = self.cfg.copy()
         OmegaConf.resolve(cfg)  # ${now:} is the same in all of them
@@ -160,11 +161,11 @@ class Run:
         attempt, began = 0, self._started
         while True:
             outcome = launch(
-                run_rank,
+                _run_rank,
                 Function.of(function),
                 arguments,
-                cfg,
                 hydra,
+                cfg,
                 replace(self._prepared, is_resumed=self.is_resumed or attempt > 0),
                 world_size=self.plan.world_size,
                 log=self.directory / "train.log",
@@ -284,6 +285,12 @@ class Run:
             with contextlib.suppress(OSError):  # the disk may be full: that is then the reason
                 record.write_failure(self.directory, outcome.reason, outcome.rank, outcome.has_lost_rank)
         raise SystemExit(outcome.code)
+
+
+def _run_rank(report: Report, function: Any, arguments: Sequence[Any], hydra: Any, cfg: DictConfig, prepared: Prepared) -> None:
+    set_up_rank(hydra)
+    with Run(cfg, prepared, report) as run:
+        function(run, *arguments)
 
 
 def _deadline(cfg: DictConfig, key: str) -> float:

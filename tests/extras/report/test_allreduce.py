@@ -55,7 +55,7 @@ def test_processes_that_fail_are_said_in_one_line(monkeypatch: pytest.MonkeyPatc
     def killed(*_: Any, **__: Any) -> Outcome:
         return Outcome(code=1, reason="rank 1 was killed by SIGKILL", rank=1)
 
-    monkeypatch.setattr(allreduce, "supervise", killed)
+    monkeypatch.setattr(allreduce, "launch", killed)
     with pytest.raises(SystemExit) as left:
         allreduce.in_processes(2, "gloo", 1.0)
     assert left.value.code == 1
