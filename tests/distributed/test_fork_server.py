@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 from bitwise import differences, state
 from commands import MARK, ROOT, environment, processes_marked, python, started, train
 from waiting import wait_for
+
+from lockstep.launchers.processes import is_alive
 
 pytestmark = pytest.mark.slow
 OPTIONS = (
@@ -125,7 +128,7 @@ def test_all_end_with_a_parent_that_is_killed(children: tuple[str, ...], tmp_pat
 
 
 def test_a_server_that_still_imports_ends_with_its_parent(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("import time, pathlib; pathlib.Path('importing').touch(); time.sleep(5); 1 / 0")
+    (tmp_path / "torch.py").write_text("import time, pathlib; pathlib.Path('importing').touch(); time.sleep(0.3); 1 / 0")
     mark = uuid.uuid4().hex
     env = environment(**{MARK: mark}) | {"PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"}
     begin = CLIENT.replace("from sleeper import sleep", "sleep = time.sleep")
@@ -204,3 +207,107 @@ def test_a_process_is_what_a_fresh_one_is_and_ends_as_one(tmp_path: Path) -> Non
         assert [line for line in lines if line in ("first", "later", "last")] == ["first", "later", "last"]
     assert "why" in (tmp_path / "output.why").read_text()
     assert "ValueError: bug" in (tmp_path / "output.bug").read_text()
+
+
+PROGRAM = """
+import os
+from pathlib import Path
+from lockstep.launchers.processes import Function, start
+
+with open("imported", "a") as file:
+    print(os.environ.get("GIVEN"), file=file)
+
+def work():
+    print("done", __name__)
+
+if __name__ == "__main__":
+    environment = {**os.environ, "GIVEN": "before the imports"}
+    for fresh in (False, True):
+        process = start(Function.of(work), title="work", environment=environment, output=Path("output"), fresh=fresh)
+        while process.poll() is None:
+            pass
+"""
+
+
+def test_the_program_s_module_is_imported_once_and_sees_its_environment(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = python("program.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "imported").read_text().splitlines() == ["None", "before the imports", "before the imports"]
+    assert (tmp_path / "output").read_text() == "done __mp_main__\n" * 2
+
+
+JOB = """
+import atexit, os, signal, sys, tempfile, time
+from pathlib import Path
+from lockstep.launchers.processes import start
+import torch
+
+def rank(number):
+    Path(f"rank{number}").write_text(str(os.getpid()))
+    time.sleep(60 if number else 0)
+
+def job():
+    atexit.register(Path("ended").touch)
+    Path("folder").mkdir()
+    kept = tempfile.TemporaryDirectory(dir="folder")
+    ranks = [start(rank, number, title=f"rank {number}", environment=dict(os.environ)) for number in range(3)]
+    while ranks[0].poll() is None:
+        time.sleep(0.02)
+    Path("left").write_text(f"{Path('ended').exists()} {Path(kept.name).exists()}")
+    time.sleep(60)
+
+if __name__ == "__main__":
+    process = start(job, title="job", environment=dict(os.environ), output=Path("output"))
+    Path("job").write_text(str(process.pid))
+    time.sleep(60)
+"""
+
+
+def test_a_job_that_is_killed_takes_suspended_ranks_with_it_and_its_exit_functions_are_not_theirs(tmp_path: Path) -> None:
+    (tmp_path / "jobs.py").write_text(JOB)
+    (tmp_path / "starts.py").write_text(JOB.replace("start(job,", "start(jobs.job,").replace("import torch", "import jobs"))
+    with started("starts.py", cwd=tmp_path):
+        wait_for(lambda: all((tmp_path / name).exists() for name in ("left", "rank1", "rank2", "job")))
+        assert (tmp_path / "left").read_text() == "False True", (tmp_path / "output").read_text()
+        ranks = [int((tmp_path / name).read_text()) for name in ("rank1", "rank2")]
+        os.kill(ranks[1], signal.SIGSTOP)
+        os.kill(int((tmp_path / "job").read_text()), signal.SIGKILL)
+        wait_for(lambda: not any(map(is_alive, ranks)), seconds=20)
+
+
+HANGS = """
+import sys, threading, time
+from pathlib import Path
+from lockstep.launchers.launch import launch
+from lockstep.launchers.outcome import Outcome
+
+def hang(report):
+    report(Outcome(code=1, reason="planted"))
+    threading.Thread(target=time.sleep, args=(60,)).start()
+    sys.exit(1)
+
+if __name__ == "__main__":
+    print(launch(hang, world_size=2, log=Path("train.log")).reason)
+"""
+
+
+def test_a_rank_that_has_said_why_it_ends_does_not_hang(tmp_path: Path) -> None:
+    (tmp_path / "hangs.py").write_text(HANGS)
+    began = time.monotonic()
+    assert python("hangs.py", cwd=tmp_path).stdout == "planted\n"
+    assert time.monotonic() - began < 45
+
+
+def test_a_request_while_the_server_imports_is_met(tmp_path: Path) -> None:
+    arguments = (
+        "trainer.accelerator=cpu",
+        *OPTIONS,
+        "trainer.max_epochs=50",
+        "hydra.run.dir=run",
+        "+callbacks.slow={_target_:faults.Slow}",
+    )
+    with started(ROOT / "train.py", *arguments, cwd=tmp_path, fresh=True) as run:
+        wait_for((tmp_path / "run" / "status.json").exists)
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(timeout=100) == 75

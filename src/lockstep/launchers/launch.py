@@ -16,7 +16,7 @@ from lockstep.launchers.cluster import queue
 from lockstep.launchers.environment import RESTARTS, rank_environment, reserved_port, this_rank
 from lockstep.launchers.heartbeat import DEBUGGED
 from lockstep.launchers.outcome import Outcome, classify_error, judge, preempted
-from lockstep.launchers.processes import SERVER_DIED, Function, Process, kill_group, start
+from lockstep.launchers.processes import SERVER_DIED, Function, Process, end, start
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 
 POLL = 0.05  # seconds between two looks at the ranks
@@ -24,8 +24,6 @@ SHUTDOWN_GRACE = 2.0  # seconds the others get to end by themselves once a rank 
 LEAVING_TOGETHER = 8.0  # seconds they get once a rank has left because the run was preempted: all have saved by then
 LATE = 4.0  # seconds that ranks which are asked to stop may be late: at the deadline they write their stacks
 FINISHED_TOGETHER = 600.0  # seconds they get once a rank has finished: a logger may have something to upload
-KILL_GRACE = 1.0  # seconds between SIGTERM and SIGKILL
-PATIENCE = 10.0  # seconds in which a process that was killed is gone
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ def launch(
                 ranks.append(Rank(process, receiver))
             return _watch(ranks, received, log.parent / DEBUGGED, stop_deadline)
         finally:
-            _end([rank.process for rank in ranks])
+            end([rank.process for rank in ranks])
 
 
 def _run_rank(sender: Any, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
@@ -103,8 +101,7 @@ def _watch(ranks: Sequence[Rank], received: list[int], debugged: Path, stop_dead
     ends_by, forwarded, why = float("inf"), 0, ""
     while None in (codes := _look(ranks, reports)):
         now = time.monotonic()
-        said = [reports[number][1].code if code is None and number in reports else code for number, code in enumerate(codes)]
-        ends_by = min(ends_by, now + _time_to_leave(said))  # who has said why it ends may still hang in a thread of the user's
+        ends_by = min(ends_by, now + _time_to_leave(_said(codes, reports)))
         if len(received) > forwarded:
             for rank in ranks:  # they save at the next step boundary and exit
                 rank.process.send_signal(signal.SIGUSR1 if received[forwarded] == signal.SIGUSR1 else signal.SIGTERM)
@@ -121,7 +118,7 @@ def _watch(ranks: Sequence[Rank], received: list[int], debugged: Path, stop_dead
             why = f"no answer within {round(stop_deadline, 1):g} s from rank {codes.index(None)}"
             break
         time.sleep(POLL)
-    outcome = judge(codes := _look(ranks, reports), reports)
+    outcome = judge(codes := _said(_look(ranks, reports), reports), reports)
     if not received or (outcome.code == ExitCode.FINISHED and ExitCode.FINISHED in codes):
         return outcome
     if outcome.code == ExitCode.PREEMPTED:
@@ -138,9 +135,13 @@ def _look(ranks: Sequence[Rank], reports: dict[int, tuple[float, Outcome]]) -> l
         with contextlib.suppress(EOFError, OSError):
             while rank.reports.poll():
                 reports.setdefault(number, rank.reports.recv())
-        if codes[number] == SERVER_DIED and number in reports:
-            codes[number] = reports[number][1].code
     return codes
+
+
+def _said(codes: Sequence[int | None], reports: dict[int, tuple[float, Outcome]]) -> list[int | None]:
+    """Return the codes, or what ranks have reported that hang in a thread of their user's, or whose fork server has died."""
+    is_known = [code not in (None, SERVER_DIED) or number not in reports for number, code in enumerate(codes)]
+    return [code if is_known[number] else reports[number][1].code for number, code in enumerate(codes)]
 
 
 def _time_to_leave(codes: Sequence[int | None]) -> float:
@@ -151,15 +152,3 @@ def _time_to_leave(codes: Sequence[int | None]) -> float:
     if not any(ended):
         return FINISHED_TOGETHER
     return LEAVING_TOGETHER if ExitCode.PREEMPTED in ended else SHUTDOWN_GRACE
-
-
-def _end(processes: Sequence[Process]) -> None:
-    """End the processes that still run, then whatever their process groups still hold."""
-    for process in processes:
-        process.send_signal(signal.SIGTERM)
-    deadline = time.monotonic() + KILL_GRACE
-    while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
-        time.sleep(POLL)
-    for process in processes:
-        kill_group(process.pid)
-        process.wait(PATIENCE)  # a disk that does not answer keeps even a killed process

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,6 +31,8 @@ from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS
 
 PRELOAD = "LOCKSTEP_PRELOAD"  # modules of this package that the server imports besides those that every run needs
 _MAIN = "__mp_main__"  # what multiprocessing calls the main module in a new process
+KILL_GRACE = 1.0  # seconds between SIGTERM and SIGKILL
+PATIENCE = 10.0  # seconds in which a process that was killed is gone
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 SERVER_DIED = 255  # the exit code that multiprocessing has for a process whose fork server is gone (popen_forkserver.py)
 
@@ -248,6 +251,18 @@ def _renew_imported() -> None:
         lightning.rank_zero_only.rank = 0 if rank is None else rank.global_rank
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
+
+
+def end(processes: Sequence[Process]) -> None:
+    """End the processes that still run, then whatever their process groups still hold."""
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + KILL_GRACE
+    while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for process in processes:
+        kill_group(process.pid)
+        process.wait(PATIENCE)  # a disk that does not answer keeps even a killed process
 
 
 def kill_group(pid: int) -> None:

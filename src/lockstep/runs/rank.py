@@ -1,11 +1,11 @@
 """A rank of a run, in the process that its parent has started for it, before the run begins."""
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.utils import configure_log
+from hydra.core.utils import configure_log, setup_globals
 from omegaconf import DictConfig
 
 from lockstep import console
-from lockstep.launchers.environment import log_plainly
+from lockstep.launchers.environment import log_plainly, register_resolvers
 from lockstep.places import import_from_project
 from lockstep.runs.directory import OWN_DIRECTORY
 
@@ -14,6 +14,8 @@ def set_up_rank(hydra: DictConfig | None) -> None:
     """Set up what Hydra and the command line set up in the parent, whose part of the config is `hydra`; a script's has none."""
     console.survive_lost_output()
     import_from_project()
+    setup_globals()
+    register_resolvers()
     OWN_DIRECTORY.leave()  # the parent's, where the rank is a fork of it
     if hydra is None:
         log_plainly()
