@@ -7,18 +7,18 @@ from house import sizes
 
 CEILINGS = {
     "train.py": 39,
-    "core": 10_570,
-    "options": 14_987,
-    "all of src": 25_557,
-    "imported by a default run": 9_809,
-    "files imported by a default run": 141,
+    "core": 10_611,
+    "options": 14_984,
+    "all of src": 25_595,
+    "imported by a default run": 9_902,
+    "files imported by a default run": 142,
     "largest file of src": 356,
     "largest folder of options": 1_437,
     "files of conf": 123,
     "scripts": 1_302,
-    "tests": 27_246,
+    "tests": 27_353,
     "benchmarks": 2_950,
-    "docs, without reference.md": 2_645,
+    "docs, without reference.md": 2_642,
     "README.md": 147,
 }  # lines, or files; these go down, and up by nothing but what mends a defect
 
