@@ -42,7 +42,7 @@ class Suite:
 
 def train_py(record: Path, *overrides: str) -> list[str]:
     """`python train.py` in a directory beside the record, from which this program copies the run's."""
-    return [_program("shipped"), str(record), *overrides]
+    return [_program("whole"), _program("shipped"), str(record), *overrides]
 
 
 def _program(name: str) -> str:
@@ -127,7 +127,15 @@ def _sweep(overrides: list[str]) -> list[Competitor]:
 
     def jobs(count: int) -> Callable[[Path], list[str]]:
         seeds = ",".join(map(str, range(count)))
-        return lambda _: [str(ROOT / "train.py"), "-m", "trainer=cpu", "debug=fast", f"seed={seeds}", *overrides]
+        return lambda _: [
+            _program("whole"),
+            str(ROOT / "train.py"),
+            "-m",
+            "trainer=cpu",
+            "debug=fast",
+            f"seed={seeds}",
+            *overrides,
+        ]
 
     return [Competitor(f"a sweep of {count} job{'s' * (count > 1)}", jobs(count)) for count in (1, 8)]
 
