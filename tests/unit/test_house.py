@@ -17,7 +17,7 @@ CEILINGS = {
     "files of conf": 123,
     "scripts": 1_302,
     "tests": 27_353,
-    "benchmarks": 2_950,
+    "benchmarks": 2_980,
     "docs, without reference.md": 2_642,
     "README.md": 147,
 }  # lines, or files; these go down, and up by nothing but what mends a defect
