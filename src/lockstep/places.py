@@ -35,6 +35,6 @@ def config_file(name: str) -> Path:
 
 
 @functools.cache
-def read_settings(name: str = "launchers.yaml") -> dict[str, Any]:
+def read_settings(name: str) -> dict[str, Any]:
     """Returns the content of such a file, read once: a working directory may go. YAML alone imports in a moment."""
     return yaml.safe_load(config_file(name).read_bytes()) or {}

@@ -126,19 +126,19 @@ def start(
     ignored = frozenset(number for number in SIGNALS if signal.getsignal(number) is signal.SIG_IGN)  # nohup
     kept = sorted(cores() if cores_kept is None else cores_kept)
     surroundings = Surroundings(title, dict(environment), output, kept, ignored)
-    given = (surroundings, function, arguments)
-    process = _context(fresh).Process(target=_begin, args=given, name=title)
+    described = {"target": _begin, "args": (surroundings, function, arguments), "name": title}
+    process = _context(fresh).Process(**described)
     os.environ[PRELOAD] = " ".join(sorted(imports))
     try:
         with _main_hidden():
-            process.start()
-    except (OSError, EOFError) as error:  # no server: its socket can't be made where TMPDIR has a long path, or it has died
-        if fresh:
-            raise
-        say(f"Processes are started as fresh interpreters, each of which imports torch anew: {error}")
-        process = multiprocessing.get_context("spawn").Process(target=_begin, args=given, name=title)
-        with _main_hidden():
-            process.start()
+            try:
+                process.start()
+            except (OSError, EOFError) as error:  # no server: it has died, or TMPDIR has a path too long for its socket
+                if fresh:
+                    raise
+                say(f"Processes are started as fresh interpreters, each of which imports torch anew: {error}")
+                process = multiprocessing.get_context("spawn").Process(**described)
+                process.start()
     finally:
         del os.environ[PRELOAD]
     return Process(process)
