@@ -111,7 +111,7 @@ def _start(main: Callable[[], Any]) -> None:
     is_of_run = line.partition(":")[0] in {*sys.argv[1:]} - {*given}  # which is resumed
     console.say(f"The run was started with {line}" if is_of_run else line)
     if code == ExitCode.REFUSED or not OWN_DIRECTORY.has_begun:
-        OWN_DIRECTORY.give_back()
+        OWN_DIRECTORY.end_unstarted(line)
     remove_empty_cache()
     sys.exit(code)
 
@@ -150,7 +150,7 @@ def _explain_end(error: BaseException) -> tuple[str | None, int]:
     """Returns the line that says why this process ends, None for a bug, and the exit code. A run or a sweep that has begun
     explains itself why it was asked to stop."""
     if isinstance(error, Preempted):
-        after = f"Continue it in {OWN_DIRECTORY.path}" if OWN_DIRECTORY.has_begun else "The same command starts it"
+        after = "The same command starts it" if OWN_DIRECTORY.path is None else f"Continue it in {OWN_DIRECTORY.path}"
         return f"Stopped by {signal.Signals(error.number).name}. {after}.", ExitCode.PREEMPTED
     if isinstance(error, KeyboardInterrupt):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would break off how this process ends

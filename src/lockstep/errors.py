@@ -6,7 +6,7 @@ from enum import IntEnum
 class ExitCode(IntEnum):
     FINISHED = 0
     FAILED = 1
-    REFUSED = 2  # could not start as configured, and has left nothing behind
+    REFUSED = 2  # could not start as configured
     NOT_EQUAL = 3  # parity's verdict
     PREEMPTED = 75  # to be resumed; EX_TEMPFAIL of sysexits.h
 

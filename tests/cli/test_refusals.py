@@ -1,4 +1,4 @@
-"""What cannot start says so in one line, ends with code 2, and leaves no directory."""
+"""What cannot start says so in one line, ends with code 2, and leaves nothing but a directory with that reason."""
 
 import zipfile
 from pathlib import Path

@@ -1,6 +1,7 @@
 """The command line's words for what Hydra could not apply."""
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -118,7 +119,7 @@ def test_ctrl_c_before_a_run_has_begun_is_a_line(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.usefixtures("_full_errors")
-def test_a_request_to_stop_before_a_run_has_begun_leaves_nothing(
+def test_a_request_to_stop_before_a_run_has_begun_leaves_its_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py"])
@@ -129,8 +130,10 @@ def test_a_request_to_stop_before_a_run_has_begun_leaves_nothing(
 
     with pytest.raises(SystemExit) as ended:
         start(main)
-    assert (ended.value.code, capsys.readouterr().err) == (75, "Stopped by SIGTERM. The same command starts it.\n")
-    assert not list(tmp_path.iterdir())
+    run = tmp_path / "logs" / "run"
+    line = f"Stopped by SIGTERM. Continue it in {run}."
+    assert (ended.value.code, capsys.readouterr().err) == (75, f"{line}\n")
+    assert json.loads((run / "status.json").read_text())["reason"] == line
 
 
 @pytest.mark.usefixtures("_full_errors")

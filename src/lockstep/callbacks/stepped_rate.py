@@ -57,7 +57,7 @@ class SteppedRate(AfterEachStep):
         self._began = time.monotonic()
 
     def stepped(self, trainer: Trainer, optimizer: Optimizer) -> None:
-        OWN_DIRECTORY.keep()
+        OWN_DIRECTORY.has_stepped = True
         if optimizer is not trainer.optimizers[0]:
             return
         rate = optimizer.param_groups[0]["lr"]

@@ -1,145 +1,93 @@
-"""Who has a directory, before anything is written into it; and how it becomes again what it was if the run can't start."""
+"""Lock a run's or a sweep's directory before anything is written into it."""
 
 import contextlib
 import itertools
-import logging
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.atomic_files import read_json
-from lockstep.errors import ConfigError, config_error
+from lockstep.atomic_files import read_json, replacing
+from lockstep.errors import config_error
 from lockstep.launchers.cluster import queue
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import can_resume, launcher, restarts, this_rank
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.events import Subscribers, first
 from lockstep.runs.identity import FILE, Identity, check_are_files, check_files
-from lockstep.runs.locks import Lock
+from lockstep.runs.locks import Lock, check_free
+from lockstep.runs.record import write_status
 
 _RUN_FILES = (FILE, "status.json", "metrics.json", "checkpoints")  # any of them shows that a directory is a run's
 SWEEP_FILES = ("manifest.json", "multirun.yaml")  # the same for a sweep
-_MORE = ("lock", ".hydra", "progress.json", "tensorboard", "code.patch")  # what a run or a sweep makes besides
-_SMALL = 2**20  # bytes; we write no larger file beside the folders and the logs
-
-
-@dataclass
-class _Before:
-    """Keeps what a directory was before this process took it."""
-
-    existed: bool
-    missing: list[Path]  # folders above it that did not exist
-    is_shared: bool = False  # with what is no run's: others may be writing there, hydra.run.dir=. say
-    paths: frozenset[Path] = frozenset()
-    contents: dict[str, bytes] = field(default_factory=dict)  # of small files
-    sizes: dict[str, int] = field(default_factory=dict)  # of logs, which only grow
-    set_aside: Path | None = None  # where the run is that was in it
-
-    @classmethod
-    def read(cls, directory: Path) -> "_Before":
-        before = cls(directory.is_dir(), [folder for folder in directory.parents if not folder.exists()])
-        if before.existed:
-            before.paths = _inside(directory)
-            is_known = any((directory / name).exists() for name in (*_RUN_FILES, *SWEEP_FILES))
-            is_here = Path.cwd().is_relative_to(directory.resolve())
-            before.is_shared = bool(before.paths) and (is_here or not is_known)
-            before.sizes = {path.name: path.stat().st_size for path in directory.glob("train*.log")}
-            files = [path for path in directory.iterdir() if path.is_file() and path.suffix != ".log" and path.name != "lock"]
-            before.contents = {path.name: path.read_bytes() for path in files if path.stat().st_size <= _SMALL}
-        return before
-
-    def restore(self, directory: Path) -> None:
-        if not self.existed:
-            shutil.rmtree(directory, ignore_errors=True)
-            for folder in self.missing:
-                with contextlib.suppress(OSError):  # another run has come to be there
-                    folder.rmdir()
-            return
-        for path in _inside(directory) - self.paths:
-            if self.is_shared and not (path.parent == directory and _is_own(path.name)):
-                continue
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
-        for name, size in self.sizes.items():
-            os.truncate(directory / name, size)
-        for name, content in self.contents.items():
-            path = directory / name
-            if (_is_own(name) or not self.is_shared) and (not path.is_file() or path.read_bytes() != content):
-                path.write_bytes(content)
-
-
-def _is_own(name: str) -> bool:
-    return name in (*_RUN_FILES, *SWEEP_FILES, *_MORE) or (name.startswith("train") and name.endswith(".log"))
-
-
-def _inside(directory: Path) -> frozenset[Path]:
-    """Returns what is in it, and in those of its folders that are no job's, which may be running, and no links."""
-    below = (path for path in directory.glob("*/*") if not (path.parent.is_symlink() or (path.parent / "lock").exists()))
-    return frozenset([*directory.iterdir(), *below])
+_SAID = (FILE, "status.json", "metrics.json")  # what a refused resumption must leave as it was
+_SWEEP = "hydra.sweep.dir"
+COULD_NOT_START = "could_not_start"  # in status.json: no step was taken, so that another run may take the directory
 
 
 class OwnDirectory:
-    """The directory that this process has, for its run or its sweep: made where there was none, and held until the process ends.
-    What it was before is known until there is something in it."""
+    """The directory of this process's run or sweep: made where there is none, and locked until the process ends.
+
+    Attributes:
+        path: None while no directory is locked.
+        has_begun: status.json says that the run runs: it can be continued.
+        has_stepped: the optimizer has made a step, so that an error is a failure and no refusal. True in a rank, too.
+    """
 
     def __init__(self) -> None:
-        self.path: Path | None = None
-        self.has_begun = False  # what has begun in it can be continued
-        self.is_kept = False  # the optimizer has made a step, say
         self._lock: Lock | None = None
-        self._before: _Before | None = None
+        self._key = ""
+        self.leave()
 
     def take(self, directory: Path, key: str) -> None:
-        """Raises ConfigError, naming `key`, where the directory can't be made or another process has it."""
+        """Raise ConfigError, naming `key`, where the directory can't be made or another process has it."""
         if Lock.is_here(directory):
             return
         assert self.path is None, f"{self.path} is this process's directory already"
         with STOP_SIGNALS.deferring(), _writing(directory, key):
-            self.path, self._before, self.is_kept = directory, self._before or _Before.read(directory), False
+            self._is_new, self._has_run = not directory.exists(), _has_run(directory)
             directory.mkdir(parents=True, exist_ok=True)
-            try:
-                self._lock = Lock(directory, key)
-            except ConfigError:
-                self.leave()  # it is the other one's
-                raise
+            self._lock, self.path, self._key = Lock(directory, key), directory, key
+            self._earlier = {path: path.read_bytes() for name in _SAID if (path := directory / name).is_file()}
 
     def set_aside(self, key: str) -> None:
-        """Moves the whole directory of an earlier run, and takes it anew."""
+        """Move the whole directory of an earlier run, and take it anew."""
         assert self.path is not None
-        directory, earlier = self.path, aside(self.path)
+        directory = self.path
         with STOP_SIGNALS.deferring():
             self.leave()
             with _writing(directory, "overwrite"):
-                directory.rename(earlier)
-            self._before = _Before(existed=False, missing=[], set_aside=earlier)
+                directory.rename(aside(directory))
             self.take(directory, key)
 
-    def keep(self) -> None:
-        """Remembers that there is something in it from here on. A rank does so too, whose parent has the directory."""
-        self._before, self.has_begun, self.is_kept = None, True, True
-
     def leave(self) -> None:
-        """Somebody else may take it, as it is now."""
+        """Let other processes take it, as it is now."""
         if self._lock is not None:
             self._lock.close()
-        self.path = self._lock = self._before = None
-        self.has_begun = self.is_kept = False
+        self.path: Path | None = None
+        self._lock = None
+        self.has_begun = self.has_stepped = self._is_new = self._has_run = False
+        self._earlier: dict[Path, bytes] = {}
 
-    def give_back(self) -> None:
-        """Makes it what it was before: for a run that could not start."""
-        if self.path is None or self._before is None:
+    def end_unstarted(self, reason: str) -> None:
+        """Note why the run could not start. Put back what status and record said of an earlier start. Remove a directory that was
+        made for a sweep, in which there is no job."""
+        if self.path is None or self.has_stepped:
             return
-        STOP_SIGNALS.leave()
-        logging.shutdown()
-        directory, before = self.path, self._before
-        with contextlib.suppress(OSError):
-            before.restore(directory)
+        with contextlib.suppress(OSError):  # the disk is full
+            if self._key == _SWEEP:
+                if self._is_new:
+                    shutil.rmtree(self.path, ignore_errors=True)
+            elif self._has_run:
+                for path, content in self._earlier.items():
+                    with replacing(path, "wb") as file:
+                        file.write(content)
+            else:
+                write_status(self.path, "failed", reason, **{COULD_NOT_START: True})
         self.leave()
-        if before.set_aside is not None:
-            before.set_aside.rename(directory)
 
 
 OWN_DIRECTORY = OwnDirectory()
@@ -178,6 +126,9 @@ def take_run_directory(config: DictConfig, command: CommandLine, global_batch_si
     if not is_named:
         _check_no_sweep(directory)
     check_files(directory, key)
+    if _has_run(directory) and _saved_identity(directory, new, is_named) is None:
+        check_free(directory, key)
+        _check_overwrite(directory, command, is_wanted=config.overwrite)
     OWN_DIRECTORY.take(directory, key)
     saved = _saved_identity(directory, new, is_named)
     if saved is None and _has_run(directory):
@@ -208,8 +159,8 @@ def _saved_identity(directory: Path, new: Identity, is_named: bool) -> Identity 
 def _has_run(directory: Path) -> bool:
     """Returns whether an earlier run has the directory. A status alone, of this very job in a queue, is what a rank has left that
     was asked to stop while rank zero had not begun."""
-    names = [name for name in _RUN_FILES if (directory / name).exists()]
-    return bool(names) and not (names == ["status.json"] and queue().has_written(read_json(directory / "status.json") or {}))
+    names, status = [name for name in _RUN_FILES if (directory / name).exists()], read_json(directory / "status.json") or {}
+    return bool(names) and not (status.get(COULD_NOT_START) or (names == ["status.json"] and queue().has_written(status)))
 
 
 def _check_no_sweep(directory: Path) -> None:
@@ -220,12 +171,12 @@ def _check_no_sweep(directory: Path) -> None:
 
 def take_sweep_directory(config: DictConfig) -> None:
     """Takes the directory of a sweep before Hydra's sweeper writes into it. Raises ConfigError for a run's directory."""
-    directory = read_folder(config, "hydra.sweep.dir")
+    directory = read_folder(config, _SWEEP)
     is_run_s = any((directory / name).exists() for name in _RUN_FILES) and not (directory / "manifest.json").exists()
     if is_run_s:
-        raise config_error("hydra.sweep.dir", directory, "belongs to a run; accepted is another directory")
-    check_are_files(directory, "hydra.sweep.dir", (directory / "multirun.yaml", *directory.glob("*/output.log")))
-    OWN_DIRECTORY.take(directory, "hydra.sweep.dir")
+        raise config_error(_SWEEP, directory, "belongs to a run; accepted is another directory")
+    check_are_files(directory, _SWEEP, (directory / "multirun.yaml", *directory.glob("*/output.log")))
+    OWN_DIRECTORY.take(directory, _SWEEP)
 
 
 def read_folder(config: DictConfig, key: str) -> Path:

@@ -179,7 +179,7 @@ class Run:
             if outcome.code != ExitCode.FAILED or outcome.is_final or attempt >= cfg.max_restarts:
                 break
             attempt, began = attempt + 1, time.monotonic()
-            OWN_DIRECTORY.keep()  # there may be something in it
+            OWN_DIRECTORY.has_stepped = True  # it may have
             log.warning(f"{outcome.reason}; restart {attempt} of {cfg.max_restarts}")
         if outcome.code:
             self._fail(outcome)
@@ -232,7 +232,7 @@ class Run:
             if error is not None and self._code is None:
                 error = STOP_SIGNALS.raised or original_error(error)  # what breaks on the way out has come of it
                 error = refused_by_lightning(error, self.cfg.trainer) or error
-                self._end(self._explained(classify_error(error, self._global_rank, OWN_DIRECTORY.is_kept)))
+                self._end(self._explained(classify_error(error, self._global_rank, OWN_DIRECTORY.has_stepped)))
         finally:
             HEARTBEAT.stop()
             end_workers()
@@ -261,7 +261,7 @@ class Run:
 
     def _fail(self, outcome: Outcome) -> None:
         """Says why once, records it, and leaves. Without a parent any rank may be the one who knows."""
-        if outcome.code == ExitCode.REFUSED and OWN_DIRECTORY.is_kept:
+        if outcome.code == ExitCode.REFUSED and OWN_DIRECTORY.has_stepped:
             outcome = replace(outcome, code=ExitCode.FAILED)
         before = (OWN_DIRECTORY.has_begun and read_json(self.directory / "status.json")) or {}
         if outcome.code == ExitCode.PREEMPTED and before.get("status") == "failed":  # torchrun then asks the other ranks to stop
@@ -269,7 +269,7 @@ class Run:
         self._code = outcome.code
         if outcome.code == ExitCode.REFUSED:
             console.say(outcome.reason or "")
-            OWN_DIRECTORY.give_back()
+            OWN_DIRECTORY.end_unstarted(outcome.reason or "")
         elif outcome.code == ExitCode.PREEMPTED:
             if self.launcher.speaks(self.directory, self._global_rank):
                 with contextlib.suppress(OSError):  # the disk may be full

@@ -92,10 +92,10 @@ def refusing() -> Iterator[None]:
     except (ConfigError, OmegaConfBaseException) as error:
         from lockstep.config.hydra_errors import explain
 
-        console.say(explain(error) or str(error))
-        OWN_DIRECTORY.give_back()
+        console.say(line := explain(error) or str(error))
+        OWN_DIRECTORY.end_unstarted(line)
         raise SystemExit(ExitCode.REFUSED) from None
     except Exception:
         traceback.print_exc()
-        OWN_DIRECTORY.give_back()
+        OWN_DIRECTORY.end_unstarted("a bug")
         raise SystemExit(ExitCode.FAILED) from None

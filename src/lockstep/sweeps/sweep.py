@@ -74,7 +74,7 @@ class Sweep:
                 raise _no_jobs()
             if sweep.runner is not None:
                 sweep._end()
-        OWN_DIRECTORY.give_back()  # by a dry run
+        OWN_DIRECTORY.end_unstarted("a dry run")
 
     @classmethod
     @contextlib.contextmanager
@@ -214,7 +214,7 @@ class Sweep:
         if self.runner is not None:
             return self.manifest, self.runner
         OWN_DIRECTORY.take(self.directory, "hydra.sweep.dir")
-        OWN_DIRECTORY.keep()  # an earlier sweep may have left something in it
+        OWN_DIRECTORY.has_stepped = True
         manifest, commit = self.manifest, git_commit()
         if manifest.jobs and manifest.git_commit != commit:
             log.info(f"the sweep was last run with commit {manifest.git_commit}, this is {commit}")

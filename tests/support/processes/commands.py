@@ -1,7 +1,9 @@
 """Command lines as a user types them, bounded in time, with nothing left running."""
 
 import contextlib
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -136,10 +138,16 @@ def runs(folder: Path) -> list[Path]:
 
 
 def refused(folder: Path, *overrides: str, **env: str) -> str:
-    """The one line on standard error."""
+    """The one line on standard error. A run's directory that it leaves has the reason in it."""
     before = sorted(folder.rglob("*"))
     done = train(*overrides, cwd=folder, **env)
     assert done.returncode == 2, f"{done.returncode} {done.stdout} {done.stderr}"
-    assert sorted(folder.rglob("*")) == before
     assert done.stderr.count("\n") == 1, done.stderr
-    return done.stderr.strip()
+    line = done.stderr.strip()
+    for run in runs(folder):
+        assert json.loads((run / "status.json").read_text())["reason"] in line
+        shutil.rmtree(run)
+    if not any(path.is_file() for path in (folder / "logs").rglob("*")):
+        shutil.rmtree(folder / "logs", ignore_errors=True)
+    assert sorted(folder.rglob("*")) == before
+    return line

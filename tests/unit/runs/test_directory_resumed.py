@@ -28,7 +28,7 @@ def test_ranks_that_are_started_again_go_on_with_their_own_run_alone(tmp_path: P
     before = Identity.read(run)
     with pytest.raises(ConfigError, match="belongs to an earlier run"):
         begin(config(str(run), "seed=9"), 64)
-    OWN_DIRECTORY.give_back()
+    OWN_DIRECTORY.end_unstarted("refused")
     begin(config(str(run), "seed=1", overwrite=True), 64)
     assert Identity.read(run) == before
 
@@ -42,11 +42,11 @@ def test_nodes_that_meet_again_go_on_with_a_run_that_is_not_over(tmp_path: Path,
     words = "belongs to an earlier run; accepted is another directory, or another torchrun --rdzv-id than job7"
     with pytest.raises(ConfigError, match=words):
         begin(same, 64)
-    OWN_DIRECTORY.give_back()
+    OWN_DIRECTORY.end_unstarted("refused")
     (run / "status.json").write_text('{"status": "failed"}')
     with pytest.raises(ConfigError, match=words):
         begin(other, 64)
-    OWN_DIRECTORY.give_back()
+    OWN_DIRECTORY.end_unstarted("refused")
     assert begin(same, 64)
     assert Identity.read(run) == before
     monkeypatch.setattr(directories, "this_rank", lambda: Rank("torchrun", 1, 0, 2, 2))
@@ -58,5 +58,5 @@ def test_resume_in_a_config_file_is_refused(tmp_path: Path) -> None:
     run = run_in(tmp_path / "run")
     with pytest.raises(ConfigError, match=rf"^resume={run}: accepted on the command line alone"):
         begin(config(str(tmp_path / "new"), resume=str(run)), 64)
-    OWN_DIRECTORY.give_back()
+    OWN_DIRECTORY.end_unstarted("refused")
     assert not (tmp_path / "new").exists()

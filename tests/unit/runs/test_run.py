@@ -2,6 +2,7 @@
 
 import errno
 import inspect
+import json
 import os
 import signal
 import sys
@@ -25,6 +26,7 @@ from lockstep.launchers import outcome
 from lockstep.launchers.outcome import Outcome, classify_error
 from lockstep.launchers.stop_signals import Preempted
 from lockstep.runs import record
+from lockstep.runs.directory import COULD_NOT_START
 from lockstep.runs.identity import Identity
 from lockstep.runs.run import Run
 from lockstep.runs.validation import Prepared
@@ -51,7 +53,7 @@ def test_a_refusal_is_a_run_that_could_not_start_unless_it_has_made_a_step() -> 
 
 
 @pytest.mark.parametrize(("steps", "code"), [(0, 2), (1, 1)])
-def test_from_the_first_step_on_nothing_is_deleted(
+def test_a_refusal_is_a_failure_from_the_first_step_on(
     steps: int, code: int, tmp_path: Path, compose: Callable[..., DictConfig]
 ) -> None:
     folder = tmp_path / "run"
@@ -67,7 +69,8 @@ def test_from_the_first_step_on_nothing_is_deleted(
     with pytest.raises(SystemExit) as left:
         run.__exit__(ConfigError, ConfigError("cat.png: not a readable image"), None)
     assert left.value.code == code
-    assert folder.exists() == (code == 1)
+    status = json.loads((folder / "status.json").read_text())
+    assert (status["status"], COULD_NOT_START in status) == ("failed", code == 2)
 
 
 def test_an_exit_on_the_way_is_a_failure_that_says_where() -> None:
