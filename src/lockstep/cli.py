@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobRuntime, setup_globals
 from hydra.core.utils import run_job as hydra_run_job
@@ -19,7 +18,6 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep import console
 from lockstep.config.overrides import check_single, null_groups_left_out, override_key, split_flags
 from lockstep.errors import ConfigError, ExitCode
-from lockstep.imports import remove_empty_cache
 from lockstep.launchers.environment import SWEPT_KEYS, register_resolvers
 from lockstep.launchers.heartbeat import HEARTBEAT
 from lockstep.launchers.rank import attach_to_parent, process_group
@@ -84,11 +82,8 @@ def _start(main: Callable[[], Any]) -> None:
     try:
         STOP_SIGNALS.listen(signals={*SIGNALS} - {signal.SIGINT})  # who starts processes or trains takes Ctrl-C too
         console.survive_lost_output()
-        _check_working_directory()
         import_from_project()
         attach_to_parent()
-        if hasattr(main, "__wrapped__") and any(item.startswith("-") for item in given):  # by @hydra.main: no script
-            _check_flags(given)
         arguments: list[str] | None = given
         if any(override_key(item) == "resume" for item in split_flags(arguments)[1]):
             from lockstep.runs.resume import command_to_continue  # most runs begin
@@ -102,7 +97,7 @@ def _start(main: Callable[[], Any]) -> None:
     except SystemExit:
         raise
     except BaseException as error:
-        reason = STOP_SIGNALS.raised or _interrupt_in(error) or error
+        reason = STOP_SIGNALS.raised or error
         line, code = _explain_end(reason)
         if line is None:
             raise
@@ -112,38 +107,7 @@ def _start(main: Callable[[], Any]) -> None:
     console.say(f"The run was started with {line}" if is_of_run else line)
     if code == ExitCode.REFUSED or not OWN_DIRECTORY.has_begun:
         OWN_DIRECTORY.end_unstarted(line)
-    remove_empty_cache()
     sys.exit(code)
-
-
-def _check_flags(arguments: list[str]) -> None:
-    """Raises ConfigError for what Hydra's parser would answer with all that it takes."""
-    parser: Any = get_args_parser()
-    parser.error = _refuse
-    unknown = parser.parse_known_args(arguments)[1]
-    for item in unknown:
-        if not item.startswith("-"):
-            raise ConfigError(f"{item}: a flag is between it and other overrides; accepted are all of them side by side")
-        key, _, value = item.lstrip("-").partition("=")
-        raise ConfigError(f"{item}: no such flag; accepted is {key}={value or 'VALUE'}, without dashes")
-
-
-def _refuse(reason: str) -> None:
-    raise ConfigError(reason)
-
-
-def _interrupt_in(error: BaseException | None) -> BaseException | None:
-    """Returns the Ctrl-C of which an error has come, if it has: within OmegaConf, say, which raises one of its own."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__context__
-    return error
-
-
-def _check_working_directory() -> None:
-    try:
-        Path.cwd()
-    except OSError as error:
-        raise ConfigError(f"The working directory is gone ({error.strerror}); accepted is one that is there") from error
 
 
 def _explain_end(error: BaseException) -> tuple[str | None, int]:

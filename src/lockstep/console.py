@@ -27,21 +27,11 @@ def survive_lost_output() -> None:
 
     Streams that are not the process's own, a notebook's say, are left as they are.
     """
-    _open_closed_descriptors()
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         stream = getattr(sys, name)
         if stream is getattr(sys, f"__{name}__"):
             encoding = getattr(stream, "encoding", None)
             setattr(sys, name, _Text(_Output(name, descriptor), encoding, "backslashreplace", line_buffering=True))
-
-
-def _open_closed_descriptors() -> None:
-    """Opens what a process was started without, by `>&-`: else the next file that is opened would be standard output."""
-    descriptor = os.open(os.devnull, os.O_RDWR)
-    while descriptor <= 2:
-        os.set_inheritable(descriptor, True)
-        descriptor = os.open(os.devnull, os.O_RDWR)
-    os.close(descriptor)
 
 
 class _Output(io.RawIOBase):
