@@ -17,7 +17,7 @@ from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import can_resume, launcher, restarts, this_rank
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.events import Subscribers, first
-from lockstep.runs.identity import FILE, Identity, check_are_files, check_files
+from lockstep.runs.identity import FILE, Identity
 from lockstep.runs.locks import Lock, check_free
 from lockstep.runs.record import write_status
 
@@ -125,7 +125,6 @@ def take_run_directory(config: DictConfig, command: CommandLine, global_batch_si
     key = "resume" if is_named else "hydra.run.dir"
     if not is_named:
         _check_no_sweep(directory)
-    check_files(directory, key)
     if _has_run(directory) and _saved_identity(directory, new, is_named) is None:
         check_free(directory, key)
         _check_overwrite(directory, command, is_wanted=config.overwrite)
@@ -175,7 +174,6 @@ def take_sweep_directory(config: DictConfig) -> None:
     is_run_s = any((directory / name).exists() for name in _RUN_FILES) and not (directory / "manifest.json").exists()
     if is_run_s:
         raise config_error(_SWEEP, directory, "belongs to a run; accepted is another directory")
-    check_are_files(directory, _SWEEP, (directory / "multirun.yaml", *directory.glob("*/output.log")))
     OWN_DIRECTORY.take(directory, _SWEEP)
 
 

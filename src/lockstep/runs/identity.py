@@ -3,7 +3,7 @@
 import hashlib
 import json
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -86,21 +86,6 @@ def is_resumable(run_dir: Path) -> bool:
         return Identity.read(run_dir) is not None
     except ConfigError:
         return False
-
-
-def check_files(run_dir: Path, key: str) -> None:
-    """Raises ConfigError where something has the name of a run's file and is none."""
-    named = [run_dir / name for name in (FILE, "status.json", "metrics.json", "progress.json", "lock")]
-    logs, checkpoints, configs = (run_dir.glob(names) for names in ("train*.log", "checkpoints/*.ckpt", ".hydra/*.yaml"))
-    check_are_files(run_dir, key, (*named, *logs, *checkpoints, *configs))
-
-
-def check_are_files(directory: Path, key: str, paths: Iterable[Path]) -> None:
-    """Raises ConfigError for one below the directory that is there and is no file: a folder would not be replaced, and a pipe
-    would be waited for."""
-    for path in paths:
-        if path.exists() and not path.is_file():
-            raise config_error(key, directory, f"{path.relative_to(directory)} there is not a file; accepted is where it is one")
 
 
 def how_else(run_dir: Path) -> str:

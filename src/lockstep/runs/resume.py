@@ -10,7 +10,7 @@ from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
 from lockstep.runs.directory import absolute
 from lockstep.runs.events import Subscribers, first, values_by_key
-from lockstep.runs.identity import FILE, START_KEYS, Identity, check_files, how_else
+from lockstep.runs.identity import FILE, START_KEYS, Identity, how_else
 from lockstep.runs.locks import check_free
 from lockstep.runs.record import actual_status
 
@@ -42,7 +42,6 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     new = [item for item in overrides if override_key(item) not in left_out]
     if any(override_key(item) == "overwrite" and not item.endswith("=false") for item in overrides):
         raise config_error("resume", wanted, "goes on with what overwrite=true would set aside; accepted is one of them")
-    check_files(run_dir, "resume")
     saved = _read_identity(run_dir, wanted)
     if rank is None or rank.global_rank == 0:
         check_free(run_dir, "resume")

@@ -15,7 +15,7 @@ from lockstep.config.read import Given, check_flags, check_overrides
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.runs.events import Origin, Subscribers
-from lockstep.runs.identity import Identity, check_files
+from lockstep.runs.identity import Identity
 
 log = logging.getLogger(__name__)
 KEY = "fork"
@@ -67,7 +67,6 @@ def _read_identity(wanted: str) -> Identity | None:
     """What the run is that the checkpoint is of; None for a file that is in no run's directory, or in one that has lost it."""
     path, run_dir = split_step(wanted)[0], _run_dir(wanted)
     refuse_url(KEY, path)
-    check_files(run_dir, KEY)
     try:
         identity = Identity.read(run_dir)
     except ConfigError:
