@@ -244,7 +244,7 @@ def count_collectives(rank: int, world_size: int, folder: Path) -> dict[str, Any
             calls["handlers"] = [signal.getsignal(number) == STOP_SIGNALS._receive for number in (signal.SIGTERM, signal.SIGUSR1)]
 
     STOP_SIGNALS.listen()
-    epochs = ("trainer.max_epochs=1", "datamodule.global_batch_size=30")  # 43 steps
+    epochs = ("trainer.max_epochs=1", "datamodule.global_batch_size=30", "guards.preemption.every_n_steps=10")  # 43 steps
     trained(folder / "run", *OPTIONS, *epochs, f"trainer.devices={world_size}", extra=[Handlers()])
     return calls
 

@@ -10,6 +10,6 @@ RULES = {
         "every_n_steps": integer(1).or_null(),
         "every_n_minutes": number(0.001).or_null(),
     },
-    "Preemption": {"every_n_steps": integer(1), "deadline": number(1, 10**7).or_null()},
+    "Preemption": {"every_n_steps": integer(1).or_null(), "deadline": number(1, 10**7).or_null()},
     "Watchdog": {"seconds": number(1, 10**7), "seconds_to_first_batch": number(1, 10**7)},
 }

@@ -1,5 +1,6 @@
 """Stopping when asked to, with nothing lost."""
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,24 +11,28 @@ from lockstep.callbacks.checkpoints import find_last_checkpoint
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 from lockstep.trainer.steps import begins_step
 
+_PAUSE = 0.5  # seconds of training between two questions
+
 
 class Preemption(Callback):
-    """A process of the run that receives a signal records it; every `every_n_steps` steps, and after each validation, the ranks
-    ask each other, save last.ckpt together, and leave by Preempted.
+    """A process of the run that receives a signal records it; every half second, or every `every_n_steps` steps, and after each
+    validation, the ranks ask each other, save last.ckpt together, and leave by Preempted.
 
-    One all-reduce in so many steps, read a step later: Lightning broadcasts before every batch, and inside its signal handler.
+    One all-reduce, read a step later: Lightning broadcasts before every batch, and inside its signal handler.
 
     `deadline` is kept by the run itself and its parent (lockstep.runs.run): the seconds from a request to the end, saving
     included, after which a run that is stuck leaves the stacks of its threads in its logs, and ends with what was saved last.
     """
 
-    def __init__(self, every_n_steps: int = 10, deadline: float | None = 300) -> None:
+    def __init__(self, every_n_steps: int | None = None, deadline: float | None = 300) -> None:
         self.every_n_steps, self.deadline = every_n_steps, deadline
         self._is_overdue = True  # it has been longer than a step since the ranks last asked
         self._asked: Callable[[], int] = int  # waits for the answer to what they have asked: nothing yet, which is 0
+        self._next_step, self._since = 0, (0, 0.0)  # of the next question; the step and the time of the last one
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         STOP_SIGNALS.deferred = self._is_overdue = True
+        self._next_step, self._since = 0, (trainer.global_step, time.monotonic())
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._is_overdue = True
@@ -41,9 +46,9 @@ class Preemption(Callback):
 
     def _leave_if_asked(self, trainer: Any) -> None:
         waits = trainer.world_size == 1 or self._is_overdue
-        number = self._asked() or (_ask(trainer)() if waits else 0)
-        is_due = not waits and trainer.global_step % self.every_n_steps == 0
-        self._asked, self._is_overdue = _ask(trainer) if is_due and not number else int, False
+        number = self._asked() or (self._ask(trainer)() if waits else 0)
+        is_due = not waits and trainer.global_step >= self._next_step
+        self._asked, self._is_overdue = self._ask(trainer) if is_due and not number else int, False
         if number:
             saver = find_last_checkpoint(trainer)
             if saver is not None and trainer.global_step:
@@ -54,18 +59,30 @@ class Preemption(Callback):
         """Training is over and saved; the test is left for later."""
         if STOP_SIGNALS.deferred:
             STOP_SIGNALS.deferred = False
-            if number := self._asked() or _ask(trainer)():
+            if number := self._asked() or self._ask(trainer)():
                 raise Preempted(number)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Ignores requests to stop from here on: torchrun, for one, sends them to the other ranks when one has failed."""
         STOP_SIGNALS.leave()
 
+    def _ask(self, trainer: Trainer) -> Callable[[], int]:
+        """Return a function that waits for the signal that any rank has received, 0 for none; the same on every rank. The ranks
+        agree, too, on how long a step takes, and so on the step at which they ask again."""
+        if trainer.world_size == 1:
+            return lambda: leading(STOP_SIGNALS.received)
+        (before, began), now, step = self._since, time.monotonic(), trainer.global_step
+        self._since = step, now
+        microseconds = int((now - began) * 1e6 / max(1, step - before))
+        own = [leading(STOP_SIGNALS.received), microseconds]
+        agreed = torch.tensor(own, device=trainer.strategy.root_device)
+        work: Any = torch.distributed.all_reduce(agreed, torch.distributed.ReduceOp.MAX, async_op=True)
 
-def _ask(trainer: Trainer) -> Callable[[], int]:
-    """Returns what waits for the answer: the signal that any rank has received, 0 if none has; the same on every rank."""
-    if trainer.world_size == 1:
-        return lambda: leading(STOP_SIGNALS.received)
-    received = torch.tensor(leading(STOP_SIGNALS.received), device=trainer.strategy.root_device)
-    work: Any = torch.distributed.all_reduce(received, torch.distributed.ReduceOp.MAX, async_op=True)
-    return lambda: int(received) if work.wait() else 0
+        def answer() -> int:
+            work.wait()
+            number, slowest = agreed.tolist()
+            pause = int(_PAUSE * 1e6 / max(1, slowest))
+            self._next_step = step + (self.every_n_steps - step % self.every_n_steps if self.every_n_steps else max(1, pause))
+            return number
+
+        return answer
