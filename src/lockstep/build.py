@@ -15,7 +15,10 @@ from torch import nn
 from lockstep.callbacks import LastCheckpoint, SteppedRate
 from lockstep.callbacks.checkpoints import SavesFirst
 from lockstep.callbacks.first_validation import FirstValidation
+from lockstep.callbacks.lightning_callbacks import LightningCallbacks
 from lockstep.callbacks.randomness import draw_alike_in_setup
+from lockstep.callbacks.schedules_as_before import SchedulesAsBefore
+from lockstep.callbacks.trained_parameters import TrainedParameters
 from lockstep.config.construct import Factory, check_targets, construct, get_trust
 from lockstep.config.plan import Plan
 from lockstep.config.targets import Trust
@@ -59,9 +62,12 @@ def build(
         ignore_warnings_about_tasks()
     trainer = build_trainer(cfg, plan, _step_to_continue_from(cfg, plan, model, checkpoint))
     stepped = SteppedRate({"lr": plan.lr, "global_batch_size": plan.global_batch_size})
-    trainer.callbacks = [stepped, *trainer.callbacks, FirstValidation()]  # pyright: ignore[reportAttributeAccessIssue]
+    # schedules first: Lightning's averaging of weights takes them away where it goes on; others unfreeze as an epoch begins
+    first = (SchedulesAsBefore(), TrainedParameters(), stepped)
+    trainer.callbacks = [*first, *trainer.callbacks, FirstValidation()]  # pyright: ignore[reportAttributeAccessIssue]
     for subscriber in subscribers:
         subscriber.built(cfg, model, trainer, checkpoint)
+    trainer.callbacks.append(LightningCallbacks())  # pyright: ignore[reportAttributeAccessIssue]
     if cfg.test and (lacking := lacking_for_test(model, datamodule)) is not None:
         _leave_out_test(cfg, lacking)
     disable_sigterm_handling(trainer)
