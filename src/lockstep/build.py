@@ -23,6 +23,7 @@ from lockstep.config.construct import Factory, check_targets, construct, get_tru
 from lockstep.config.plan import Plan
 from lockstep.config.targets import Trust
 from lockstep.datamodules.base import DataModule
+from lockstep.datamodules.training_data import check_training_data
 from lockstep.errors import config_error
 from lockstep.launchers.environment import launcher
 from lockstep.models.from_checkpoint import load_compiled_or_not, load_weights, read_for
@@ -56,6 +57,8 @@ def build(
     datamodule = _build_datamodule(cfg, plan)
     seed_everything(cfg.seed, workers=True, verbose=False)
     model = _build_model(cfg, plan, datamodule, trust)
+    if not isinstance(model, Task):  # which has its data from a datamodule
+        check_training_data(model, datamodule is not None)
     load_compiled_or_not(model)
     draw_alike_in_setup(model if datamodule is None else datamodule)
     if isinstance(model, Task) and isinstance(datamodule, DataModule):
@@ -132,7 +135,8 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Train
     if str(settings.get("precision")).startswith("64"):  # by its name, Lightning refuses it to ModelParallelStrategy
         plugins.append(DoublePrecision())
         del settings["precision"]
-    callbacks: list[Callback] = [*_instances(cfg, "guards"), *_instances(cfg, "callbacks")]
+    guards = _instances(cfg, "guards", lambda factory: {"cfg": cfg} if "cfg" in factory.arguments.own else {})
+    callbacks: list[Callback] = [*guards, *_instances(cfg, "callbacks")]
     callbacks.sort(key=lambda callback: isinstance(callback, LastCheckpoint))  # after the best one, so that it knows it
     if not settings["enable_progress_bar"]:
         callbacks = [callback for callback in callbacks if not isinstance(callback, ProgressBar)]

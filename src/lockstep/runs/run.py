@@ -23,7 +23,7 @@ from lockstep.config.plan import visible_cores
 from lockstep.config.targets import own_modules
 from lockstep.errors import ExitCode, NamedFailure, config_error
 from lockstep.launchers.cluster import queue
-from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank
+from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank, warn_of_unknown_launcher
 from lockstep.launchers.heartbeat import DEBUGGED, HEARTBEAT, dump_stacks
 from lockstep.launchers.outcome import Outcome, Report, classify_error, no_shared_memory, original_error
 from lockstep.launchers.processes import Function
@@ -124,6 +124,7 @@ class Run:
             except OSError as error:
                 raise config_error("run_dir", self.directory, f"can't be written to ({error.strerror})") from error
             self._told.begin(self.cfg, self.directory)
+            warn_of_unknown_launcher()
             log.info(str(self.plan))
             OWN_DIRECTORY.has_begun = True
         if not self.is_parent:
