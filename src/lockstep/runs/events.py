@@ -83,11 +83,6 @@ class RunEvents:
     def built(self, cfg: DictConfig, model: Any, trainer: Any, checkpoint: Path | None) -> None:
         """Called in each process that trains, when all callbacks are there. `checkpoint`: what training goes on from."""
 
-    def finished(
-        self, cfg: DictConfig, command: CommandLine, trainer: Any, facts: Mapping[str, Any], metrics: Mapping[str, float]
-    ) -> None:
-        """Called in rank zero when the test is over, before metrics.json says the same."""
-
     def begin(self, cfg: DictConfig, directory: Path) -> None:
         """Called when status.json says that the run is running."""
 

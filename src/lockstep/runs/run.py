@@ -191,6 +191,7 @@ class Run:
 
     def finish(self, trainer: "Trainer") -> None:
         """Writes metrics.json from rank zero, and leaves the process group together; called in every rank."""
+        from lockstep.runs.hparams import log_result
         from lockstep.runs.results import collect_facts, collect_metrics, ended_by
 
         metrics = collect_metrics(trainer)
@@ -209,8 +210,7 @@ class Run:
             **record.environment(),
         }
         if trainer.is_global_zero:
-            for subscriber in self._subscribers:
-                subscriber.finished(self.cfg, self.command, trainer, facts, metrics)
+            log_result(self.cfg, self.command, trainer, facts, metrics)
             write_json(self._metrics, result)
         leave_process_group()
         STOP_SIGNALS.leave()
