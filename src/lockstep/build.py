@@ -52,8 +52,7 @@ def build(
     drop_commentary()
     if (trust := get_trust(cfg)) is not None:
         check_targets(cfg, trust)
-    for subscriber in (subscribers := Subscribers.compose(cfg)):
-        subscriber.building(cfg)
+    strategy = _build_strategy(cfg, plan)  # first: one may set the number of threads, on which the bits of drawn weights depend
     datamodule = _build_datamodule(cfg, plan)
     seed_everything(cfg.seed, workers=True, verbose=False)
     model = _build_model(cfg, plan, datamodule, trust)
@@ -63,12 +62,12 @@ def build(
     draw_alike_in_setup(model if datamodule is None else datamodule)
     if isinstance(model, Task) and isinstance(datamodule, DataModule):
         ignore_warnings_about_tasks()
-    trainer = build_trainer(cfg, plan, _step_to_continue_from(cfg, plan, model, checkpoint))
+    trainer = build_trainer(cfg, plan, _step_to_continue_from(cfg, plan, model, checkpoint), strategy)
     stepped = SteppedRate({"lr": plan.lr, "global_batch_size": plan.global_batch_size})
     # schedules first: Lightning's averaging of weights takes them away where it goes on; others unfreeze as an epoch begins
     first = (SchedulesAsBefore(), TrainedParameters(), stepped)
     trainer.callbacks = [*first, *trainer.callbacks, FirstValidation()]  # pyright: ignore[reportAttributeAccessIssue]
-    for subscriber in subscribers:
+    for subscriber in Subscribers.compose(cfg):
         subscriber.built(cfg, model, trainer, checkpoint)
     trainer.callbacks.append(LightningCallbacks())  # pyright: ignore[reportAttributeAccessIssue]
     if cfg.test and (lacking := lacking_for_test(model, datamodule)) is not None:
@@ -120,7 +119,11 @@ def _leave_out_test(cfg: DictConfig, lacking: str) -> None:
     cfg.test = False
 
 
-def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Trainer:
+def _build_strategy(cfg: DictConfig, plan: Plan) -> Any:
+    return construct("trainer.strategy", _plain(cfg, "trainer.strategy"), {"world_size": plan.world_size})
+
+
+def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None, strategy: Any = None) -> Trainer:
     """Lightning's Trainer on the plan's devices. One process is not wrapped in DDP. `step` is that of its own
     checkpoint, from which it goes on."""
     known = Trainer.__init__.__annotations__  # null elsewhere is the option of an entry of `events` that is null, too
@@ -128,7 +131,8 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Train
     del settings["sync_batchnorm"]  # it is the model's; see build
     settings["num_sanity_val_steps"] = settings.get("num_sanity_val_steps") or 0  # a Task says in the config what it logs
     io = construct("trainer.checkpoint_io", settings.pop("checkpoint_io"))
-    strategy = construct("trainer.strategy", settings.pop("strategy"), {"world_size": plan.world_size})
+    del settings["strategy"]
+    strategy = strategy or _build_strategy(cfg, plan)
     settings |= {"accelerator": plan.accelerator, "devices": list(plan.device_ids) if plan.device_ids else plan.devices}
     settings["num_nodes"] = plan.num_nodes
     plugins: list[Any] = [launcher().lightning_environment(), io]

@@ -77,9 +77,6 @@ class RunEvents:
     def describe_origin(self, cfg: DictConfig, command: CommandLine) -> dict[str, Any] | None:
         """Returns what the record of a new run says of the checkpoint that it begins from."""
 
-    def building(self, cfg: DictConfig) -> None:
-        """Called in each process that trains, before data, model and trainer are built."""
-
     def built(self, cfg: DictConfig, model: Any, trainer: Any, checkpoint: Path | None) -> None:
         """Called in each process that trains, when all callbacks are there. `checkpoint`: what training goes on from."""
 
