@@ -123,7 +123,7 @@ class Run:
                 self._append_to_log(OmegaConf.to_yaml(self.cfg, resolve=True))  # the terminal gets what a person reads
             except OSError as error:
                 raise config_error("run_dir", self.directory, f"can't be written to ({error.strerror})") from error
-            self._told.begin(self.cfg, self.directory)
+            self._told.tell("begin", self.cfg, self.directory)
             warn_of_unknown_launcher()
             log.info(str(self.plan))
             OWN_DIRECTORY.has_begun = True
@@ -238,7 +238,7 @@ class Run:
             HEARTBEAT.stop()
             end_workers()
             if OWN_DIRECTORY.has_begun and self._code != ExitCode.REFUSED:
-                self._told.end(1 if self._code is None else self._code)
+                self._told.tell("end", 1 if self._code is None else self._code)
             STOP_SIGNALS.end_with(1 if self._code is None else self._code)
             OWN_DIRECTORY.leave()
 
