@@ -15,11 +15,15 @@ from torch import nn
 from lockstep.callbacks import LastCheckpoint, SteppedRate
 from lockstep.callbacks.checkpoints import SavesFirst
 from lockstep.callbacks.first_validation import FirstValidation
+from lockstep.callbacks.lightning_callbacks import LightningCallbacks
 from lockstep.callbacks.randomness import draw_alike_in_setup
+from lockstep.callbacks.schedules_as_before import SchedulesAsBefore
+from lockstep.callbacks.trained_parameters import TrainedParameters
 from lockstep.config.construct import Factory, check_targets, construct, get_trust
 from lockstep.config.plan import Plan
 from lockstep.config.targets import Trust
 from lockstep.datamodules.base import DataModule
+from lockstep.datamodules.training_data import check_training_data
 from lockstep.errors import config_error
 from lockstep.launchers.environment import launcher
 from lockstep.models.from_checkpoint import load_compiled_or_not, load_weights, read_for
@@ -48,20 +52,24 @@ def build(
     drop_commentary()
     if (trust := get_trust(cfg)) is not None:
         check_targets(cfg, trust)
-    for subscriber in (subscribers := Subscribers.compose(cfg)):
-        subscriber.building(cfg)
+    strategy = _build_strategy(cfg, plan)  # first: one may set the number of threads, on which the bits of drawn weights depend
     datamodule = _build_datamodule(cfg, plan)
     seed_everything(cfg.seed, workers=True, verbose=False)
     model = _build_model(cfg, plan, datamodule, trust)
+    if not isinstance(model, Task):  # which has its data from a datamodule
+        check_training_data(model, datamodule is not None)
     load_compiled_or_not(model)
     draw_alike_in_setup(model if datamodule is None else datamodule)
     if isinstance(model, Task) and isinstance(datamodule, DataModule):
         ignore_warnings_about_tasks()
-    trainer = build_trainer(cfg, plan, _step_to_continue_from(cfg, plan, model, checkpoint))
+    trainer = build_trainer(cfg, plan, _step_to_continue_from(cfg, plan, model, checkpoint), strategy)
     stepped = SteppedRate({"lr": plan.lr, "global_batch_size": plan.global_batch_size})
-    trainer.callbacks = [stepped, *trainer.callbacks, FirstValidation()]  # pyright: ignore[reportAttributeAccessIssue]
-    for subscriber in subscribers:
+    # schedules first: Lightning's averaging of weights takes them away where it goes on; others unfreeze as an epoch begins
+    first = (SchedulesAsBefore(), TrainedParameters(), stepped)
+    trainer.callbacks = [*first, *trainer.callbacks, FirstValidation()]  # pyright: ignore[reportAttributeAccessIssue]
+    for subscriber in Subscribers.compose(cfg):
         subscriber.built(cfg, model, trainer, checkpoint)
+    trainer.callbacks.append(LightningCallbacks())  # pyright: ignore[reportAttributeAccessIssue]
     if cfg.test and (lacking := lacking_for_test(model, datamodule)) is not None:
         _leave_out_test(cfg, lacking)
     disable_sigterm_handling(trainer)
@@ -111,7 +119,11 @@ def _leave_out_test(cfg: DictConfig, lacking: str) -> None:
     cfg.test = False
 
 
-def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Trainer:
+def _build_strategy(cfg: DictConfig, plan: Plan) -> Any:
+    return construct("trainer.strategy", _plain(cfg, "trainer.strategy"), {"world_size": plan.world_size})
+
+
+def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None, strategy: Any = None) -> Trainer:
     """Lightning's Trainer on the plan's devices. One process is not wrapped in DDP. `step` is that of its own
     checkpoint, from which it goes on."""
     known = Trainer.__init__.__annotations__  # null elsewhere is the option of an entry of `events` that is null, too
@@ -119,14 +131,16 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None) -> Train
     del settings["sync_batchnorm"]  # it is the model's; see build
     settings["num_sanity_val_steps"] = settings.get("num_sanity_val_steps") or 0  # a Task says in the config what it logs
     io = construct("trainer.checkpoint_io", settings.pop("checkpoint_io"))
-    strategy = construct("trainer.strategy", settings.pop("strategy"), {"world_size": plan.world_size})
+    del settings["strategy"]
+    strategy = strategy or _build_strategy(cfg, plan)
     settings |= {"accelerator": plan.accelerator, "devices": list(plan.device_ids) if plan.device_ids else plan.devices}
     settings["num_nodes"] = plan.num_nodes
     plugins: list[Any] = [launcher().lightning_environment(), io]
     if str(settings.get("precision")).startswith("64"):  # by its name, Lightning refuses it to ModelParallelStrategy
         plugins.append(DoublePrecision())
         del settings["precision"]
-    callbacks: list[Callback] = [*_instances(cfg, "guards"), *_instances(cfg, "callbacks")]
+    guards = _instances(cfg, "guards", lambda factory: {"cfg": cfg} if "cfg" in factory.arguments.own else {})
+    callbacks: list[Callback] = [*guards, *_instances(cfg, "callbacks")]
     callbacks.sort(key=lambda callback: isinstance(callback, LastCheckpoint))  # after the best one, so that it knows it
     if not settings["enable_progress_bar"]:
         callbacks = [callback for callback in callbacks if not isinstance(callback, ProgressBar)]

@@ -97,7 +97,7 @@ def say(line: str) -> None:
 
 
 def show_result(run_dir: Path, result: dict[str, Any]) -> None:
-    """The closing table: metrics, time, throughput, and what to do next, to which subscribers of the run's end may add a line."""
+    """The closing table: metrics, time, throughput, and what to do next."""
     rows = {name: "not a finite number" if value is None else f"{value:.6g}" for name, value in result["metrics"].items()}
     rows |= {"wall time": f"{result['wall_time']:.1f} s", "world size": str(result["world_size"])}
     if result.get("samples_per_second"):
@@ -110,6 +110,8 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
     has_events = (run_dir / "tensorboard").is_dir()
     if result["train_time"] and (has_events or result.get("has_test", True)):
         print("\nNext:" + has_events * f"\n  tensorboard --logdir {shlex.quote(_relative(run_dir))}", flush=True)
+    if result["train_time"] and result.get("has_test", True) and any(run_dir.glob("checkpoints/*.ckpt")):
+        print(f"  {command_line('scripts/evaluate.py', run_dir)}", flush=True)
 
 
 def show_preempted(run_dir: Path, reason: str) -> None:

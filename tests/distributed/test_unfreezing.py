@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from capabilities import requires
 from in_process import KeepAll, become_rank, prepared
 from lightning import Callback
 from ranks import in_ranks
@@ -53,7 +52,6 @@ def test_two_processes_unfreeze_as_one_does(kind: type[Callback], tmp_path: Path
 
 
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
-@requires("resumed_lightning")
 def test_two_processes_go_on_with_what_they_had_unfrozen(tmp_path: Path) -> None:
     (folder := tmp_path / "ranks").mkdir()
     whole, _ = in_ranks(2, partial(train_rank, folder=folder, kind=Unfreeze), tmp_path)

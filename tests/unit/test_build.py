@@ -131,7 +131,7 @@ def names(objects: list[Any]) -> set[str]:
 
 
 DEFAULT = {"BestCheckpoint", "LastCheckpoint", "Preemption", "Watchdog", "SteppedRate", "FirstValidation"}
-DEFAULT |= {"CounterBasedRandomness", "SavesFirst"}
+DEFAULT |= {"CounterBasedRandomness", "SavesFirst", "SchedulesAsBefore", "TrainedParameters", "LightningCallbacks"}
 
 
 def core(callbacks: list[Any]) -> set[str]:

@@ -5,7 +5,6 @@ Lightning's sees what happens in training.
 """
 
 import logging
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
@@ -13,7 +12,6 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.atomic_files import Stamp, read_stamp
 from lockstep.config.construct import construct, get_trust
 from lockstep.config.overrides import override_key, split_flags, unquote
 from lockstep.config.plan import Plan
@@ -25,7 +23,6 @@ from lockstep.runs.identity import Identity
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-POLL = 1.0  # seconds between two looks at the checkpoints
 
 
 class Origin(NamedTuple):
@@ -77,22 +74,11 @@ class RunEvents:
     def describe_origin(self, cfg: DictConfig, command: CommandLine) -> dict[str, Any] | None:
         """Returns what the record of a new run says of the checkpoint that it begins from."""
 
-    def building(self, cfg: DictConfig) -> None:
-        """Called in each process that trains, before data, model and trainer are built."""
-
     def built(self, cfg: DictConfig, model: Any, trainer: Any, checkpoint: Path | None) -> None:
         """Called in each process that trains, when all callbacks are there. `checkpoint`: what training goes on from."""
 
-    def finished(
-        self, cfg: DictConfig, command: CommandLine, trainer: Any, facts: Mapping[str, Any], metrics: Mapping[str, float]
-    ) -> None:
-        """Called in rank zero when the test is over, before metrics.json says the same."""
-
     def begin(self, cfg: DictConfig, directory: Path) -> None:
         """Called when status.json says that the run is running."""
-
-    def checkpoint_written(self) -> None:
-        """Called in a thread of its own within about a second after files in checkpoints/ were written or replaced."""
 
     def end(self, code: int) -> None:
         """Called last, with the exit code, in a run that has begun."""
@@ -103,8 +89,6 @@ class Subscribers:
 
     def __init__(self, subscribers: Mapping[str, RunEvents]) -> None:
         self._subscribers = subscribers
-        self._failed: set[tuple[str, str]] = set()
-        self._is_over = threading.Event()
 
     @classmethod
     def compose(cls, cfg: DictConfig) -> Self:
@@ -145,33 +129,14 @@ class Subscribers:
     def objection(self, key: str, value: Any, where: Path, wanted: str | None = None) -> str | None:
         return first(one.objection(key, value, where, wanted) for one in self)
 
-    def begin(self, cfg: DictConfig, directory: Path) -> None:
-        self.tell("begin", cfg, directory)
-        if self._subscribers:
-            folder = directory / "checkpoints"
-            threading.Thread(target=self._watch, args=(folder, _stamps(folder)), name="events", daemon=True).start()
-
-    def end(self, code: int) -> None:
-        self._is_over.set()
-        self.tell("end", code)
-
-    def _watch(self, folder: Path, before: dict[str, Stamp | None]) -> None:
-        """Polls: the ranks that write checkpoints are other processes than the one that holds the directory."""
-        while not self._is_over.wait(POLL):
-            if (now := _stamps(folder)) != before:
-                before = now
-                self.tell("checkpoint_written")
-
     def tell(self, event: str, *arguments: Any) -> None:
-        """Calls that method of each; what one raises is logged."""
+        """Call that method of each, `begin` or `end`; log what one raises."""
         for name, subscriber in self._subscribers.items():
             try:
                 getattr(subscriber, event)(*arguments)
             except Exception as error:
-                if (name, event) not in self._failed:
-                    reason = " ".join(str(error).split()) or type(error).__name__
-                    log.warning(f"events.{name} has failed in {event} ({type(error).__name__}: {reason}); the run goes on")
-                self._failed.add((name, event))
+                reason = " ".join(str(error).split()) or type(error).__name__
+                log.warning(f"events.{name} has failed in {event} ({type(error).__name__}: {reason}); the run goes on")
 
 
 def command_to_begin(arguments: list[str]) -> list[str]:
@@ -189,7 +154,3 @@ def values_by_key(overrides: Sequence[str]) -> dict[str, str]:
 def first(answers: Iterable[T | None]) -> T | None:
     """Returns the first answer of several subscribers that is one."""
     return next((answer for answer in answers if answer is not None), None)
-
-
-def _stamps(folder: Path) -> dict[str, Stamp | None]:
-    return {path.name: read_stamp(path) for path in folder.glob("*.ckpt")}

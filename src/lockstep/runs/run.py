@@ -23,7 +23,7 @@ from lockstep.config.plan import visible_cores
 from lockstep.config.targets import own_modules
 from lockstep.errors import ExitCode, NamedFailure, config_error
 from lockstep.launchers.cluster import queue
-from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank
+from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank, warn_of_unknown_launcher
 from lockstep.launchers.heartbeat import DEBUGGED, HEARTBEAT, dump_stacks
 from lockstep.launchers.outcome import Outcome, Report, classify_error, no_shared_memory, original_error
 from lockstep.launchers.processes import Function
@@ -123,7 +123,8 @@ class Run:
                 self._append_to_log(OmegaConf.to_yaml(self.cfg, resolve=True))  # the terminal gets what a person reads
             except OSError as error:
                 raise config_error("run_dir", self.directory, f"can't be written to ({error.strerror})") from error
-            self._told.begin(self.cfg, self.directory)
+            self._told.tell("begin", self.cfg, self.directory)
+            warn_of_unknown_launcher()
             log.info(str(self.plan))
             OWN_DIRECTORY.has_begun = True
         if not self.is_parent:
@@ -190,6 +191,7 @@ class Run:
 
     def finish(self, trainer: "Trainer") -> None:
         """Writes metrics.json from rank zero, and leaves the process group together; called in every rank."""
+        from lockstep.runs.hparams import log_result
         from lockstep.runs.results import collect_facts, collect_metrics, ended_by
 
         metrics = collect_metrics(trainer)
@@ -208,8 +210,7 @@ class Run:
             **record.environment(),
         }
         if trainer.is_global_zero:
-            for subscriber in self._subscribers:
-                subscriber.finished(self.cfg, self.command, trainer, facts, metrics)
+            log_result(self.cfg, self.command, trainer, facts, metrics)
             write_json(self._metrics, result)
         leave_process_group()
         STOP_SIGNALS.leave()
@@ -237,7 +238,7 @@ class Run:
             HEARTBEAT.stop()
             end_workers()
             if OWN_DIRECTORY.has_begun and self._code != ExitCode.REFUSED:
-                self._told.end(1 if self._code is None else self._code)
+                self._told.tell("end", 1 if self._code is None else self._code)
             STOP_SIGNALS.end_with(1 if self._code is None else self._code)
             OWN_DIRECTORY.leave()
 

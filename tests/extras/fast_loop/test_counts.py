@@ -28,7 +28,7 @@ def test_the_sums_have_the_bits_of_those_that_each_step_counts(tmp_path: Path, m
     monkeypatch.setattr(LaterCounts, "count", noted)
     trained(tmp_path / "later", *OPTIONS)
     assert max(counted) == (1 << 11) // 200
-    trained(tmp_path / "at_once", *OPTIONS, "events.fast_loop=null")
+    trained(tmp_path / "at_once", *OPTIONS, "guards.fast_loop=null")
     for name in ("previous", "last"):
         files = (tmp_path / run / "checkpoints" / f"{name}.ckpt" for run in ("later", "at_once"))
         later, at_once = ({**(read_checkpoint(name, file) or {}), "callbacks": None} for file in files)

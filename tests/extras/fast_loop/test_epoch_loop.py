@@ -277,12 +277,15 @@ def test_a_profiler_that_was_asked_for_stays() -> None:
 
 @pytest.mark.parametrize("value", ["null", None])
 def test_it_is_on_unless_it_is_taken_out(value: str | None, tmp_path: Path) -> None:
-    _, _, trainer = prepared(tmp_path / "run", *([] if value is None else [f"events.fast_loop={value}"]))
+    datamodule, model, trainer = prepared(
+        tmp_path / "run", "trainer.max_steps=1", *([] if value is None else [f"guards.fast_loop={value}"])
+    )
+    trainer.fit(model, datamodule)
     assert isinstance(trainer.fit_loop.epoch_loop, EpochLoop) is (value is None)
     assert trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor() is None  # which would wait for the device
 
 
 def test_a_run_without_it_ends_with_the_same_bits(tmp_path: Path) -> None:
     options = ("trainer.max_epochs=2", "model.net.dropout=0.2", "datamodule.augment={crop: 1, flip: true}")
-    (short, _), (stock, _) = (trained(tmp_path / str(one), *options, *one) for one in ((), ("events.fast_loop=null",)))
+    (short, _), (stock, _) = (trained(tmp_path / str(one), *options, *one) for one in ((), ("guards.fast_loop=null",)))
     assert not differences(short | {"callbacks": None}, stock | {"callbacks": None})  # these say where the best checkpoint is

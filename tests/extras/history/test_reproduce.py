@@ -15,7 +15,7 @@ from lockstep.checkpointing import read_checkpoint
 from lockstep.config.checks import check
 from lockstep.errors import ConfigError
 from lockstep.extras.history.code import check_out, describe_code
-from lockstep.extras.history.events import KeepCode
+from lockstep.extras.history.keep_code import KeepCode
 from lockstep.runs.composition import compose
 
 
@@ -105,7 +105,7 @@ def test_each_start_with_other_code_has_a_file(checkout: Path, tmp_path: Path, m
     run.mkdir()
     for text in ("one\n", "two\n", "one\n"):
         (checkout / "changed.py").write_text(text)
-        KeepCode().begin(None, run)  # pyright: ignore[reportArgumentType]  of which it asks nothing
+        KeepCode().write(run)
     assert sorted(path.name for path in run.iterdir()) == ["code.2.patch", "code.patch"]
     assert "+one" in (run / "code.patch").read_text()
     assert "+two" in (run / "code.2.patch").read_text()
@@ -119,7 +119,7 @@ def test_a_pipe_in_the_place_of_the_code_is_not_waited_for(
     run.mkdir(parents=True)
     (run / "run.json").write_text("{}")
     os.mkfifo(run / "code.patch")
-    KeepCode().begin(None, run)  # pyright: ignore[reportArgumentType]
+    KeepCode().write(run)
     assert "commit" in (run / "code.2.patch").read_text()
 
 
@@ -149,5 +149,5 @@ def test_a_dirty_tree_is_reproduced_to_the_bit(tmp_path: Path) -> None:
 
 
 def test_a_size_below_zero_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^events\.code\.max_kib=-7: accepted is an integer of at least 0$"):
-        check(compose("events.code.max_kib=-7"))
+    with pytest.raises(ConfigError, match=r"^guards\.code\.max_kib=-7: accepted is an integer of at least 0$"):
+        check(compose("guards.code.max_kib=-7"))

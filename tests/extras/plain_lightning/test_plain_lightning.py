@@ -83,7 +83,6 @@ def test_a_run_that_is_continued_ends_bit_for_bit_as_one_that_was_not(
     assert own["lr_schedulers"] == other["lr_schedulers"]
 
 
-@requires("resumed_lightning")
 @pytest.mark.parametrize(
     ("finder", "options", "found"),
     [
@@ -139,7 +138,6 @@ def test_within_an_epoch_batches_keep_their_size(
     assert "From here on batches have 50 samples over all processes; before they had 100" in caplog.messages
 
 
-@requires("resumed_lightning")
 @pytest.mark.parametrize(
     ("override", "line"),
     [

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from omegaconf import OmegaConf
 from ranks import in_ranks
 
 from lockstep.errors import ConfigError
@@ -17,7 +18,7 @@ from lockstep.runs.record import write_status
 
 def note(rank: int, world_size: int, run: Path, stage: str = "fit", **config: Any) -> int:
     trainer: Any = SimpleNamespace(world_size=world_size, is_global_zero=rank == 0, global_rank=rank, default_root_dir=str(run))
-    Ranks(config).setup(trainer, None, stage)
+    Ranks(OmegaConf.create(config)).setup(trainer, None, stage)
     return os.getpid()
 
 

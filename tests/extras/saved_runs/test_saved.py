@@ -7,8 +7,8 @@ import pytest
 from evaluate import _compose_evaluation
 from omegaconf import DictConfig, OmegaConf
 
+from lockstep.console import show_result
 from lockstep.errors import ConfigError
-from lockstep.extras.saved_runs.events import OfferEvaluation
 from lockstep.extras.saved_runs.saved import config_to_evaluate, saved_config
 from lockstep.runs.validation import validated
 
@@ -50,20 +50,12 @@ def test_callbacks_that_the_command_names_are_called_and_no_others(tmp_path: Pat
     assert set(callbacks) == {"progress", "a", "writer"}
 
 
-@pytest.mark.parametrize(
-    ("metrics", "code", "is_offered"),
-    [('{"train_time": 1.0}', 0, True), ('{"train_time": 1.0, "has_test": false}', 0, False), ('{"train_time": 1.0}', 1, False)],
-)
-def test_a_run_that_can_be_tested_says_by_which_command(
-    metrics: str, code: int, is_offered: bool, run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (run / "metrics.json").write_text(metrics)
-    event = OfferEvaluation()
-    event.begin(OmegaConf.create(), run)
-    event.end(code)
-    assert capsys.readouterr().out == ""  # there is no checkpoint
+@pytest.mark.parametrize("has_test", [True, False])
+def test_a_run_that_can_be_tested_says_by_which_command(has_test: bool, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = {"metrics": {}, "wall_time": 1.0, "world_size": 1, "train_time": 1.0, "has_test": has_test}
+    show_result(run, result)
+    assert "evaluate.py" not in capsys.readouterr().out  # there is no checkpoint
     (run / "checkpoints").mkdir()
     (run / "checkpoints" / "best.ckpt").touch()
-    event.end(code)
-    said = capsys.readouterr().out
-    assert said.endswith(f"scripts/evaluate.py {run}\n") if is_offered else said == ""
+    show_result(run, result)
+    assert capsys.readouterr().out.endswith(f"scripts/evaluate.py {run}\n") is has_test

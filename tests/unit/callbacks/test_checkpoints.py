@@ -103,7 +103,7 @@ def test_the_checkpoint_before_it_is_kept(tmp_path: Path) -> None:
         (6, ()),  # the second of the four batches of the second epoch
         (8, ()),  # the last one
         (3, ("trainer.accumulate_grad_batches=2",)),
-        (6, ("events.fast_loop=null",)),
+        (6, ("guards.fast_loop=null",)),
         (6, ("trainer.val_check_interval=2",)),
     ],
 )

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from capabilities import requires
 from omegaconf import DictConfig
 from torch.utils.data import DataLoader, Dataset
 
@@ -36,7 +35,6 @@ def prepared(cfg: DictConfig, is_resumed: bool = False) -> Run:
     return Run(cfg, Prepared(Plan.from_config(cfg), is_resumed=is_resumed))
 
 
-@requires("ranks")
 @pytest.mark.parametrize(("size", "is_said"), [("2", True), ("", False)])
 def test_ranks_of_a_program_that_nobody_knows_say_that_each_trains_by_itself(
     size: str, is_said: bool, tmp_path: Path, compose: Callable[..., DictConfig], caplog: pytest.LogCaptureFixture, started: Any

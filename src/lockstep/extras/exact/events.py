@@ -26,12 +26,5 @@ class VirtualWorkers(RunEvents):
             if workers is not None:
                 from lockstep.extras.exact.settings import settings
 
-                for key, value in settings(config, workers).items():
+                for key, value in settings(config, workers, self.threads).items():
                     OmegaConf.update(config, key, value, merge=False)
-
-    def building(self, cfg: DictConfig) -> None:
-        """Another number of threads would draw other weights, too, where these are drawn by sums, as orthogonal ones are."""
-        if OmegaConf.select(cfg, "trainer.strategy._target_") == f"{__package__}.strategy.Exact":
-            import torch
-
-            torch.set_num_threads(self.threads)

@@ -9,11 +9,11 @@ from lockstep.config.class_checks import is_plain
 from lockstep.errors import config_error
 
 
-def settings(config: DictConfig, workers: Any) -> dict[str, Any]:
+def settings(config: DictConfig, workers: Any, threads: int) -> dict[str, Any]:
     """Returns values by key. Raises ConfigError for what does not go together with so many workers."""
     _check(config, workers)
     kept = {name: config.trainer.strategy[name] for name in ("timeout", "process_group_backend")}
-    strategy: dict[str, Any] = {"_target_": f"{__package__}.strategy.Exact", "workers": workers}
+    strategy: dict[str, Any] = {"_target_": f"{__package__}.strategy.Exact", "workers": workers, "threads": threads}
     return {
         "trainer.strategy": strategy | kept,
         "trainer.sync_batchnorm": False,  # each worker has its own statistics

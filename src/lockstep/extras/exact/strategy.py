@@ -43,6 +43,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
 
     Args:
         workers: a power of two, which the number of processes divides.
+        threads: of this process, from now on; another number gives other bits on a CPU.
 
     Attributes:
         shares: what each of this process's workers has of the batch, where the loaders have divided it.
@@ -50,10 +51,13 @@ class Exact(PlannedWorldSize, DDPStrategy):
 
     has_same_bits = True
 
-    def __init__(self, *, world_size: int, timeout: float, process_group_backend: str | None, workers: int) -> None:
+    def __init__(
+        self, *, world_size: int, timeout: float, process_group_backend: str | None, workers: int, threads: int = 1
+    ) -> None:
         super().__init__(timeout=timedelta(seconds=timeout), process_group_backend=process_group_backend)
         self.planned_world_size, self.workers = world_size, workers
-        self._threads = torch.get_num_threads()  # as they are pinned before anything is built
+        self._threads = threads
+        torch.set_num_threads(threads)
         self.shares: list[Share] | None = None
         self.evaluated = 0  # batches, since the evaluation has begun
         self._worker: int | None = None  # for which random numbers are drawn

@@ -50,11 +50,20 @@ class NoProfiler(PassThroughProfiler):
 
 
 def install_fast_loop(trainer: Any) -> None:
-    """Gives a trainer that has not trained yet the loop of this module."""
+    """Replace the trainer's loop over batches by the one of this module, with the state and the validation loop of the first."""
     stock = trainer.fit_loop.epoch_loop
     trainer.fit_loop.epoch_loop = EpochLoop(trainer, stock.min_steps, stock.max_steps)
+    vars(trainer.fit_loop.epoch_loop).update(vars(stock))
     if type(trainer.profiler) is PassThroughProfiler:
         trainer.profiler = NoProfiler()
+
+
+class FastLoop(Callback):
+    """Train with the loop of this module; `guards.fast_loop=null` leaves Lightning's own."""
+
+    def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit" and not isinstance(trainer.fit_loop.epoch_loop, EpochLoop):
+            install_fast_loop(trainer)
 
 
 class EpochLoop(_TrainingEpochLoop):

@@ -1,4 +1,4 @@
-"""What the arguments of the event that keeps a run's code accept."""
+"""What the arguments of the callback that keeps a run's code accept."""
 
 from lockstep.config.rules import integer
 

@@ -80,10 +80,6 @@ class MirrorEvents(RunEvents):
             self._mirror = Mirror(copy_url(cfg.mirror, directory), directory, cfg.mirror_wait)
             self._mirror.start()
 
-    def checkpoint_written(self) -> None:
-        if self._mirror is not None:
-            self._mirror.copy_soon()
-
     def end(self, code: int) -> None:
         if self._mirror is not None:
             self._mirror.finish()

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 FILE = "mirror.json"
 PATIENCE = 60.0  # seconds for a first answer from there
+POLL = 1.0  # seconds between two looks at the checkpoints, which other processes write
 SILENCE = 2.0  # seconds at the end of a run before it is said what it waits for
 # What makes a run that can be continued comes first, so that a copy that was broken off is one.
 _FIRST = (IDENTITY, ".hydra/", "checkpoints/parts/", "checkpoints/last.ckpt", "checkpoints/")
@@ -114,6 +115,7 @@ class Mirror:
         self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
 
     def start(self) -> None:
+        self._before = self._checkpoints()
         self._thread.start()
 
     def copy_soon(self) -> None:
@@ -125,7 +127,7 @@ class Mirror:
         if self._is_over.is_set() or self._thread.ident is None:
             return
         self._is_over.set()
-        self._is_due.set()
+        self.copy_soon()
         asked, deadline = len(STOP_SIGNALS.received), time.monotonic() + self._wait
         speaks_at = time.monotonic() + SILENCE
         while self._thread.is_alive() and time.monotonic() < deadline and len(STOP_SIGNALS.received) == asked:
@@ -144,10 +146,14 @@ class Mirror:
     def _work(self) -> None:
         is_last = False
         while not is_last:
-            self._is_due.wait()
-            self._is_due.clear()
-            is_last = self._is_over.is_set()
-            self._copy()
+            is_due, now = self._is_due.wait(POLL), self._checkpoints()
+            if is_due or now != self._before:
+                self._is_due.clear()
+                self._before, is_last = now, self._is_over.is_set()
+                self._copy()
+
+    def _checkpoints(self) -> dict[str, Stamp | None]:
+        return {path.name: read_stamp(path) for path in self.directory.glob("checkpoints/*.ckpt")}
 
     def _names(self) -> list[str]:
         """The files of the run in the order in which they are copied."""

@@ -24,8 +24,17 @@ from lockstep.trainer.checks import PRECISIONS
 REFERENCE, OTHER = "reference", "other"
 _RULES = {"parity.steps": integer(1), "parity.precision": one_of("run", *PRECISIONS), "parity.timeout": number(1)}
 # Callbacks that end a training or only watch it, and what acts on a run rather than on its training.
-_CALLBACKS = ("LastCheckpoint", "BestCheckpoint", "ModelCheckpoint", "EarlyStopping", "Pictures", "Pruning", "StepTime")
-_EVENTS = ("batch_size", "code", "evaluation", "fork", "hyperparameters", "mirror", "warm")
+_CALLBACKS = (
+    "LastCheckpoint",
+    "BestCheckpoint",
+    "ModelCheckpoint",
+    "EarlyStopping",
+    "Pictures",
+    "Pruning",
+    "StepTime",
+    "KeepCode",
+)
+_EVENTS = ("fork", "mirror")
 _OF_A_RUN = {"fork": None, "mirror": None, "warm": False, "max_restarts": 0, "optimized_metric": None}
 _TRAINER = {"max_time": None, "val_check_interval": 1.0, "check_val_every_n_epoch": 1, "num_sanity_val_steps": 0}
 _WATCHDOG = "lockstep.callbacks.Watchdog"

@@ -1,7 +1,7 @@
 """A LightningModule and data that know nothing of this package: on N processes the batches, gradients and metrics of one.
 
-guard.py                is composed for every run, and gives a trainer the callback where a module or its data need it
-events.py               has it checked that a module has data and logs what its run is compared by: training_data.py, monitored.py
+guard.py                is composed for every run, and gives a trainer the callbacks where a module or its data need them
+monitored.py            checks that a module logs what its run is compared by
 callback.py             does from outside what a Task and a DataModule do by themselves
 loaders.py              torch's loaders shared out over processes; streams.py: streams, which say how they are divided
 logs.py                 what the values that ranks have logged amount to

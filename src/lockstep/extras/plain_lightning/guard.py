@@ -2,19 +2,30 @@
 
 from typing import Any
 
-from lightning import Callback, LightningModule, Trainer
+from lightning import Callback, LightningModule
+from omegaconf import DictConfig
 
 from lockstep.datamodules.base import DataModule
 from lockstep.models.task import Task
 
 
 class PlainLightningGuard(Callback):
-    """Gives the trainer of a module that is no Task, or of data that is no DataModule, a PlainLightning callback."""
+    """Gives the trainer of a module that is no Task, or of data that is no DataModule, a PlainLightning callback.
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
+    A Task says in the config what it logs; another module shows it in a batch of validation.
+    """
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def __init__(self, seed: int, cfg: DictConfig) -> None:
+        self.seed, self.cfg = seed, cfg
+
+    def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit" and not isinstance(pl_module, Task):
+            from lockstep.extras.plain_lightning.monitored import MonitoredMetrics
+
+            if self.cfg.trainer.num_sanity_val_steps is None:
+                trainer.num_sanity_val_steps = 1
+            if not any(isinstance(callback, MonitoredMetrics) for callback in trainer.callbacks):
+                trainer.callbacks.append(MonitoredMetrics(self.cfg))
         self.attach(trainer, pl_module, getattr(trainer, "datamodule", None))
 
     def attach(self, trainer: Any, model: LightningModule, datamodule: Any) -> None:

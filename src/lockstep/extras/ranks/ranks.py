@@ -2,12 +2,13 @@
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch.distributed
 from lightning import Callback, LightningModule, Trainer
+from omegaconf import DictConfig, OmegaConf
 
 from lockstep.atomic_files import read_json, write_json
 from lockstep.config.overrides import flat
@@ -26,9 +27,10 @@ class Ranks(Callback):
     hangs, or to end what a lost parent has left. Raises ConfigError where ranks that compose for themselves, under torchrun say,
     have other configs: each would train by its own. Paths may be other ones.
 
-    config: in plain containers, not resolved: ${now:} is another one in each."""
+    cfg: of the run; it is compared before it is resolved: ${now:} is another one in each."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, cfg: DictConfig) -> None:
+        config: Any = OmegaConf.to_container(cfg, resolve=False)
         shared = {key: value for key, value in flat(config).items() if not key.startswith(_OF_HOSTS)}
         self._config = {key: str(value) for key, value in shared.items() if not (isinstance(value, str) and "/" in value)}
 

@@ -7,8 +7,8 @@ from hydra.core.hydra_config import HydraConfig
 from lightning_modules import Classifier, OwnLoaders
 from omegaconf import OmegaConf
 
+from lockstep.datamodules.training_data import check_training_data
 from lockstep.errors import ConfigError
-from lockstep.extras.plain_lightning.training_data import check_training_data
 from lockstep.places import CONF
 
 

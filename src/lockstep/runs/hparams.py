@@ -5,45 +5,38 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lightning.pytorch.loggers import TensorBoardLogger
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.overrides import override_key
-from lockstep.config.targets import buildable
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import SWEPT_KEYS
-from lockstep.runs.events import RunEvents
+from lockstep.runs.results import best_checkpoint
 
 _FACTS = ("world_size", "global_batch_size", "lr", "precision", "seed")
 
 
-@buildable
-class LogHyperparameters(RunEvents):
-    """One record per run: the overridden keys and what follows from them, with the final metrics: those of the best checkpoint,
-    where there is one, as best/NAME. `events.hyperparameters=null` leaves loggers with what is logged in training.
+def log_result(
+    cfg: DictConfig, command: CommandLine, trainer: Any, facts: Mapping[str, Any], metrics: Mapping[str, float]
+) -> None:
+    """Log one record per run: the overridden keys and what follows from them, with the final metrics: those of the best
+    checkpoint, where there is one, as best/NAME.
 
     A logger with a method `log_result` gets both by it, and the last step; the run ends with that.
     """
-
-    def finished(
-        self, cfg: DictConfig, command: CommandLine, trainer: Any, facts: Mapping[str, Any], metrics: Mapping[str, float]
-    ) -> None:
-        from lightning.pytorch.loggers import TensorBoardLogger
-
-        from lockstep.runs.results import best_checkpoint
-
-        values = hyperparameters(cfg, command.choices, swept(command.overrides), facts)
-        for logger in trainer.loggers:
-            if (log_result := getattr(logger, "log_result", None)) is not None:
-                log_result(values, metrics, trainer.global_step)
-                continue
-            if isinstance(logger, TensorBoardLogger):
-                if best_checkpoint(trainer) is not None:
-                    best = {f"best/{name}": value for name, value in metrics.items() if not name.startswith("test")}
-                    logger.log_metrics(best, step=trainer.global_step)
-                write_session(Path(logger.log_dir), values)
-            else:
-                logger.log_hyperparams(values)
-            logger.finalize("success")
+    values = hyperparameters(cfg, command.choices, swept(command.overrides), facts)
+    for logger in trainer.loggers:
+        if (log_by_itself := getattr(logger, "log_result", None)) is not None:
+            log_by_itself(values, metrics, trainer.global_step)
+            continue
+        if isinstance(logger, TensorBoardLogger):
+            if best_checkpoint(trainer) is not None:
+                best = {f"best/{name}": value for name, value in metrics.items() if not name.startswith("test")}
+                logger.log_metrics(best, step=trainer.global_step)
+            write_session(Path(logger.log_dir), values)
+        else:
+            logger.log_hyperparams(values)
+        logger.finalize("success")
 
 
 def hyperparameters(
