@@ -7,18 +7,18 @@ from house import sizes
 
 CEILINGS = {
     "train.py": 39,
-    "core": 10_611,
-    "options": 14_984,
-    "all of src": 25_595,
-    "imported by a default run": 9_902,
-    "files imported by a default run": 142,
+    "core": 10_751,
+    "options": 14_630,
+    "all of src": 25_381,
+    "imported by a default run": 9_699,
+    "files imported by a default run": 136,
     "largest file of src": 356,
-    "largest folder of options": 1_437,
-    "files of conf": 123,
+    "largest folder of options": 1_386,
+    "files of conf": 119,
     "scripts": 1_302,
-    "tests": 27_353,
+    "tests": 27_340,
     "benchmarks": 2_980,
-    "docs, without reference.md": 2_642,
+    "docs, without reference.md": 2_640,
     "README.md": 147,
 }  # lines, or files; these go down, and up by nothing but what mends a defect
 
