@@ -51,7 +51,8 @@ def test_a_module_without_a_test_is_trained_and_its_evaluation_refused(tmp_path:
     done = python(ROOT / "scripts" / "evaluate.py", "run", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == "RUN_DIR=run: OwnLoaders has no test_step; accepted is a run that can be tested"
-    assert not any((tmp_path / "run").glob("evaluations/*"))
+    (evaluation,) = (tmp_path / "run").glob("evaluations/*")
+    assert json.loads((evaluation / "status.json").read_text())["reason"] == done.stderr.splitlines()[-1]
 
 
 def record(run: Path) -> dict[str, Any]:
@@ -132,7 +133,7 @@ def test_a_module_with_loaders_of_its_own_takes_them_when_it_is_told_to(tmp_path
         "datamodule=digits: is the default, and OwnLoaders has loaders of its own; "
         "accepted is datamodule=null for these, or datamodule=digits for that data"
     ]
-    assert not (tmp_path / "run").exists()
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["reason"] == done.stderr.strip()
     short = ("trainer.max_epochs=1", "trainer.precision=64-true", "callbacks=null", "hydra.run.dir=run")
     done = train(*own, "datamodule=null", *short, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -14,7 +14,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from tensorboard import program
 
 from lockstep.launchers.command_line import CommandLine
-from lockstep.runs.events import Subscribers
+from lockstep.runs.hparams import log_result
 
 pytestmark = pytest.mark.slow
 RATES = {0.001: 0.8, 0.003: 0.9}  # and the metric of each
@@ -33,8 +33,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
         logger.log_metrics({"train/loss": 0.5}, step=1)
         logger.log_metrics({"val/acc": RATES[cfg.model.optimizer.lr]}, step=2)
         trainer = SimpleNamespace(loggers=[logger], callbacks=[], global_step=2)
-        for subscriber in Subscribers.compose(cfg):
-            subscriber.finished(cfg, command, trainer, {"global_batch_size": 32}, {})
+        log_result(cfg, command, trainer, {"global_batch_size": 32}, {})
     board = program.TensorBoard()
     quick = ("--host=127.0.0.1", "--port=0", "--load_fast=false", "--reload_interval=0")
     board.configure(argv=["tensorboard", "--logdir", str(folder), *quick])
