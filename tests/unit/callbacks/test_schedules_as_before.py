@@ -1,12 +1,46 @@
 """A checkpoint's schedule goes on: a run that is configured with another one is refused before its first step."""
 
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from capabilities import requires
 from in_process import trained
+from lightning import Callback
 
 from lockstep.errors import ConfigError
+
+
+class Rates(Callback):
+    def __init__(self) -> None:
+        self.rates: list[float] = []
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        self.rates.append(optimizer.param_groups[0]["lr"])
+
+
+def test_a_cosine_of_another_length_is_said_and_followed_from_the_first_step(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, path = tmp_path / "run", tmp_path / "run" / "checkpoints" / "last.ckpt"
+    options = ("model/lr_scheduler=cosine", "model.optimizer.lr=0.01")
+    trained(run, *options, "trainer.max_epochs=1", extra=[first := Rates()])
+    steps = len(first.rates)
+    trained(run, *options, "trainer.max_epochs=2", ckpt_path=path, extra=[longer := Rates()])
+    half = [0.005 * (1 + math.cos(math.pi * step / (2 * steps))) for step in range(steps, 2 * steps)]
+    assert longer.rates == pytest.approx(half)
+    lines = [line for line in caplog.messages if line.startswith("The schedule has another length")]
+    assert lines == ["The schedule has another length: the learning rate goes on at 0.005, not at 0"]
+
+
+def test_a_cosine_of_the_same_length_goes_on_as_it_was(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options = ("model/lr_scheduler=cosine", "model.optimizer.lr=0.01", "trainer.max_epochs=2")
+    trained(tmp_path / "whole", *options, extra=[whole := Rates()])
+    path = tmp_path / "whole" / "checkpoints" / "previous.ckpt"
+    trained(tmp_path / "whole", *options, ckpt_path=path, extra=[rest := Rates()])
+    assert rest.rates == whole.rates[-len(rest.rates) :]
+    assert "The schedule has another length" not in caplog.text
 
 
 @requires("torch_schedules")
