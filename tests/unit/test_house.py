@@ -7,18 +7,18 @@ from house import sizes
 
 CEILINGS = {
     "train.py": 39,
-    "core": 10_751,
+    "core": 10_779,
     "options": 14_630,
-    "all of src": 25_381,
-    "imported by a default run": 9_699,
+    "all of src": 25_409,
+    "imported by a default run": 9_727,
     "files imported by a default run": 136,
     "largest file of src": 356,
     "largest folder of options": 1_386,
     "files of conf": 119,
     "scripts": 1_302,
-    "tests": 27_340,
+    "tests": 27_381,
     "benchmarks": 2_980,
-    "docs, without reference.md": 2_640,
+    "docs, without reference.md": 2_643,
     "README.md": 147,
 }  # lines, or files; these go down, and up by nothing but what mends a defect
 
