@@ -114,7 +114,7 @@ def _explain_end(error: BaseException) -> tuple[str | None, int]:
     """Returns the line that says why this process ends, None for a bug, and the exit code. A run or a sweep that has begun
     explains itself why it was asked to stop."""
     if isinstance(error, Preempted):
-        after = "The same command starts it" if OWN_DIRECTORY.path is None else f"Continue it in {OWN_DIRECTORY.path}"
+        after = f"Continue it in {OWN_DIRECTORY.path}" if OWN_DIRECTORY.has_begun else "The same command starts it"
         return f"Stopped by {signal.Signals(error.number).name}. {after}.", ExitCode.PREEMPTED
     if isinstance(error, KeyboardInterrupt):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would break off how this process ends

@@ -130,10 +130,9 @@ def test_a_request_to_stop_before_a_run_has_begun_leaves_its_reason(
 
     with pytest.raises(SystemExit) as ended:
         start(main)
-    run = tmp_path / "logs" / "run"
-    line = f"Stopped by SIGTERM. Continue it in {run}."
+    line = "Stopped by SIGTERM. The same command starts it."
     assert (ended.value.code, capsys.readouterr().err) == (75, f"{line}\n")
-    assert json.loads((run / "status.json").read_text())["reason"] == line
+    assert json.loads((tmp_path / "logs" / "run" / "status.json").read_text())["reason"] == line
 
 
 @pytest.mark.usefixtures("_full_errors")

@@ -57,7 +57,7 @@ class SteppedRate(AfterEachStep):
         self._began = time.monotonic()
 
     def stepped(self, trainer: Trainer, optimizer: Optimizer) -> None:
-        OWN_DIRECTORY.has_stepped = True
+        OWN_DIRECTORY.keep()
         if optimizer is not trainer.optimizers[0]:
             return
         rate = optimizer.param_groups[0]["lr"]

@@ -34,7 +34,7 @@ class OwnDirectory:
     Attributes:
         path: None while no directory is locked.
         has_begun: status.json says that the run runs: it can be continued.
-        has_stepped: the optimizer has made a step, so that an error is a failure and no refusal. True in a rank, too.
+        has_stepped: the optimizer has made a step, so that an error is a failure and no refusal.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class OwnDirectory:
             return
         assert self.path is None, f"{self.path} is this process's directory already"
         with STOP_SIGNALS.deferring(), _writing(directory, key):
-            self._is_new, self._has_run = not directory.exists(), _has_run(directory)
+            self._is_new, self._holds_run = not directory.exists(), _has_run(directory)
             directory.mkdir(parents=True, exist_ok=True)
             self._lock, self.path, self._key = Lock(directory, key), directory, key
             self._earlier = {path: path.read_bytes() for name in _SAID if (path := directory / name).is_file()}
@@ -63,13 +63,17 @@ class OwnDirectory:
                 directory.rename(aside(directory))
             self.take(directory, key)
 
+    def keep(self) -> None:
+        """Note that there may be something in it that was trained. A rank does so too, whose parent has the directory."""
+        self.has_begun = self.has_stepped = True
+
     def leave(self) -> None:
         """Let other processes take it, as it is now."""
         if self._lock is not None:
             self._lock.close()
         self.path: Path | None = None
         self._lock = None
-        self.has_begun = self.has_stepped = self._is_new = self._has_run = False
+        self.has_begun = self.has_stepped = self._is_new = self._holds_run = False
         self._earlier: dict[Path, bytes] = {}
 
     def end_unstarted(self, reason: str) -> None:
@@ -81,7 +85,7 @@ class OwnDirectory:
             if self._key == _SWEEP:
                 if self._is_new:
                     shutil.rmtree(self.path, ignore_errors=True)
-            elif self._has_run:
+            elif self._holds_run:
                 for path, content in self._earlier.items():
                     with replacing(path, "wb") as file:
                         file.write(content)

@@ -180,7 +180,7 @@ class Run:
             if outcome.code != ExitCode.FAILED or outcome.is_final or attempt >= cfg.max_restarts:
                 break
             attempt, began = attempt + 1, time.monotonic()
-            OWN_DIRECTORY.has_stepped = True  # it may have
+            OWN_DIRECTORY.keep()
             log.warning(f"{outcome.reason}; restart {attempt} of {cfg.max_restarts}")
         if outcome.code:
             self._fail(outcome)

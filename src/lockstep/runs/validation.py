@@ -95,7 +95,7 @@ def refusing() -> Iterator[None]:
         console.say(line := explain(error) or str(error))
         OWN_DIRECTORY.end_unstarted(line)
         raise SystemExit(ExitCode.REFUSED) from None
-    except Exception:
+    except Exception as error:
         traceback.print_exc()
-        OWN_DIRECTORY.end_unstarted("a bug")
+        OWN_DIRECTORY.end_unstarted(f"{type(error).__name__}: {error}")
         raise SystemExit(ExitCode.FAILED) from None

@@ -214,7 +214,7 @@ class Sweep:
         if self.runner is not None:
             return self.manifest, self.runner
         OWN_DIRECTORY.take(self.directory, "hydra.sweep.dir")
-        OWN_DIRECTORY.has_stepped = True
+        OWN_DIRECTORY.keep()
         manifest, commit = self.manifest, git_commit()
         if manifest.jobs and manifest.git_commit != commit:
             log.info(f"the sweep was last run with commit {manifest.git_commit}, this is {commit}")

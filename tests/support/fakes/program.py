@@ -97,7 +97,7 @@ def save(path: Path, state: str) -> None:
     with zipfile.ZipFile(path.with_suffix(".partial"), "w") as archive:
         archive.writestr("state", state)
     path.with_suffix(".partial").replace(path)
-    OWN_DIRECTORY.has_stepped = True
+    OWN_DIRECTORY.keep()
 
 
 if __name__ == "__main__":

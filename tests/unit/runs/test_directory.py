@@ -78,6 +78,12 @@ def test_starting_over_sets_the_earlier_run_aside(tmp_path: Path) -> None:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["run", *(f"run.before-{i + 1}" for i in range(number))]
 
 
+def test_what_was_trained_has_begun_in_a_rank_without_the_directory_too() -> None:
+    """Rank one of torchrun, which is asked to stop when rank zero has failed, looks into status.json for that."""
+    OWN_DIRECTORY.keep()
+    assert (OWN_DIRECTORY.path, OWN_DIRECTORY.has_begun, OWN_DIRECTORY.has_stepped) == (None, True, True)
+
+
 @pytest.mark.parametrize(
     ("where", "words"),
     [("file", "File exists"), ("new/" + 300 * "x", "File name too long"), (None, "null")],
