@@ -26,6 +26,7 @@ from forked import PRELOADED  # noqa: E402
 
 from lockstep.launchers.environment import this_rank  # noqa: E402
 from lockstep.launchers.heartbeat import HEARTBEAT  # noqa: E402
+from lockstep.launchers.rank import leave_process_group  # noqa: E402
 from lockstep.launchers.stop_signals import STOP_SIGNALS  # noqa: E402
 
 DATA = ROOT.parent / "shared" / "data"
@@ -86,11 +87,12 @@ def no_process_group() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _signals_as_before() -> Iterator[None]:
-    """A run listens until its process ends, and this one goes on."""
+def _process_as_before() -> Iterator[None]:
+    """A run listens until its process ends, and a strategy keeps its process group; this one goes on."""
     yield
     STOP_SIGNALS.stop_listening()
     HEARTBEAT.stop()
+    leave_process_group()
 
 
 @pytest.fixture
