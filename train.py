@@ -8,14 +8,14 @@ from omegaconf import DictConfig
 
 from lockstep.cli import start
 from lockstep.imports import importing_much
+from lockstep.runs.opening import open_run
 from lockstep.runs.run import Run
-from lockstep.runs.validation import Prepared
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
 def main(cfg: DictConfig) -> float | None:
-    """Return the optimized metric. The config has been validated before Hydra made the run's directory."""
-    with Run(cfg, Prepared.by_hydra()) as run:
+    """Return the optimized metric."""
+    with open_run(cfg) as run:
         if run.is_parent:
             run.launch(train)  # once per rank, in a process of its own
         else:

@@ -38,7 +38,7 @@ from run import heading
 from lockstep.atomic_files import read_json, replace_text
 from lockstep.checkpointing import read_checkpoint
 from lockstep.errors import ExitCode
-from lockstep.runs.identity import read_run_id
+from lockstep.runs.saved import read_run_id
 
 ROOT = Path(__file__).resolve().parents[1]
 KINDS = {"1": "a run of 1", "2": "a run of 2", "sweep": "a sweep"}

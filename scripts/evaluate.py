@@ -22,7 +22,7 @@ from lockstep.errors import config_error
 from lockstep.extras.saved_runs.saved import config_to_evaluate, find_checkpoint
 from lockstep.launchers.environment import log_plainly
 from lockstep.runs.run import Run
-from lockstep.runs.validation import Prepared, validated
+from lockstep.runs.validation import validated
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
     checkpoint = find_checkpoint(arguments.run_dir, arguments.checkpoint)
     cfg.init_from = str(checkpoint)
     cfg, plan = validated(cfg)
-    with Run(cfg, Prepared(plan)) as run:
+    with Run(cfg, plan) as run:
         if run.is_parent:
             run.launch(evaluate, arguments.run_dir, checkpoint, arguments.overrides)
         else:

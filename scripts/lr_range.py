@@ -33,7 +33,7 @@ from lockstep.errors import config_error
 from lockstep.launchers.environment import log_plainly, run_id
 from lockstep.runs.composition import compose
 from lockstep.runs.run import Run
-from lockstep.runs.validation import Prepared, validated
+from lockstep.runs.validation import validated
 
 _RULES = {"from": above(0), "to": above(0), "steps": integer(10, 10**6), "stop_at": number(1)}
 
@@ -48,7 +48,7 @@ def main() -> None:
     _check(cfg)
     cfg.optimized_metric = None  # a range test compares losses
     _, plan = validated(cfg)
-    with Run(cfg, Prepared(plan)) as run:
+    with Run(cfg, plan) as run:
         if run.is_parent:
             run.launch(test_range)
         else:

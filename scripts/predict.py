@@ -32,7 +32,7 @@ from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.extras.saved_runs.saved import config_to_evaluate, find_checkpoint, saved_config
 from lockstep.launchers.environment import log_plainly
 from lockstep.runs.run import Run
-from lockstep.runs.validation import Prepared, validated
+from lockstep.runs.validation import validated
 
 
 def main() -> None:
@@ -71,7 +71,7 @@ def _predict_data(run_dir: Path, overrides: list[str], checkpoint: str | None, o
     cfg.init_from, cfg.optimized_metric = str(find_checkpoint(run_dir, checkpoint)), None
     cfg, plan = validated(cfg)
     cfg.test = False  # that is for a training
-    with Run(cfg, Prepared(plan)) as run:
+    with Run(cfg, plan) as run:
         path = (output or run.directory / "predictions.pt").absolute()
         if run.is_parent:
             run.launch(predict_data, path)

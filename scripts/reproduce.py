@@ -17,7 +17,8 @@ from lockstep.cli import start
 from lockstep.errors import config_error
 from lockstep.extras.history.code import FILE, check_out, read_code
 from lockstep.places import project
-from lockstep.runs.identity import Identity
+from lockstep.runs.resume import arguments_for
+from lockstep.runs.saved import FOLDER, read_config
 
 CHECKOUT = project()
 
@@ -27,23 +28,18 @@ def main() -> None:
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("path", type=Path, nargs="?", metavar="PATH")
     given = parser.parse_args()
-    identity, code = Identity.read(given.run_dir), read_code(given.run_dir)
-    if identity is None or code is None:
+    config, code = read_config(given.run_dir), read_code(given.run_dir)
+    if config is None or code is None:
         raise config_error("RUN_DIR", given.run_dir, f"has no {FILE}; accepted is a run that was started in a checkout of git")
     path: Path = given.path or CHECKOUT.with_name(f"{CHECKOUT.name}-{given.run_dir.resolve().name}")
     check_out(CHECKOUT, code, path.absolute())
-    print(command(identity, path.absolute()))
+    print(command(given.run_dir, path.absolute()))
 
 
-def command(identity: Identity, path: Path) -> str:
-    """Configs in the checkout are taken from the worktree, and so is the package, whichever is installed."""
-    words = [sys.executable, str(path / "train.py"), *(moved(flag, path) for flag in identity.flags), *identity.overrides]
+def command(run_dir: Path, path: Path) -> str:
+    """The saved config, run by the worktree's train.py with the worktree's package, whichever is installed."""
+    words = [sys.executable, str(path / "train.py"), *arguments_for(run_dir.absolute() / FOLDER, ["run_id=null"])]
     return f"PYTHONPATH={shlex.quote(str(path / 'src'))} {shlex.join(words)}"
-
-
-def moved(flag: str, path: Path) -> str:
-    """A flag's folder in the checkout is the worktree's."""
-    return str(path / Path(flag).relative_to(CHECKOUT)) if Path(flag).is_relative_to(CHECKOUT) else flag
 
 
 if __name__ == "__main__":

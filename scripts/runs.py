@@ -24,7 +24,7 @@ from lockstep.console import format_duration, show_table, wide_console
 from lockstep.errors import config_error
 from lockstep.extras.history.diff import differences
 from lockstep.extras.history.runs import COLUMNS, RunRecord, best_run, find_runs, sort_runs, where
-from lockstep.runs.identity import FILE
+from lockstep.runs.saved import FILE
 
 
 def main() -> None:

@@ -8,24 +8,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobRuntime, setup_globals
 from hydra.core.utils import run_job as hydra_run_job
-from hydra.experimental.callback import Callback
 from hydra.types import HydraContext
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from lockstep import console
-from lockstep.config.overrides import check_single, null_groups_left_out, override_key, split_flags
+from lockstep.config.overrides import null_groups_left_out, override_key, split_flags
 from lockstep.errors import ConfigError, ExitCode
 from lockstep.launchers.environment import SWEPT_KEYS, register_resolvers
 from lockstep.launchers.heartbeat import HEARTBEAT
 from lockstep.launchers.rank import attach_to_parent, process_group
 from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS, Preempted
 from lockstep.places import import_from_project
-from lockstep.runs.directory import OWN_DIRECTORY
-from lockstep.runs.events import command_to_begin
-from lockstep.runs.validation import Prepared, refusing
+from lockstep.runs.events import Subscribers, values_by_key
+from lockstep.runs.locks import Lock
 
 LEAVING = 600.0  # seconds in which a process of a sweep's job is gone, once all is done: a logger may have something to upload
 
@@ -35,7 +32,7 @@ register_resolvers()
 def run_job(context: HydraContext, function: Callable[..., Any], arguments: list[str], config: DictConfig | None) -> None:
     """Run `python ARGUMENTS` in this process, a job of a sweep: with the config that the sweep has composed, if there is one."""
     sys.argv[:] = arguments
-    OWN_DIRECTORY.leave()  # the sweep's, where the job is a fork of it
+    Lock.forget()  # the sweep's, where the job is a fork of it
     if config is None:
         runpy.run_path(arguments[0], run_name="__main__")
         return
@@ -50,14 +47,16 @@ def run_job(context: HydraContext, function: Callable[..., Any], arguments: list
         context.callbacks.on_run_end(config=config, config_name=name, job_return=returned)
         _ = returned.return_value  # raises what the function has raised
 
-    start(main)
+    start(main, is_composed=True)
 
 
-def start(main: Callable[[], Any]) -> None:
-    """Runs a @hydra.main function; what is wrong in the config ends it with one line and exit code 2."""
+def start(main: Callable[[], Any], *, is_composed: bool = False) -> None:
+    """Runs a @hydra.main function; what is wrong in the config ends it with one line and exit code 2.
+
+    is_composed: the command line is not read any more."""
     code: Any = ExitCode.FINISHED
     try:
-        _start(main)
+        _start(main, is_composed)
     except BaseException as error:
         code = error.code if isinstance(error, SystemExit) else ExitCode.FAILED
         if process_group() is not None and isinstance(error, SystemExit) and isinstance(code, int):
@@ -75,7 +74,7 @@ def _leave_in_time(code: int) -> None:
     HEARTBEAT.beat(f"after all was done (code {code})", LEAVING)
 
 
-def _start(main: Callable[[], Any]) -> None:
+def _start(main: Callable[[], Any], is_composed: bool) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, where it would print many lines and exit with 1
     # -m between overrides, by which Hydra would be confused, is for all of them
     given = null_groups_left_out(sorted(sys.argv[1:], key=lambda item: item not in ("-m", "--multirun")))
@@ -85,14 +84,19 @@ def _start(main: Callable[[], Any]) -> None:
         import_from_project()
         attach_to_parent()
         arguments: list[str] | None = given
-        if any(override_key(item) == "resume" for item in split_flags(arguments)[1]):
+        overrides = split_flags(given)[1]
+        if is_composed:
+            return main()
+        if any(override_key(item) == "resume" for item in overrides):
             from lockstep.runs.resume import command_to_continue  # most runs begin
 
-            arguments = command_to_continue(arguments)
+            arguments = command_to_continue(given)
+        else:
+            arguments = Subscribers.before_composition().arguments(given, values_by_key(overrides))
         if arguments is None:
             console.say("The run has finished already. With an override, trainer.max_epochs=20 say, it goes on.")
-            return
-        sys.argv[1:] = arguments if SWEPT_KEYS in os.environ else command_to_begin(arguments)
+            return None
+        sys.argv[1:] = arguments
         main()
     except SystemExit:
         raise
@@ -102,11 +106,8 @@ def _start(main: Callable[[], Any]) -> None:
         if line is None:
             raise
     else:
-        return
-    is_of_run = line.partition(":")[0] in {*sys.argv[1:]} - {*given}  # which is resumed
-    console.say(f"The run was started with {line}" if is_of_run else line)
-    if code == ExitCode.REFUSED or not OWN_DIRECTORY.has_begun:
-        OWN_DIRECTORY.end_unstarted(line)
+        return None
+    console.say(line)
     sys.exit(code)
 
 
@@ -114,8 +115,7 @@ def _explain_end(error: BaseException) -> tuple[str | None, int]:
     """Returns the line that says why this process ends, None for a bug, and the exit code. A run or a sweep that has begun
     explains itself why it was asked to stop."""
     if isinstance(error, Preempted):
-        after = f"Continue it in {OWN_DIRECTORY.path}" if OWN_DIRECTORY.has_begun else "The same command starts it"
-        return f"Stopped by {signal.Signals(error.number).name}. {after}.", ExitCode.PREEMPTED
+        return f"Stopped by {signal.Signals(error.number).name}. The same command starts it.", ExitCode.PREEMPTED
     if isinstance(error, KeyboardInterrupt):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would break off how this process ends
         return "Interrupted.", 128 + signal.SIGINT
@@ -124,19 +124,7 @@ def _explain_end(error: BaseException) -> tuple[str | None, int]:
     from lockstep.config.hydra_errors import explain
 
     # what Hydra could not write, on a full disk say: a run's own errors do not come this far, the run records them
-    where = getattr(error, "filename", None) or OWN_DIRECTORY.path or "hydra.run.dir"
-    unwritten = f"{where}: {error.strerror or error}" if isinstance(error, OSError) else None
+    where = getattr(error, "filename", None) or "hydra.run.dir"
+    words = f"hydra.run.dir: {where} can't be made or written to ({getattr(error, 'strerror', None) or error})"
+    unwritten = words if isinstance(error, OSError) else None
     return (explain(error) or unwritten) if isinstance(error, Exception) else None, ExitCode.REFUSED
-
-
-class ValidateConfig(Callback):
-    """Hydra calls it before it makes the run's directory or writes into it: a run that it refuses has changed nothing."""
-
-    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        asked: Any = HydraConfig.instance()  # by ${hydra:...}; its set_config copies, as it will when the job runs
-        asked.cfg = config
-        with refusing():
-            if config.get("resume") is None and SWEPT_KEYS not in os.environ:  # else it is validated already
-                overrides = [*config.hydra.overrides.task, *config.hydra.overrides.hydra]
-                check_single(overrides, OmegaConf.select(config, "hydra.sweeper.params") or ())
-            Prepared.prepare(config)

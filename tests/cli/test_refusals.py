@@ -31,8 +31,8 @@ from commands import refused, started
             "hydra.sweep.subdir=${{hydra.job.num}}: a job's directory is named by",
         ),
         ("hydra.launcher.jobs=2", "hydra.launcher.jobs=2: is for sweeps; accepted with -m"),
-        ("run_dir=a", "run_dir=a: is for scripts; accepted is hydra.run.dir=a"),
-        ("hydra.run.dir=/dev/null/run", "hydra.run.dir=/dev/null/run: can't be made or written to (Not a directory)"),
+        ("run_dir=a", "run_dir=a: is set by Hydra; give hydra.run.dir=a"),
+        ("hydra.run.dir=/dev/null/run", "hydra.run.dir: /dev/null/run can't be made or written to (Not a directory)"),
         ("hydra.sweep.dir=/dev/null seed=0,1 -m", "hydra.sweep.dir=/dev/null: can't be made or written to (File exists)"),
     ],
 )

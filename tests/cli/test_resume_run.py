@@ -10,6 +10,7 @@ from commands import ROOT, python, train
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lockstep.checkpointing import read_checkpoint
+from lockstep.runs.saved import read_run_id
 
 pytestmark = pytest.mark.slow
 
@@ -53,14 +54,16 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None
     assert done.returncode == -9
     (run,) = tmp_path.glob("logs/*/*")
     assert status(run)["status"] == "running"  # it could not say
-    started = {path.name: path.read_bytes() for path in (run / ".hydra").iterdir()}
+    run_id = read_run_id(run)
     first_log = (run / "train.log").read_text()
 
     done = train(f"resume={run}", "guards.watchdog.seconds=500", cwd=tmp_path)
     assert done.returncode == 75, done.stderr
     assert (status(run)["status"], status(run)["reason"]) == ("preempted", "preempted by SIGTERM")
     assert list(tmp_path.glob("logs/*/*")) == [run]
-    assert {path.name: path.read_bytes() for path in (run / ".hydra").iterdir()} == started
+    assert run_id is not None
+    assert read_run_id(run) == run_id
+    assert (run / ".hydra" / "overrides.yaml").read_text().endswith("guards.watchdog.seconds=500\n")
     log = (run / "train.log").read_text()
     assert log.startswith(first_log)
     assert f"Continuing from {run}/checkpoints/last.ckpt" in log.removeprefix(first_log)

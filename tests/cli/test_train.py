@@ -12,7 +12,7 @@ from commands import ROOT, python, runs, started, train
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 pytestmark = pytest.mark.slow
-JSON = {"run.json", "status.json", "metrics.json", "seen.0.json"} | ({"progress.json"} if is_there("progress") else set())
+JSON = {"status.json", "metrics.json", "seen.0.json"} | ({"progress.json"} if is_there("progress") else set())
 WITNESS = "+callbacks.witness={_target_:faults.Witness}"
 
 

@@ -1,7 +1,6 @@
 """The command line's words for what Hydra could not apply."""
 
 import errno
-import json
 import os
 import signal
 import subprocess
@@ -18,7 +17,6 @@ from lockstep.cli import start
 from lockstep.config.hydra_errors import explain
 from lockstep.errors import config_error
 from lockstep.launchers.environment import SWEPT_KEYS
-from lockstep.runs.directory import OWN_DIRECTORY
 
 pytestmark = pytest.mark.usefixtures("no_process_group")  # a rank that has one leaves at once
 
@@ -66,7 +64,6 @@ def test_a_missing_option_is_one_line_with_the_options_there_are(
 @pytest.fixture
 def _full_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # start() sets it; so it is taken back
-    OWN_DIRECTORY.leave()  # what an earlier test has begun in this process
 
 
 @pytest.mark.usefixtures("_full_errors")
@@ -119,40 +116,13 @@ def test_ctrl_c_before_a_run_has_begun_is_a_line(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.usefixtures("_full_errors")
-def test_a_request_to_stop_before_a_run_has_begun_leaves_its_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_request_to_stop_before_a_run_has_begun_is_a_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py"])
-
-    def main() -> None:
-        OWN_DIRECTORY.take(tmp_path / "logs" / "run", "hydra.run.dir")
-        signal.raise_signal(signal.SIGTERM)
-
     with pytest.raises(SystemExit) as ended:
-        start(main)
-    line = "Stopped by SIGTERM. The same command starts it."
-    assert (ended.value.code, capsys.readouterr().err) == (75, f"{line}\n")
-    assert json.loads((tmp_path / "logs" / "run" / "status.json").read_text())["reason"] == line
-
-
-@pytest.mark.usefixtures("_full_errors")
-def test_what_has_begun_stays_when_it_is_stopped(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["train.py"])
-
-    def main() -> None:
-        OWN_DIRECTORY.take(tmp_path / "run", "hydra.run.dir")
-        OWN_DIRECTORY.has_begun = True
-        signal.raise_signal(signal.SIGTERM)
-
-    try:
-        with pytest.raises(SystemExit) as ended:
-            start(main)
-    finally:
-        OWN_DIRECTORY.leave()
-    assert (ended.value.code, capsys.readouterr().err) == (75, f"Stopped by SIGTERM. Continue it in {tmp_path}/run.\n")
-    assert (tmp_path / "run" / "lock").is_file()
+        start(lambda: signal.raise_signal(signal.SIGTERM))
+    assert (ended.value.code, capsys.readouterr().err) == (75, "Stopped by SIGTERM. The same command starts it.\n")
 
 
 @pytest.mark.usefixtures("_full_errors")
@@ -200,4 +170,6 @@ def test_what_hydra_can_not_write_is_one_line(capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit) as ended:
         start(main)
     assert ended.value.code == 2
-    assert capsys.readouterr().err == "run/.hydra/config.yaml: No space left on device\n"
+    assert (
+        capsys.readouterr().err == "hydra.run.dir: run/.hydra/config.yaml can't be made or written to (No space left on device)\n"
+    )

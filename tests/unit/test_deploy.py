@@ -113,6 +113,6 @@ def test_a_pod_in_the_place_of_another_goes_on_with_its_run(tmp_path: Path) -> N
         return done.returncode, done.stdout
 
     assert started() == (75, f"train.py hydra.run.dir={run} seed=1 a='b c'\n")
-    run.mkdir()
-    (run / "run.json").touch()
+    (run / ".hydra").mkdir(parents=True)
+    (run / ".hydra" / "config.yaml").touch()
     assert started() == (75, f"train.py resume={run}\n")

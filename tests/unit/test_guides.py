@@ -91,6 +91,7 @@ def test_each_command_composes_and_passes_the_checks(command: str, tmp_path: Pat
     overrides = [override for override in overrides if override not in of_launcher]
     if script.suffix == ".sbatch":
         overrides += [word for word in script.read_text().split() if word.startswith("trainer=")]
+    overrides = [override for override in overrides if not override.startswith("resume=")]  # which Hydra does not see
     if script.name not in CONFIGS:
         assert overrides == []
         return

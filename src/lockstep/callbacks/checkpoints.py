@@ -12,8 +12,8 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lockstep.config.arguments import shown
 from lockstep.errors import NamedFailure, config_error
-from lockstep.runs.identity import read_run_id
 from lockstep.runs.results import logged_numbers
+from lockstep.runs.saved import read_run_id
 from lockstep.trainer.lightning_internals import end_restart, read_logged_step, set_logged_step
 from lockstep.trainer.steps import batches_trained, begins_step
 

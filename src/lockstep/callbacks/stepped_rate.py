@@ -9,7 +9,7 @@ from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lockstep.runs.directory import OWN_DIRECTORY
+from lockstep.launchers.heartbeat import HEARTBEAT
 from lockstep.runs.results import samples_trained
 
 
@@ -57,7 +57,7 @@ class SteppedRate(AfterEachStep):
         self._began = time.monotonic()
 
     def stepped(self, trainer: Trainer, optimizer: Optimizer) -> None:
-        OWN_DIRECTORY.keep()
+        HEARTBEAT.has_stepped = True
         if optimizer is not trainer.optimizers[0]:
             return
         rate = optimizer.param_groups[0]["lr"]

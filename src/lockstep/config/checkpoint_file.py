@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lockstep.errors import config_error
 
-RUN_FILE = "run.json"  # see lockstep.runs.identity
+RUN_FILE = ".hydra/config.yaml"  # see lockstep.runs.saved
 
 
 def split_step(value: str) -> tuple[Path, int | None]:

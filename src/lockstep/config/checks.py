@@ -66,10 +66,9 @@ def _is_plain(value: object) -> bool:
 
 def _has_checkpoint(cfg: DictConfig) -> bool:
     """Does this run go on from a checkpoint, of its own or of another run?"""
-    if OmegaConf.select(cfg, "begin_from") is not None:
+    if OmegaConf.select(cfg, "fork") is not None:
         return True
-    run_dir = OmegaConf.select(cfg, "resume")
-    return run_dir is not None and any(Path(run_dir).glob("checkpoints/*.ckpt"))
+    return cfg.get("run_id") is not None and any(Path(cfg.run_dir).glob("checkpoints/*.ckpt"))
 
 
 def _has(cfg: DictConfig, key: str) -> bool:

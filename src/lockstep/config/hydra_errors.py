@@ -13,8 +13,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from yaml import MarkedYAMLError
 
 from lockstep.config.checks import NEEDS_PACKAGE, OF_THE_WHOLE
-from lockstep.config.overrides import nodes, override_key
-from lockstep.places import CONF, project
+from lockstep.config.overrides import is_group, nodes, override_key
 
 _MANY = 8  # keys that a line has no room for
 # What other programs call a key of ours.
@@ -55,7 +54,7 @@ def _unknown_key(key: str, parent: Any) -> str:
     above = [item for item in sys.argv[1:] if "=" in item and key.startswith(f"{override_key(item)}.")]
     override = next((item for item in sys.argv[1:] if item.startswith((f"{key}=", f"{key}."))), above[-1] if above else key)
     option, value = key.replace(".", "/"), override.partition("=")[2]
-    if override_key(override) == key and any((folder / option).is_dir() for folder in (CONF, project() / "conf")):
+    if override_key(override) == key and is_group(option):
         return f"{override}: a group of values; accepted is {option}={value}"
     siblings = [str(name) for name in parent if name != "hydra"] if isinstance(parent, DictConfig) and parent else []
     unknown = f"{override}: unknown key" + (f" {key}" if override in above else "")

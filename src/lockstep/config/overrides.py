@@ -1,21 +1,17 @@
 """Hydra's override grammar, as far as command lines are made from command lines."""
 
-import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
 
 from lockstep.errors import config_error
+from lockstep.places import CONF, project
 
 # Of Hydra's own settings those that say where and how this one command runs, not what a run is.
 _OF_SWEEPS = ("hydra.sweep", "hydra.launcher", "hydra/launcher", "hydra/sweeper")
-_OF_ONE_COMMAND = ("hydra.run.", "hydra.mode", *_OF_SWEEPS)
 
 _MAY_BE_NULL = ("logger", "callbacks")  # groups of which none is a choice too
 _NO_DATA = "datamodule=none"  # an option, so that a run's name has a word for it
@@ -37,11 +33,6 @@ def unquote(value: str) -> str:
     return parsed if isinstance(parsed, str) else value
 
 
-def is_for_each_run(override: str) -> bool:
-    """Returns whether an override of Hydra's own config is meant for each run of a sweep and each rank of a run, too."""
-    return not override.lstrip("+~").startswith(_OF_ONE_COMMAND)
-
-
 def check_single(overrides: Sequence[str], params: Iterable[str] = ()) -> None:
     """Raises ConfigError for an override of a sweep or of its jobs, which a single run would ignore. A command line that gives
     each of the sweep's `params` one value is that of a job: its sweep=NAME belongs to it."""
@@ -52,29 +43,15 @@ def check_single(overrides: Sequence[str], params: Iterable[str] = ()) -> None:
             raise config_error(key, value, "is for sweeps; accepted with -m")
 
 
-def config_flags(hydra: Any) -> list[str]:
-    """Returns the flags that name the config of this process, less the folder that its program takes by itself."""
-    flags, own = ["--config-name", str(hydra.job.config_name)], Path(sys.argv[0]).resolve().with_name("conf")
-    is_given = any(item.startswith(("--config-path", "-cp")) for item in sys.argv[1:])
-    for source in hydra.runtime.config_sources:
-        if source.provider == "main" and (is_given or Path(source.path).resolve() != own):
-            flags += ["--config-path", source.path]
-        elif source.provider == "command-line":
-            flags += ["--config-dir", source.path]
-    return flags
+def is_group(key: str) -> bool:
+    """Return whether an override's key is that of a group of configs, Lockstep's or the project's."""
+    return any((folder / key.partition("@")[0]).is_dir() for folder in (CONF, project() / "conf"))
 
 
 def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Returns the flags of a command line, with their values, and its overrides."""
     overrides = [item for item in arguments if item.startswith("~") or ("=" in item and not item.startswith("-"))]
     return [item for item in arguments if item not in overrides], overrides
-
-
-def as_given(overrides: Any) -> list[str]:
-    """Returns those of Hydra's own config, in which `${run_dir}` and other keys are still to be found: the run has no directory
-    yet. Values that do not depend on it, of the environment say, are those of now."""
-    written: Any = OmegaConf.to_container(overrides, resolve=False)
-    return [item if re.search(r"\$\{[^{}:]*\}", item) else overrides[i] for i, item in enumerate(written)]
 
 
 def constants(overrides: Sequence[str]) -> set[str]:
@@ -101,20 +78,6 @@ def nodes(config: Any, above: str = "") -> Iterator[tuple[str, Any]]:
         yield f"{above}{name}", value
         if isinstance(value, Mapping | list | tuple):
             yield from nodes(value, f"{above}{name}.")
-
-
-def keep_last(overrides: Sequence[str]) -> list[str]:
-    """Returns the last of several overrides of one key, in the place of the first. A key that was added is added again. One that
-    was taken away first is taken away first again: what is added would be merged with what was there."""
-    chosen: dict[str, list[str]] = {}
-    for item in overrides:
-        previous = chosen.get(override_key(item), [""])
-        if item.startswith("+") or (previous[-1].startswith("+") and not item.startswith("~")):
-            added = item if item.startswith("+") else f"++{item}"
-            chosen[override_key(item)] = [*(first for first in previous[:1] if first.startswith("~")), added]
-        else:
-            chosen[override_key(item)] = [item]
-    return [item for items in chosen.values() for item in items]
 
 
 def null_groups_left_out(arguments: Sequence[str]) -> list[str]:

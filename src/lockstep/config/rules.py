@@ -85,7 +85,7 @@ ROOT: dict[str, Rule] = {
     **dict.fromkeys(SWITCHES, YES_NO),
     "test": YES_NO.or_auto(),
     **dict.fromkeys(("max_processes_per_core", "base_batch_size"), integer(1)),
-    **dict.fromkeys(("resume", "init_from"), TEXT.or_null()),
+    **dict.fromkeys(("init_from",), TEXT.or_null()),
     "name": Rule("accepted is text, of which no part is ..", lambda v: TEXT.test(v) and ".." not in v.split("/")),
     "seed": SEED,
     "allow": some("names of modules and classes", TEXT).or_null(),

@@ -129,7 +129,7 @@ def source_directory(cfg: DictConfig) -> Path | None:
     in which nothing is trusted then, while a sweep has not given the run its own."""
     if OmegaConf.select(cfg, ALLOW) is None:
         return None
-    if not OmegaConf.select(cfg, "resume") and (checkpoint := OmegaConf.select(cfg, "begin_from")) is not None:
+    if not OmegaConf.select(cfg, "run_id") and (checkpoint := OmegaConf.select(cfg, "fork")) is not None:
         return run_of(split_step(checkpoint)[0])
     places = (OmegaConf.select(cfg, key, throw_on_resolution_failure=False) for key in ("resume", "hydra.sweep.dir", "run_dir"))
     return next((Path(place) for place in places if place), Path.cwd())

@@ -9,7 +9,6 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, MutableMapping
-from pathlib import Path
 
 from omegaconf import OmegaConf
 
@@ -139,18 +138,8 @@ def can_resume() -> bool:
     return restarts() > 0 or launcher().rendezvous() is not None
 
 
-def output_subdir(resume: str | None, run_dir: str) -> str | None:
-    """Returns where Hydra saves the composed config: it is written by one process of the run, by the parent if there is one; a
-    run that is continued keeps what the first start has written."""
-    if (resume is not None or can_resume()) and (Path(run_dir) / ".hydra" / "config.yaml").is_file():
-        return None
-    rank = this_rank()
-    return ".hydra" if rank is None or (rank.global_rank == 0 and rank.started_by != "parent") else None
-
-
 def register_resolvers() -> None:
-    """Makes ${run_id:}, ${rank_log:} and ${output_subdir:} known to the configs under conf/hydra, and modes to those of runs."""
+    """Makes ${run_id:} and ${rank_log:} known to the configs under conf/hydra, and modes to those of runs."""
     register_mode_resolvers()
     OmegaConf.register_new_resolver("run_id", run_id, use_cache=True, replace=True)
     OmegaConf.register_new_resolver("rank_log", rank_log, replace=True)
-    OmegaConf.register_new_resolver("output_subdir", output_subdir, replace=True)

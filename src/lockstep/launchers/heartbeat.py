@@ -14,9 +14,13 @@ _AWAY = 5.0  # seconds that one second takes only in a process that was stopped,
 
 
 class Heartbeat:
-    """Call `give_up` if no `beat()` arrives before the deadline. Time at a debugger's prompt does not count."""
+    """Call `give_up` if no `beat()` arrives before the deadline. Time at a debugger's prompt does not count.
+
+    has_stepped: the optimizer has made a step in this process, so that an error is a failure and no refusal.
+    """
 
     def __init__(self) -> None:
+        self.has_stepped = False
         self._where, self._limit, self._due = "", float("inf"), float("inf")  # due in time.monotonic
         self._over = threading.Event()
         self._mark: Path | None = None  # while this process is at a debugger's prompt
@@ -24,6 +28,7 @@ class Heartbeat:
     def start(self, limit: float, log: Path, give_up: Callable[[str], None]) -> None:
         """From now on. The stacks of all threads are appended to `log` first, while the other ranks are still there."""
         self.stop()
+        self.has_stepped = False
         self._over = threading.Event()
         self.beat("at the start", limit)
         threading.Thread(target=self._watch, args=(self._over, log, give_up), name="heartbeat", daemon=True).start()

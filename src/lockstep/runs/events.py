@@ -13,13 +13,11 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.construct import construct, get_trust
-from lockstep.config.overrides import override_key, split_flags, unquote
+from lockstep.config.overrides import override_key, unquote
 from lockstep.config.plan import Plan
 from lockstep.errors import config_error
-from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import register_resolvers
 from lockstep.places import CONF
-from lockstep.runs.identity import Identity
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -41,7 +39,6 @@ class RunEvents:
     """
 
     settings: ClassVar[Sequence[str]] = ()  # root keys of the config that change nothing of what a run computes
-    start_keys: ClassVar[Sequence[str]] = ()  # and those that say how one command starts, not what the run is
 
     def locate(self, wanted: str, values: Mapping[str, str]) -> Path | None:
         """Returns the directory of the run that `resume=WANTED` names, None where that is not a name of this subscriber's.
@@ -52,12 +49,9 @@ class RunEvents:
     def fetch(self, wanted: str, values: Mapping[str, str], directory: Path) -> None:
         """Brings the run that `resume=WANTED` names to its directory, where it may be missing or older."""
 
-    def arguments(self, arguments: list[str], values: Mapping[str, str], saved: Identity | None) -> list[str]:
-        """Returns the arguments of a command as Hydra is to read them. `saved` says what the run is that the command resumes."""
+    def arguments(self, arguments: list[str], values: Mapping[str, str]) -> list[str]:
+        """Returns the arguments of the command of a new run as Hydra is to read them."""
         return arguments
-
-    def objection(self, key: str, value: Any, where: Path, wanted: str | None) -> str | None:
-        """Returns why an override that was read from the directory `where` must not be followed, None if it may be."""
 
     def check(self, cfg: DictConfig, plan: Plan) -> None:
         """Called when a config is validated, before any directory exists."""
@@ -71,7 +65,7 @@ class RunEvents:
     def origin(self, cfg: DictConfig) -> Origin | None:
         """Returns the checkpoint of another run that this one begins from, None where it begins anew."""
 
-    def describe_origin(self, cfg: DictConfig, command: CommandLine) -> dict[str, Any] | None:
+    def describe_origin(self, cfg: DictConfig) -> dict[str, Any] | None:
         """Returns what the record of a new run says of the checkpoint that it begins from."""
 
     def built(self, cfg: DictConfig, model: Any, trainer: Any, checkpoint: Path | None) -> None:
@@ -113,21 +107,14 @@ class Subscribers:
     def settings(self) -> list[str]:
         return [key for subscriber in self for key in subscriber.settings]
 
-    @property
-    def start_keys(self) -> list[str]:
-        return [key for subscriber in self for key in subscriber.start_keys]
-
-    def arguments(self, arguments: list[str], values: Mapping[str, str], saved: Identity | None = None) -> list[str]:
+    def arguments(self, arguments: list[str], values: Mapping[str, str]) -> list[str]:
         for subscriber in self:
-            arguments = subscriber.arguments(arguments, values, saved)
+            arguments = subscriber.arguments(arguments, values)
         return arguments
 
     def derive(self, config: DictConfig) -> None:
         for subscriber in self:
             subscriber.derive(config)
-
-    def objection(self, key: str, value: Any, where: Path, wanted: str | None = None) -> str | None:
-        return first(one.objection(key, value, where, wanted) for one in self)
 
     def tell(self, event: str, *arguments: Any) -> None:
         """Call that method of each, `begin` or `end`; log what one raises."""
@@ -137,13 +124,6 @@ class Subscribers:
             except Exception as error:
                 reason = " ".join(str(error).split()) or type(error).__name__
                 log.warning(f"events.{name} has failed in {event} ({type(error).__name__}: {reason}); the run goes on")
-
-
-def command_to_begin(arguments: list[str]) -> list[str]:
-    """The arguments as subscribers of a run's events want them read; as they are where `resume=` is among them."""
-    values = values_by_key(split_flags(arguments)[1])
-    is_resumed = values.get("resume", "null") != "null"
-    return arguments if is_resumed else Subscribers.before_composition().arguments(arguments, values)
 
 
 def values_by_key(overrides: Sequence[str]) -> dict[str, str]:

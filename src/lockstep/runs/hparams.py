@@ -9,22 +9,21 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.overrides import override_key
-from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import SWEPT_KEYS
 from lockstep.runs.results import best_checkpoint
+from lockstep.runs.saved import read_choices, read_overrides
 
 _FACTS = ("world_size", "global_batch_size", "lr", "precision", "seed")
 
 
-def log_result(
-    cfg: DictConfig, command: CommandLine, trainer: Any, facts: Mapping[str, Any], metrics: Mapping[str, float]
-) -> None:
+def log_result(cfg: DictConfig, trainer: Any, facts: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
     """Log one record per run: the overridden keys and what follows from them, with the final metrics: those of the best
     checkpoint, where there is one, as best/NAME.
 
     A logger with a method `log_result` gets both by it, and the last step; the run ends with that.
     """
-    values = hyperparameters(cfg, command.choices, swept(command.overrides), facts)
+    run_dir = Path(cfg.run_dir)
+    values = hyperparameters(cfg, read_choices(run_dir), swept(read_overrides(run_dir)), facts)
     for logger in trainer.loggers:
         if (log_by_itself := getattr(logger, "log_result", None)) is not None:
             log_by_itself(values, metrics, trainer.global_step)

@@ -41,8 +41,13 @@ class Lock:
         self._here[self._path] = self
 
     def close(self) -> None:
-        del self._here[self._path]
+        self._here.pop(self._path, None)
         self._file.close()
+
+    @classmethod
+    def forget(cls) -> None:
+        """Called in a fork, which has none of the locks of the process that it is forked from."""
+        cls._here.clear()
 
     @classmethod
     def is_here(cls, directory: Path) -> bool:

@@ -1,13 +1,28 @@
 """A rank of a run, in the process that its parent has started for it, before the run begins."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import configure_log, setup_globals
 from omegaconf import DictConfig
 
 from lockstep import console
+from lockstep.config.plan import Plan
 from lockstep.launchers.environment import log_plainly, register_resolvers
+from lockstep.launchers.outcome import Report
 from lockstep.places import import_from_project
-from lockstep.runs.directory import OWN_DIRECTORY
+from lockstep.runs.locks import Lock
+from lockstep.runs.run import Run
+
+
+def run_rank(
+    report: Report, function: Any, arguments: Sequence[Any], hydra: Any, cfg: DictConfig, plan: Plan, is_resumed: bool
+) -> None:
+    """Call `function(run, *arguments)` in this rank."""
+    set_up_rank(hydra)
+    with Run(cfg, plan, is_resumed=is_resumed, report=report) as run:
+        function(run, *arguments)
 
 
 def set_up_rank(hydra: DictConfig | None) -> None:
@@ -16,7 +31,7 @@ def set_up_rank(hydra: DictConfig | None) -> None:
     import_from_project()
     setup_globals()
     register_resolvers()
-    OWN_DIRECTORY.leave()  # the parent's, where the rank is a fork of it
+    Lock.forget()  # the parent's, where the rank is a fork of it
     if hydra is None:
         log_plainly()
     else:

@@ -10,8 +10,12 @@ from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, Timer
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from omegaconf import DictConfig, OmegaConf
 
 from lockstep.checkpointing import read_checkpoint
+from lockstep.config.plan import Plan
+from lockstep.errors import NamedFailure
+from lockstep.runs.record import environment
 from lockstep.runs.shares import dp_rank_and_size
 
 _SIGNALING = " Signaling Trainer to stop."
@@ -42,6 +46,25 @@ def collect_metrics(trainer: Trainer) -> dict[str, float]:
     if trainer.state.fn == TrainerFn.TESTING:
         latest = {f"test/{name}" if name in trained and not name.startswith("test") else name: latest[name] for name in latest}
     return latest | trained
+
+
+def collect_result(cfg: DictConfig, plan: Plan, trainer: Trainer, seconds: float) -> dict[str, Any]:
+    """Returns the content of metrics.json, of a run that has taken so many seconds; called on every rank.
+
+    Raises NamedFailure where the optimized metric was not logged."""
+    metrics, optimized = collect_metrics(trainer), cfg.optimized_metric
+    if optimized is not None and optimized not in metrics:
+        raise NamedFailure(f"optimized_metric={optimized}: the run has logged only {', '.join(sorted(metrics)) or 'nothing'}")
+    facts = plan.facts() | collect_facts(trainer) | {"seed": cfg.seed}
+    return {
+        "metrics": metrics,
+        "optimized_metric": optimized,
+        "ended_by": ended_by(trainer),
+        "forked_from": None if (origin := cfg.get("forked_from")) is None else OmegaConf.to_container(origin),
+        "wall_time": facts["seconds_before"] + seconds,
+        **facts,
+        **environment(),
+    }
 
 
 def logged_numbers(trainer: Any) -> dict[str, float]:

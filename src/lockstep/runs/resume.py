@@ -1,82 +1,112 @@
-"""`resume=RUN_DIR`: the command line of a run that was broken off, to go on in its own directory."""
+"""`resume=RUN_DIR`: a run that was broken off goes on in its own directory, by the config that is saved there."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, OmegaConf
 
 from lockstep.atomic_files import read_json
-from lockstep.config.overrides import override_key, quote, split_flags
-from lockstep.config.read import Given, check_flags, check_overrides
+from lockstep.config.overrides import flat, is_group, override_key, quote, split_flags
 from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
+from lockstep.places import config_file
 from lockstep.runs.directory import absolute
 from lockstep.runs.events import Subscribers, first, values_by_key
-from lockstep.runs.identity import FILE, START_KEYS, Identity, how_else
 from lockstep.runs.locks import check_free
 from lockstep.runs.record import actual_status
+from lockstep.runs.saved import FOLDER, GLOBAL_BATCH, RUN_ID, read_config, read_overrides
 
-_IN_THE_CHECKPOINT = ("model.optimizer", "model/optimizer", "model.lr_scheduler", "model/lr_scheduler")
-_IN_THE_CHECKPOINT += ("seed", "lr_scaling", "base_batch_size")
-_OF_ITS_OWN = "a run is resumed from its own checkpoint; accepted is a new run, without resume"
+_IN_THE_CHECKPOINT = ("model.optimizer", "model.lr_scheduler", "seed", "lr_scaling", "base_batch_size")
+_OF_ITS_OWN = ("init_from", "fork")
+_NOT_OF_THE_RUN = ("resume", "overwrite", "hydra.run.dir")
+_SHOWN = 5  # values of a group, in a message
 
 
 def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
-    """The arguments with a `resume=` among them spelled out: what the run was started with, its directory, then what is
-    new. Without one as they are; None where the run has finished and nothing new is asked of it.
+    """Return the arguments with a `resume=` among them as Hydra is to read them: the saved config, with what is new. Without one
+    as they are; None where the run has finished and nothing new is asked of it.
 
-    Done before Hydra starts: inside it a new directory exists already, and ranks are started with the command line.
-    Raises ConfigError where there is no such run, where it is still running, can't be continued so, or names what a directory may
-    not. Changes nothing, but that a run which is not on this machine, or has gone on elsewhere, is fetched from its copy.
+    Raise ConfigError where there is no such run, where it is still running, or for what a resumption can't change. Change
+    nothing, but that a run which is not on this machine, or has gone on elsewhere, is fetched from its copy.
     """
     flags, overrides = split_flags(arguments)
     values, rank = values_by_key(overrides), this_rank()
     wanted = values.get("resume", "null")
     if wanted == "null":
         return list(arguments)
-    if {"-m", "--multirun"} & set(flags):
-        raise config_error("resume", wanted, "is for one run; a sweep goes on by its own command, or by scripts/sweep.py resume")
+    if {"-m", "--multirun"} & {*flags}:
+        raise config_error("resume", wanted, "is for one run; give a sweep its own command again, or scripts/sweep.py resume")
+    if values.get("overwrite", "false") != "false":
+        raise config_error("resume", wanted, "goes on with what overwrite=true would set aside; give one of them")
     subscribers = Subscribers.before_composition()
     run_dir = locate_run(wanted, values, subscribers)
     for subscriber in subscribers:
         subscriber.fetch(wanted, values, run_dir)
-    left_out = {*START_KEYS, *subscribers.start_keys}
-    new = [item for item in overrides if override_key(item) not in left_out]
-    if any(override_key(item) == "overwrite" and not item.endswith("=false") for item in overrides):
-        raise config_error("resume", wanted, "goes on with what overwrite=true would set aside; accepted is one of them")
-    saved = _read_identity(run_dir, wanted)
+    saved = read_config(run_dir, "resume")
+    if saved is None:
+        raise config_error("resume", wanted, f"has no {FOLDER}/config.yaml; name the directory of a run")
+    if saved.get(RUN_ID) is None:
+        words = f"is of an earlier version; begin a new run by fork={run_dir}/checkpoints/last.ckpt"
+        raise config_error("resume", wanted, words)
     if rank is None or rank.global_rank == 0:
         check_free(run_dir, "resume")
-    is_same = {*new} <= {*saved.overrides} and values_by_key(new).items() <= values_by_key(saved.overrides).items()
-    if is_same and actual_status(run_dir) == "finished" and read_json(run_dir / "metrics.json") is not None:
+    known = read_overrides(run_dir)
+    new = [item for item in overrides if override_key(item) not in _NOT_OF_THE_RUN]
+    new = [item for item in new if not (item in known and is_group(override_key(item)))]  # chosen once and for all
+    is_changed = [item for item in new if _changes(saved, item)]
+    if not is_changed and actual_status(run_dir) == "finished" and read_json(run_dir / "metrics.json") is not None:
         return None
-    given = Given.from_arguments(arguments)
-    check_flags(run_dir, saved.flags, given)
-    check_overrides(
-        run_dir, saved.overrides, saved.flags, given, lambda key, value: subscribers.objection(key, value, run_dir, wanted)
-    )
-    _check([item for item in new if item not in saved.overrides])
-    where = [f"hydra.run.dir={quote(str(run_dir))}", f"resume={quote(str(run_dir))}"]
-    spelled_out = [*saved.flags, *flags, *saved.with_changes(new), given.override, *where]
-    return subscribers.arguments(spelled_out, values, saved)
+    for item in is_changed:
+        _check(item, run_dir)
+    return [*flags, *arguments_for(run_dir / FOLDER, with_global_batch(new)), f"hydra.run.dir={quote(str(run_dir))}"]
 
 
-def locate_run(wanted: str, values: Mapping[str, str], subscribers: Subscribers) -> Path:
+def arguments_for(folder: Path, overrides: Sequence[str]) -> list[str]:
+    """Return what has Hydra compose a saved config and override it."""
+    return ["--config-path", str(folder), "--config-name", "saved", *overrides]
+
+
+def with_global_batch(new: Sequence[str]) -> list[str]:
+    """Return the overrides, with which the saved global batch does not stay where the one of a process is given."""
+    keys = {override_key(item) for item in new}
+    says_it = "datamodule.batch_size" in keys and GLOBAL_BATCH not in keys
+    return [*new, f"{GLOBAL_BATCH}=null"] if says_it else list(new)
+
+
+def locate_run(wanted: str, values: dict[str, str], subscribers: Subscribers) -> Path:
     return first(one.locate(wanted, values) for one in subscribers) or absolute(Path(wanted).expanduser())
 
 
-def _read_identity(run_dir: Path, wanted: str) -> Identity:
-    identity = Identity.read(run_dir)
-    if identity is not None:
-        return identity
-    if any(run_dir.glob("checkpoints/*.ckpt")):
-        raise config_error("resume", wanted, f"has lost its {FILE}, which says what the run is; {how_else(run_dir)}")
-    raise config_error("resume", wanted, f"has no {FILE}; accepted is the directory of a run")
+def _changes(saved: DictConfig, item: str) -> bool:
+    """Return whether an override gives the saved config another value. What Hydra can't read, it will refuse itself."""
+    override = OverridesParser.create().parse_override(item)
+    if override.is_delete() or override.is_sweep_override() or is_group(override_key(item)):
+        return True
+    before: Any = OmegaConf.select(saved, override_key(item), default=saved)
+    if OmegaConf.is_config(before) and before is not saved:
+        before = OmegaConf.to_container(before)
+    return before is saved or before != override.value()
 
 
-def _check(changed: Sequence[str]) -> None:
-    """Raises ConfigError for what a resumption can't change: it is in the checkpoint, or it is another run."""
-    for item in changed:
-        key, value = override_key(item), item.partition("=")[2]
-        if key.startswith(_IN_THE_CHECKPOINT):
-            raise config_error(key, value, "comes from the checkpoint on resumption; accepted is a new run, by fork=RUN_DIR")
-        if key == "init_from" and value != "null":
-            raise config_error(key, value, _OF_ITS_OWN)
+def _check(item: str, run_dir: Path) -> None:
+    """Raise ConfigError for what a resumption can't change: a group, what is in the checkpoint, what makes another run."""
+    key, value = override_key(item), item.partition("=")[2]
+    if key.replace("/", ".").startswith(_IN_THE_CHECKPOINT):
+        raise config_error(key, value, f"comes from the checkpoint; begin a new run by fork={run_dir}")
+    if key in _OF_ITS_OWN and value != "null":
+        raise config_error(key, value, "a run goes on from its own checkpoint; begin a new run, without resume")
+    if is_group(key) and value:
+        words = f"a group is chosen once, when a run begins; give its values{_values(key, value)}, or begin a new run"
+        raise config_error(key, value, f"{words} by fork={run_dir}")
+
+
+def _values(group: str, option: str) -> str:
+    path = config_file(f"{group}/{option}.yaml")
+    if not path.is_file():
+        return ""
+    content: Any = OmegaConf.to_container(OmegaConf.load(path))
+    values = [(name, value) for name, value in flat(content).items() if not name.startswith(("defaults", "_target_"))]
+    shown = ", ".join(f"{group.replace('/', '.')}.{name}={value}" for name, value in values[:_SHOWN])
+    return f" ({shown}{', ...' if len(values) > _SHOWN else ''})" if shown else ""

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -19,22 +19,26 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep import console
 from lockstep.atomic_files import read_json, remove_partial_files, write_json
 from lockstep.config.construct import refused_by_lightning
-from lockstep.config.plan import visible_cores
+from lockstep.config.plan import Plan, visible_cores
 from lockstep.config.targets import own_modules
-from lockstep.errors import ExitCode, NamedFailure, config_error
+from lockstep.errors import ExitCode, config_error
 from lockstep.launchers.cluster import queue
-from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank, warn_of_unknown_launcher
+from lockstep.launchers.environment import (
+    launcher,
+    rank_log,
+    restarts,
+    this_rank,
+    warn_of_unknown_launcher,
+)
 from lockstep.launchers.heartbeat import DEBUGGED, HEARTBEAT, dump_stacks
 from lockstep.launchers.outcome import Outcome, Report, classify_error, no_shared_memory, original_error
 from lockstep.launchers.processes import Function
 from lockstep.launchers.rank import end_workers, leave_process_group
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 from lockstep.runs import record
-from lockstep.runs.directory import OWN_DIRECTORY
+from lockstep.runs.directory import OwnDirectory
 from lockstep.runs.events import Subscribers, first
-from lockstep.runs.identity import Identity, read_run_id
-from lockstep.runs.rank import set_up_rank
-from lockstep.runs.validation import Prepared
+from lockstep.runs.saved import read_run_id
 
 if TYPE_CHECKING:
     from lightning import Trainer
@@ -50,20 +54,30 @@ class Run:
     Leaves by SystemExit with an ExitCode. `checkpoint` is what training goes on from.
     """
 
-    def __init__(self, cfg: DictConfig, prepared: Prepared, report: Report | None = None) -> None:
-        self.cfg, self._prepared, self._report = cfg, prepared, report
-        self.directory = Path(cfg.run_dir)
+    def __init__(
+        self,
+        cfg: DictConfig,
+        plan: Plan,
+        *,
+        is_resumed: bool = False,
+        own: OwnDirectory | None = None,
+        is_named: bool = False,
+        report: Report | None = None,
+    ) -> None:
+        """`own`: the directory, where it is taken already. `is_named`: the same command, given again, comes to this directory.
+        `report`: of a rank, to its parent."""
+        self.cfg, self.plan, self.is_resumed, self._own, self._report = cfg, plan, is_resumed, own, report
+        self._is_named, self.directory = is_named, Path(cfg.run_dir)
         self._log, self._metrics = self.directory / rank_log(), self.directory / "metrics.json"
-        self.plan, self.command = prepared.plan, prepared.command
         self.rank, self.launcher = this_rank(), launcher()
         self._subscribers = Subscribers.compose(cfg)
         self.is_parent = self.rank is None and (self.plan.world_size > 1 or cfg.max_restarts > 0)
         self.has_parent = report is not None
-        self.is_resumed = prepared.is_resumed
         self.checkpoint: Path | None = None
         self.result: float | None = None
         self._code: int | None = None  # the exit code, once it is known
         self._told = self._subscribers if self.is_owner else Subscribers({})  # where the directory is held
+        self._has_begun = self._has_restarted = False
         self._started = time.monotonic()
 
     @property
@@ -72,8 +86,8 @@ class Run:
         return not self.has_parent and (self.rank is None or self.rank.global_rank == 0)
 
     def __enter__(self) -> Self:
-        if self.is_owner:
-            OWN_DIRECTORY.take(self.directory, "run_dir")  # a run that Hydra has composed has it already
+        if self.is_owner and self._own is None:
+            self._own = OwnDirectory(self.directory, "run_dir")
         try:
             self._watch()
             self._begin()
@@ -126,7 +140,7 @@ class Run:
             self._told.tell("begin", self.cfg, self.directory)
             warn_of_unknown_launcher()
             log.info(str(self.plan))
-            OWN_DIRECTORY.has_begun = True
+            self._has_begun = True
         if not self.is_parent:
             self.checkpoint = self._own_checkpoint() if self.is_resumed else None
             if self.checkpoint is None and (origin := first(one.origin(self.cfg) for one in self._subscribers)) is not None:
@@ -139,7 +153,7 @@ class Run:
             file.write(text)
 
     def _own_checkpoint(self) -> Path | None:
-        """Returns the run's own checkpoint to go on from: not the one it may have begun with, nor another run's."""
+        """Returns the run's own checkpoint to go on from: not one of another run."""
         from lockstep.checkpointing import latest_valid_checkpoint
 
         checkpoint = latest_valid_checkpoint(self.directory / "checkpoints", read_run_id(self.directory))
@@ -155,6 +169,7 @@ class Run:
         When one of them has died, start them again, to continue, max_restarts times.
         """
         from lockstep.launchers.launch import launch
+        from lockstep.runs.rank import run_rank
 
         cfg = self.cfg.copy()
         OmegaConf.resolve(cfg)  # ${now:} is the same in all of them
@@ -162,12 +177,13 @@ class Run:
         attempt, began = 0, self._started
         while True:
             outcome = launch(
-                _run_rank,
+                run_rank,
                 Function.of(function),
                 arguments,
                 hydra,
                 cfg,
-                replace(self._prepared, is_resumed=self.is_resumed or attempt > 0),
+                self.plan,
+                self.is_resumed or attempt > 0,
                 world_size=self.plan.world_size,
                 log=self.directory / "train.log",
                 restarts=restarts() + attempt,
@@ -180,7 +196,7 @@ class Run:
             if outcome.code != ExitCode.FAILED or outcome.is_final or attempt >= cfg.max_restarts:
                 break
             attempt, began = attempt + 1, time.monotonic()
-            OWN_DIRECTORY.keep()
+            self._has_restarted = True
             log.warning(f"{outcome.reason}; restart {attempt} of {cfg.max_restarts}")
         if outcome.code:
             self._fail(outcome)
@@ -192,30 +208,17 @@ class Run:
     def finish(self, trainer: "Trainer") -> None:
         """Writes metrics.json from rank zero, and leaves the process group together; called in every rank."""
         from lockstep.runs.hparams import log_result
-        from lockstep.runs.results import collect_facts, collect_metrics, ended_by
+        from lockstep.runs.results import collect_result
 
-        metrics = collect_metrics(trainer)
-        optimized = self.cfg.optimized_metric
-        if optimized is not None and optimized not in metrics:
-            raise NamedFailure(f"optimized_metric={optimized}: the run has logged only {', '.join(sorted(metrics)) or 'nothing'}")
-        facts = self.plan.facts() | collect_facts(trainer) | {"seed": self.cfg.seed}
-        result = {
-            "metrics": metrics,
-            "optimized_metric": optimized,
-            "ended_by": ended_by(trainer),
-            "forked_from": None if (own := Identity.read(self.directory)) is None else own.forked_from,
-            "wall_time": facts["seconds_before"] + time.monotonic() - self._started,
-            "cores": visible_cores() if self.has_parent else None,  # which all of its processes share
-            **facts,
-            **record.environment(),
-        }
+        result = collect_result(self.cfg, self.plan, trainer, time.monotonic() - self._started)
+        result["cores"] = visible_cores() if self.has_parent else None  # which all of its processes share
         if trainer.is_global_zero:
-            log_result(self.cfg, self.command, trainer, facts, metrics)
+            log_result(self.cfg, trainer, result, result["metrics"])
             write_json(self._metrics, result)
         leave_process_group()
         STOP_SIGNALS.leave()
         if self.has_parent:
-            self.result, self._code = None if optimized is None else metrics[optimized], 0
+            self.result, self._code = result["metrics"].get(result["optimized_metric"]), 0
         else:
             self._close(result)
 
@@ -233,14 +236,15 @@ class Run:
             if error is not None and self._code is None:
                 error = STOP_SIGNALS.raised or original_error(error)  # what breaks on the way out has come of it
                 error = refused_by_lightning(error, self.cfg.trainer) or error
-                self._end(self._explained(classify_error(error, self._global_rank, OWN_DIRECTORY.has_stepped)))
+                self._end(self._explained(classify_error(error, self._global_rank, HEARTBEAT.has_stepped)))
         finally:
             HEARTBEAT.stop()
             end_workers()
-            if OWN_DIRECTORY.has_begun and self._code != ExitCode.REFUSED:
+            if self._has_begun and self._code != ExitCode.REFUSED:
                 self._told.tell("end", 1 if self._code is None else self._code)
             STOP_SIGNALS.end_with(1 if self._code is None else self._code)
-            OWN_DIRECTORY.leave()
+            if self._own is not None:
+                self._own.leave()
 
     def _explained(self, outcome: Outcome) -> Outcome:
         """Names the request to stop where tasks have lost one of them: one that has nothing to save leaves at once."""
@@ -262,21 +266,23 @@ class Run:
 
     def _fail(self, outcome: Outcome) -> None:
         """Says why once, records it, and leaves. Without a parent any rank may be the one who knows."""
-        if outcome.code == ExitCode.REFUSED and OWN_DIRECTORY.has_stepped:
+        if outcome.code == ExitCode.REFUSED and (HEARTBEAT.has_stepped or self._has_restarted):
             outcome = replace(outcome, code=ExitCode.FAILED)
-        before = (OWN_DIRECTORY.has_begun and read_json(self.directory / "status.json")) or {}
+        before = (self._has_begun and read_json(self.directory / "status.json")) or {}
         if outcome.code == ExitCode.PREEMPTED and before.get("status") == "failed":  # torchrun then asks the other ranks to stop
             outcome = Outcome(code=ExitCode.FAILED, reason=before.get("reason"), rank=before.get("rank"))
         self._code = outcome.code
         if outcome.code == ExitCode.REFUSED:
             console.say(outcome.reason or "")
-            OWN_DIRECTORY.end_unstarted(outcome.reason or "")
+            if self._own is not None:
+                self._own.end_unstarted(outcome.reason or "")
+                self._own = None
         elif outcome.code == ExitCode.PREEMPTED:
             if self.launcher.speaks(self.directory, self._global_rank):
                 with contextlib.suppress(OSError):  # the disk may be full
                     record.write_status(self.directory, "preempted", outcome.reason, outcome.rank)
                 console.show_preempted(self.directory, outcome.reason or "")
-                resumes = self.command.gives_run_dir or self.launcher.ranks_are_tasks  # the same command, requeued, comes here
+                resumes = self._is_named or self.launcher.ranks_are_tasks  # the same command, requeued, comes here
                 if (line := queue().requeue_when_warned(outcome.signal, resumes)) is not None:  # which may end this process
                     console.say(line)
         else:
@@ -286,12 +292,6 @@ class Run:
             with contextlib.suppress(OSError):  # the disk may be full: that is then the reason
                 record.write_failure(self.directory, outcome.reason, outcome.rank, outcome.has_lost_rank)
         raise SystemExit(outcome.code)
-
-
-def _run_rank(report: Report, function: Any, arguments: Sequence[Any], hydra: Any, cfg: DictConfig, prepared: Prepared) -> None:
-    set_up_rank(hydra)
-    with Run(cfg, prepared, report) as run:
-        function(run, *arguments)
 
 
 def _deadline(cfg: DictConfig, key: str) -> float:

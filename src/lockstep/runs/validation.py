@@ -1,10 +1,8 @@
-"""Can a run start as it is configured, here and now? Asked before any directory exists."""
+"""Can a run start as it is configured, here and now? Asked before any process is started."""
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import ClassVar, Self
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -14,52 +12,23 @@ from lockstep.config.checks import check
 from lockstep.config.class_checks import check_classes
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, ExitCode, config_error
-from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import this_rank
-from lockstep.runs.directory import OWN_DIRECTORY, take_run_directory
 from lockstep.runs.events import Subscribers
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """Holds what a process knows of its run before it begins. is_resumed: it goes on with what an earlier start has left."""
-
-    plan: Plan
-    command: CommandLine = field(default_factory=CommandLine)
-    is_resumed: bool = False
-    _by_hydra: ClassVar[Self | None] = None
-
-    @classmethod
-    def prepare(cls, config: DictConfig) -> None:
-        """Called with what Hydra has composed, before it makes the run's directory or writes into it: takes the directory.
-        Raises ConfigError, and has changed nothing then."""
-        subscribers = Subscribers.compose(config)
-        subscribers.derive(config)
-        command = CommandLine.of(config)
-        _, plan = validated(config, subscribers)
-        cls._by_hydra = cls(plan, command, take_run_directory(config, command, plan.global_batch_size, subscribers))
-
-    @classmethod
-    def by_hydra(cls) -> Self:
-        """Returns the latest, for `main`, to which Hydra gives the config alone."""
-        assert cls._by_hydra is not None, "conf/hydra/default.yaml has ValidateConfig among its callbacks"
-        return cls._by_hydra
-
-
 def validated(
-    config: DictConfig, subscribers: Subscribers | None = None, node_gpus: int | None = None
+    config: DictConfig, subscribers: Subscribers | None = None, node_gpus: int | None = None, chosen: Iterable[str] = ()
 ) -> tuple[DictConfig, Plan]:
     """The config of the run less Hydra's own part, and its plan; raises ConfigError if the run can't start so.
 
     `subscribers`: of this config, if they are composed already.
     `node_gpus`: of each node that it is to run on, and will be started on, if that is not here.
+    `chosen`: the groups whose options Hydra has composed.
     """
-    if "hydra" in config and not OmegaConf.is_interpolation(config, "run_dir"):
-        raise config_error("run_dir", config.run_dir, f"is for scripts; accepted is hydra.run.dir={config.run_dir}")
     subscribers = subscribers or Subscribers.compose(config)
     subscribers.derive(config)
     cfg = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    check(cfg, OmegaConf.select(config, "hydra.runtime.choices") or ())
+    check(cfg, chosen)
     rank = this_rank()
     plan = Plan.from_config(cfg, None if rank is None else rank.started, node_gpus)
     check_classes(cfg, plan)
@@ -68,6 +37,12 @@ def validated(
     for subscriber in subscribers:
         subscriber.check(cfg, plan)
     return cfg, plan
+
+
+def check_run_dir(config: DictConfig) -> None:
+    """Raise ConfigError where `run_dir=DIR` takes the place of `hydra.run.dir=DIR`."""
+    if not OmegaConf.is_interpolation(config, "run_dir"):
+        raise config_error("run_dir", config.run_dir, f"is set by Hydra; give hydra.run.dir={config.run_dir}")
 
 
 def _check_launch(plan: Plan) -> None:
@@ -92,10 +67,8 @@ def refusing() -> Iterator[None]:
     except (ConfigError, OmegaConfBaseException) as error:
         from lockstep.config.hydra_errors import explain
 
-        console.say(line := explain(error) or str(error))
-        OWN_DIRECTORY.end_unstarted(line)
+        console.say(explain(error) or str(error))
         raise SystemExit(ExitCode.REFUSED) from None
-    except Exception as error:
+    except Exception:
         traceback.print_exc()
-        OWN_DIRECTORY.end_unstarted(f"{type(error).__name__}: {error}")
         raise SystemExit(ExitCode.FAILED) from None

@@ -1,5 +1,6 @@
 """Hydra's seam for what comes before a sweep's first batch and after its last."""
 
+import atexit
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -8,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.overrides import override_key
 from lockstep.errors import config_error
-from lockstep.runs.directory import take_sweep_directory
+from lockstep.runs.directory import absolute, take_sweep_directory
 from lockstep.runs.validation import refusing
 
 
@@ -38,7 +39,8 @@ class EndSweep(Callback):
             for group in ("launcher", "sweeper"):
                 if not OmegaConf.is_dict(node := config.hydra[group]):  # hydra.launcher=slurm takes the place of the whole group
                     raise config_error(f"hydra.{group}", node, f"a group of values; accepted is hydra/{group}={node}")
-            take_sweep_directory(config)
+            own = take_sweep_directory(absolute(config.hydra.sweep.dir))
+            atexit.register(own.remove_without_jobs)  # however it ends: refused, a dry run, a bug
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         from lockstep.sweeps.sweep import Sweep  # Hydra makes this callback for single runs too

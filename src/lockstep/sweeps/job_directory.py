@@ -57,8 +57,7 @@ def read_state(directory: Path, died: str = DIED) -> JobState:
         return state_from_record(directory, record)
     if status == "failed":
         return JobState(FAILED, reason)
-    has_begun = status is not None or (directory / ".hydra").is_dir()
-    return JobState(INTERRUPTED, reason or died) if has_begun else JobState(WAITING)
+    return JobState(WAITING) if status is None else JobState(INTERRUPTED, reason or died)
 
 
 def state_after(directory: Path, end: Exit, ended_for: JobState | None = None) -> JobState:

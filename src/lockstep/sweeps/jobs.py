@@ -23,13 +23,13 @@ _LONGEST_NAME = 200  # bytes; file systems take 255
 class Job:
     """`key` identifies the job across resumed and extended sweeps; `width` is the number of slots of `pool` it takes.
 
-    resumption: what `command` has more where it continues the job.
     config: the composed config, from which `key` is made.
     swept: the keys of the overrides that are not the same for all jobs.
     fresh: in interpreters of its own, not forked from one that has imported torch.
     stop_deadline: seconds in which the job, asked to stop, ends by itself.
     resources: what it takes, in the words of the one who runs it.
-    composed: the config that a process which runs `command` need not compose.
+    composed: the config with Hydra's own part, as the job's run has it.
+    global_batch_size: in samples, of all its processes.
     """
 
     key: str
@@ -46,15 +46,15 @@ class Job:
     fresh: bool = False
     stop_deadline: float = 0.0
     resources: tuple[str, ...] = ()
-    resumption: tuple[str, ...] = ()
     composed: DictConfig | None = field(default=None, compare=False)
+    global_batch_size: int | None = None
 
 
 def computed_config(cfg: DictConfig, settings: Sequence[str]) -> dict[str, Any]:
     """Returns the composed config less what does not change a result: paths, what is trusted, how processes are started, and the
     `settings` of its subscribers."""
     content: Any = OmegaConf.to_container(cfg, resolve=False)
-    for key in ("run_dir", "events", "fresh_processes", "allow", *settings):
+    for key in ("run_dir", "run_id", "forked_from", "events", "fresh_processes", "allow", *settings):
         content.pop(key, None)
     (content["datamodule"] or {}).pop("data_dir", None)
     return json.loads(json.dumps(content, default=str))

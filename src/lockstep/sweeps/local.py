@@ -16,6 +16,7 @@ from lockstep.config.targets import own_modules
 from lockstep.errors import config_error
 from lockstep.launchers.environment import JOB_MARK, PARENT_PID, RANK_VARIABLES, SWEPT_KEYS
 from lockstep.launchers.processes import Process, kill_group, start
+from lockstep.runs.saved import is_queued
 from lockstep.sweeps.executor import Attempt, Begin, Executor
 from lockstep.sweeps.job_directory import OUTPUT
 from lockstep.sweeps.jobs import Job, choose_pool
@@ -142,7 +143,7 @@ class LocalExecutor(Executor):
             process = start(
                 self._run,
                 command[1:],
-                job.composed if tuple(command) == job.command else None,
+                job.composed if is_queued(job.directory) else None,
                 title=f"lockstep job {job.directory.name}",
                 environment=environment,
                 output=job.directory / OUTPUT,

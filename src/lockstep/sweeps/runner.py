@@ -3,15 +3,18 @@
 import signal
 import sys
 import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from lockstep.console import command_line
 from lockstep.errors import ExitCode
 from lockstep.launchers.stop_signals import STOP_SIGNALS
-from lockstep.runs.identity import is_resumable
 from lockstep.runs.locks import is_held
+from lockstep.runs.saved import read_run_id, write_config
 from lockstep.sweeps.executor import Attempt, Executor
 from lockstep.sweeps.job_directory import archive, read_log_tail, read_status, state_after
 from lockstep.sweeps.jobs import Job
@@ -116,26 +119,27 @@ class Runner:
 
     def begin(self, job: Job, **where: Any) -> list[str]:
         """Notes an attempt, on what; returns its command. Raises OSError where the directory can't be prepared."""
-        command = list(job.command)
         try:
-            command = self._prepare(job)
+            self._prepare(job)
         finally:
-            attempt = {"command": command, "started": time.time(), "ended": None, "code": None, **where}
+            attempt = {"command": [*job.command], "started": time.time(), "ended": None, "code": None, **where}
             attempt |= {"saved_before": _checkpoint_time(job), "git_commit": self.manifest.git_commit}
             attempts = [*self.manifest.jobs[job.key]["attempts"], attempt]
             self.manifest.update(job.key, status=RUNNING, reason=None, log_tail=None, attempts=attempts)
-        return command
+        return list(job.command)
 
-    def _prepare(self, job: Job) -> list[str]:
-        """Continues what was interrupted, and what has saved when it was stopped, for its timeout say; what other attempts that
-        failed have left is kept."""
+    def _prepare(self, job: Job) -> None:
+        """Make the directory that of a run which has not begun. One that was interrupted, or has saved when it was stopped, for
+        its timeout say, goes on; what other attempts that failed have left is kept."""
         job.directory.mkdir(parents=True, exist_ok=True)
         was_stopped = self.manifest.jobs[job.key]["status"] == INTERRUPTED or read_status(job.directory)[0] == "preempted"
-        if was_stopped and is_resumable(job.directory):
-            return [*job.command, *job.resumption]
-        if not is_held(job.directory):  # else by another command that has resumed it: this one will be refused
-            archive(job.directory)
-        return list(job.command)
+        if (was_stopped and read_run_id(job.directory)) or is_held(job.directory):  # a command that has resumed it, say
+            return
+        archive(job.directory)
+        if job.composed is not None:
+            composed = OmegaConf.masked_copy(job.composed, [str(key) for key in job.composed if key != "hydra"])
+            write_config(job.directory, composed, job.composed.hydra, run_id := uuid.uuid4().hex, job.global_batch_size)
+            job.composed.run_id = run_id
 
     def _look_at(self, one: Running) -> Exit | None:
         """How it has ended, if it has; a change of its state is noted."""

@@ -16,18 +16,14 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
-from lockstep.config.overrides import as_given, config_flags, constants, override_key, quote
+from lockstep.config.overrides import constants, override_key, quote
 from lockstep.config.plan import Plan
-from lockstep.config.read import Given
-from lockstep.config.targets import ALLOW, targets_in
 from lockstep.errors import ConfigError, ExitCode, config_error
-from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.runs.continuation import check_length
-from lockstep.runs.directory import OWN_DIRECTORY
 from lockstep.runs.events import Subscribers, first
 from lockstep.runs.record import git_commit
-from lockstep.runs.validation import validated
+from lockstep.runs.validation import check_run_dir, validated
 from lockstep.sweeps.composition import JobConfigs
 from lockstep.sweeps.executor import Executor
 from lockstep.sweeps.jobs import Job, choose_pool, computed_config, directory_name, identity
@@ -41,7 +37,7 @@ from lockstep.sweeps.view import SweepView
 
 log = logging.getLogger(__name__)
 _DATA_DIR = "datamodule.data_dir"
-_KEYS_OF_ONE_CALL = ("hydra.mode", "hydra.sweep.dir", ALLOW)
+_KEYS_OF_ONE_CALL = ("hydra.mode", "hydra.sweep.dir")
 
 
 class RefusedJob(ConfigError):
@@ -74,7 +70,6 @@ class Sweep:
                 raise _no_jobs()
             if sweep.runner is not None:
                 sweep._end()
-        OWN_DIRECTORY.end_unstarted("a dry run")
 
     @classmethod
     @contextlib.contextmanager
@@ -157,7 +152,8 @@ class Sweep:
         return [_job_return(job, manifest.jobs[job.key].get("metric")) for job in batch]
 
     def _job(self, number: int, overrides: list[str]) -> Job:
-        constant = constants(as_given(self.config.hydra.overrides.task))
+        given: Any = OmegaConf.to_container(self.config.hydra.overrides.task, resolve=False)
+        constant = constants(given)
         swept = [override for override in overrides if override not in constant]
         try:
             if folders := [item.partition("=")[2] for item in swept if override_key(item) == _DATA_DIR]:
@@ -172,20 +168,19 @@ class Sweep:
         key = identity(config)
         known = self.manifest.jobs.get(key)  # its overrides may be spelled in another way this time
         directory = self.directory / (directory_name(swept or overrides, key) if known is None else known["directory"])
-        command = CommandLine.of(full)
         pool, width = choose_pool(plan)
         return Job(
             key=key,
-            overrides=tuple(override for override in overrides if override_key(override) != ALLOW),
+            overrides=tuple(overrides),
             directory=directory,
             pool=pool,
             width=width,
             world_size=plan.world_size,
             optimized_metric=cfg.optimized_metric,
             optimized_mode=cfg.optimized_mode,
-            command=tuple(command.in_directory(directory)),
-            resumption=(Given(allow=_trusted_names(cfg)).override, f"resume={quote(str(directory))}"),
+            command=(sys.executable, str(Path(sys.argv[0]).absolute()), f"resume={quote(str(directory))}"),
             composed=_in_directory(full, directory),
+            global_batch_size=plan.global_batch_size,
             config=config,
             swept=tuple(map(override_key, swept or overrides)),
             fresh=cfg.fresh_processes,
@@ -196,11 +191,12 @@ class Sweep:
     def _composed(self, overrides: list[str]) -> tuple[DictConfig, DictConfig, Plan, Subscribers]:
         """The job's config as its own process composes and checks it, with Hydra's part and without; plan and subscribers."""
         full: Any = self.configs.compose(overrides)
+        check_run_dir(full)
         asked: Any = HydraConfig.instance()
         own, asked.cfg = asked.cfg, full  # its set_config copies
         try:
             subscribers = Subscribers.compose(full)
-            cfg, plan = validated(full, subscribers, node_gpus=self.executor.node_gpus(full))
+            cfg, plan = validated(full, subscribers, self.executor.node_gpus(full), full.hydra.runtime.choices)
         finally:
             asked.cfg = own
         if (origin := first(one.origin(cfg) for one in subscribers)) is not None:
@@ -213,8 +209,6 @@ class Sweep:
         """Takes the directory, and what an earlier sweep has left in it."""
         if self.runner is not None:
             return self.manifest, self.runner
-        OWN_DIRECTORY.take(self.directory, "hydra.sweep.dir")
-        OWN_DIRECTORY.keep()
         manifest, commit = self.manifest, git_commit()
         if manifest.jobs and manifest.git_commit != commit:
             log.info(f"the sweep was last run with commit {manifest.git_commit}, this is {commit}")
@@ -222,7 +216,7 @@ class Sweep:
         manifest.git_commit, manifest.planned = commit, self.planned
         given = self.config.hydra.overrides
         overrides = [item for item in (*given.task, *given.hydra) if override_key(item) not in _KEYS_OF_ONE_CALL]
-        manifest.add_call(Path(sys.argv[0]).name, config_flags(self.config.hydra), overrides, Path.cwd())
+        manifest.add_call(Path(sys.argv[0]).name, _config_flags(self.config.hydra), overrides, Path.cwd())
         self.runner = Runner(manifest, self.executor, self.settings)
         return manifest, self.runner
 
@@ -268,11 +262,16 @@ def _in_directory(full: DictConfig, directory: Path) -> DictConfig:
     return config
 
 
-def _trusted_names(cfg: DictConfig) -> list[str]:
-    """What a job that is continued may name: it is read from its directory then, and composed here first."""
-    if cfg.allow is not None:
-        return list(cfg.allow)
-    return sorted({str(target) for _, target in targets_in(OmegaConf.to_container(cfg, resolve=True))})
+def _config_flags(hydra: Any) -> list[str]:
+    """Return the flags that name the config of this process, less the folder that its program takes by itself."""
+    flags, own = ["--config-name", str(hydra.job.config_name)], Path(sys.argv[0]).resolve().with_name("conf")
+    is_given = any(item.startswith(("--config-path", "-cp")) for item in sys.argv[1:])
+    for source in hydra.runtime.config_sources:
+        if source.provider == "main" and (is_given or Path(source.path).resolve() != own):
+            flags += ["--config-path", source.path]
+        elif source.provider == "command-line":
+            flags += ["--config-dir", source.path]
+    return flags
 
 
 def _no_jobs() -> ConfigError:

@@ -11,13 +11,13 @@ import torch
 from bitwise import differences
 from capabilities import requires
 from in_process import KeepAll, prepared, trained
+from saved_run import save_run
 from torch.optim.lr_scheduler import LambdaLR
 
 from lockstep.callbacks import SteppedRate
 from lockstep.checkpointing import read_checkpoint
 from lockstep.datamodules.batches import Batches
 from lockstep.datamodules.samplers import TrainSampler
-from lockstep.runs.identity import Identity
 
 FORKED_AT = 6  # of twelve steps, in the second of three epochs
 FACTORS: dict[str, Callable[[int], float]] = {
@@ -48,9 +48,8 @@ def kept(folder: Path, *overrides: str) -> tuple[dict[str, Any], Path]:
 
 
 def fork(run: Path, checkpoint: Path, *overrides: str, changed: tuple[str, ...] = ("model.optimizer.lr",)) -> dict[str, Any]:
-    run.mkdir()
     origin = {"run": "another", "step": FORKED_AT, "checkpoint": f"{checkpoint}@{FORKED_AT}", "changed": [*changed]}
-    Identity("its id", [], [], None, origin).write(run)
+    save_run(run, forked_from=origin)
     return trained(run, *overrides, ckpt_path=checkpoint)[0]
 
 
@@ -124,7 +123,7 @@ def test_another_batch_or_other_data_counts_from_there_on(tmp_path: Path, caplog
 def test_other_data_of_the_same_length_begins_its_epoch_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What a loader does, and the size of the batch, do not make it other data."""
     _, checkpoints = kept(tmp_path, "trainer.max_epochs=2")
-    Identity("another", [], [], None).write(tmp_path)
+    save_run(tmp_path, run_id="another")
     options = ("datamodule.batch_size=200", "datamodule.augment={flip: true}")
     for name, keys, steps in (("other", ("datamodule._target_",), 6 + 6), ("same", (), 6 + 3)):
         changed = (*keys, "datamodule.augment", "datamodule.batch_size", "datamodule.num_workers")

@@ -11,7 +11,6 @@ from commands import refused
     ("override", "line"),
     [
         ("fork=nowhere.ckpt", "fork={tmp_path}/nowhere.ckpt: no such file"),
-        ("ckpt_path=a.ckpt", "ckpt_path=a.ckpt: a run begins from a checkpoint by fork=; accepted is fork=a.ckpt"),
     ],
 )
 def test_refused_before_torch_is_imported(tmp_path: Path, override: str, line: str) -> None:

@@ -8,14 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from saved_run import save_run
 
 from lockstep.errors import ConfigError
 from lockstep.extras.history import events
 from lockstep.extras.history.directories import newest_unfinished, run_directories
 from lockstep.launchers.environment import Rank
 from lockstep.runs import record, resume
-from lockstep.runs.composition import CONF
-from lockstep.runs.identity import Identity
 from lockstep.runs.resume import command_to_continue
 
 
@@ -26,8 +25,7 @@ def _nobody_has_started_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_in(folder: Path, status: record.Status = "preempted") -> Path:
-    folder.mkdir(parents=True)
-    Identity("its id", ["--config-name", "train", "--config-path", str(CONF)], ["seed=1"], None).write(folder)
+    save_run(folder, "seed=1")
     record.write_status(folder, status)
     return folder
 

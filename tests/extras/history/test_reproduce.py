@@ -117,7 +117,6 @@ def test_a_pipe_in_the_place_of_the_code_is_not_waited_for(
     monkeypatch.setattr(sys, "argv", [str(checkout / "train.py")])
     run = tmp_path / "sweep" / "run"
     run.mkdir(parents=True)
-    (run / "run.json").write_text("{}")
     os.mkfifo(run / "code.patch")
     KeepCode().write(run)
     assert "commit" in (run / "code.2.patch").read_text()

@@ -26,7 +26,7 @@ def make_run(
     """What a run leaves, less all that nobody reads here."""
     run = folder / name
     (run / ".hydra").mkdir(parents=True)
-    (run / "run.json").write_text(json.dumps({"overrides": [f"model.optimizer.lr={lr}"]}))
+    (run / ".hydra" / "overrides.yaml").write_text(f"- model.optimizer.lr={lr}\n")
     (run / "status.json").write_text(json.dumps({"status": state, "reason": "why", "started": f"2026-01-01T00:00:{name[-1]}0"}))
     (run / ".hydra" / "config.yaml").write_text(f"model:\n  optimizer:\n    lr: {lr}\noptimized_mode: {mode}\nrun_dir: {run}\n")
     (run / ".hydra" / "hydra.yaml").write_text(

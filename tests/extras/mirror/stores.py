@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
+from saved_run import save_run
 
 from lockstep.checkpointing import write_checkpoint
 from lockstep.extras.mirror import mirror
 from lockstep.runs import record
-from lockstep.runs.identity import Identity
 
 
 class Store(LocalFileSystem):
@@ -77,10 +77,8 @@ def copy_until_killed(run: Path, url: str) -> None:
 
 def run_in(folder: Path, run_id: str = "its id") -> Path:
     """A run's directory as far as copying it is concerned, with a checkpoint of step 1."""
-    (folder / ".hydra").mkdir(parents=True)
-    (folder / ".hydra" / "config.yaml").write_text("run_dir: .\n")
+    save_run(folder, "model=mlp", run_id=run_id)
     (folder / "train.log").write_text("epoch 1\n")
-    Identity(run_id, ["--config-name", "train"], ["model=mlp"], None).write(folder)
     record.write_status(folder, "running")
     save(folder, 1)
     return folder

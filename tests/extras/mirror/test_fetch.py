@@ -52,9 +52,9 @@ def test_a_run_that_is_not_here_any_more_goes_on_from_its_copy(asked: str, run: 
     held = vanish(run)
     asked = asked.format(url=f"{prefix}/logs/name/run", run=run, prefix=prefix)
     command = command_to_continue([*asked.split(), "test=false"])
-    expected = ["--config-name", "train", "model=mlp", f"mirror={prefix}", "test=false", "++allow=[]"]
+    expected = ["--config-path", str(run / ".hydra"), "--config-name", "saved", f"mirror={prefix}", "test=false"]
     expected.append(f"hydra.run.dir={quote(str(run))}")
-    assert command == [word for word in [*expected, f"resume={quote(str(run))}"] if word != f"mirror={prefix}" or word in asked]
+    assert command == [word for word in expected if word != f"mirror={prefix}" or word in asked]
     copied = held.keys() - {"mirror.json", "checkpoints/previous.ckpt"}
     assert {name: (run / name).read_bytes() for name in copied} == {name: held[name] for name in copied}
     assert latest_valid_checkpoint(run / "checkpoints") == run / "checkpoints" / "last.ckpt"
@@ -84,7 +84,7 @@ def test_what_is_no_copy_of_this_run_is_refused_and_changes_nothing(run: Path, p
     lines = {
         (f"{prefix}/none", run): f"resume={prefix}/none: is no copy of a run; accepted is the URL that its mirror.json says",
         (url, other): f"resume={url}: {other} is there already and not that run's; accepted is another place for it",
-        (f"{other.as_uri()}/run.json", run): f"resume={other.as_uri()}/run.json: can't be read (",
+        (f"{other.as_uri()}/status.json", run): f"resume={other.as_uri()}/status.json: can't be read (",
     }
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     for (asked, directory), line in lines.items():
@@ -99,7 +99,7 @@ def test_what_is_fetched_is_there_whole_or_not_at_all(prefix: str, tmp_path: Pat
     url, fresh = f"{prefix}/logs/name/run", tmp_path / "fresh"
     (tmp_path / ".fresh.partial").mkdir()  # of one that was killed
     (tmp_path / ".fresh.partial" / "status.json").write_text("{}")
-    monkeypatch.setattr(Remote, "names", lambda _: ["run.json", "../../planted"])
+    monkeypatch.setattr(Remote, "names", lambda _: [".hydra/config.yaml", "../../planted"])
     with pytest.raises(ConfigError, match=r"can't be fetched \(\.\./\.\./planted leads out of the run's directory\)$"):
         bring(url, fresh)
     assert not [*tmp_path.glob("*fresh*"), *tmp_path.glob(".*"), *tmp_path.rglob("planted")]

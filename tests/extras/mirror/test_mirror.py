@@ -54,6 +54,9 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+HYDRA = ("hydra.yaml", "overrides.yaml", "saved.yaml")
+
+
 def test_a_checkpoint_is_copied_when_it_is_there_and_all_the_rest_at_the_end(
     run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -64,13 +67,13 @@ def test_a_checkpoint_is_copied_when_it_is_there_and_all_the_rest_at_the_end(
     copy.start()
     save_and_copy(copy, run, 2)
     wait_for(lambda: Store.done[-1:] == ["status.json"])
-    assert Store.done == ["mirror.json", "run.json", "config.yaml", "last.ckpt", "train.log", "status.json"]
+    assert Store.done == ["mirror.json", "config.yaml", *HYDRA, "last.ckpt", "train.log", "status.json"]
     assert step_at(place) == 2
     with (run / "train.log").open("a") as log:
         log.write("epoch 2\n")
     record.write_status(run, "finished")
     copy.finish()
-    assert Store.done[6:] == ["train.log", "status.json"]  # what had changed, and nothing else
+    assert Store.done[8:] == ["train.log", "status.json"]  # what had changed, and nothing else
     assert contents(place).keys() == contents(run).keys() - {"lock", "checkpoints/previous.ckpt"}
     assert {name for name, content in contents(place).items() if content != contents(run)[name]} == {"mirror.json"}
     assert (note(run)["url"], note(run)["lacks"], note(run)["reason"]) == (url, [], None)

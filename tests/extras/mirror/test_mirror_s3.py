@@ -42,8 +42,9 @@ def test_a_run_is_copied_to_a_bucket_and_comes_back(bucket: str, tmp_path: Path,
     save(run, 2)
     copy.finish()
     keys = s3fs.S3FileSystem().find("bucket")
-    names = ("hydra/config.yaml", "checkpoints/last.ckpt", "mirror.json", "run.json", "status.json", "train.log")
-    assert keys == sorted(f"bucket/prefix/logs/name/run/{'.' * name.startswith('hydra')}{name}" for name in names)
+    names = ("checkpoints/last.ckpt", "mirror.json", "status.json", "train.log")
+    names += tuple(f".hydra/{name}.yaml" for name in ("config", "hydra", "overrides", "saved"))
+    assert keys == sorted(f"bucket/prefix/logs/name/run/{name}" for name in names)
     run.rename(tmp_path / "gone")
     bring(f"{bucket}/logs/name/run", run)
     assert read_checkpoint("last", run / "checkpoints" / "last.ckpt")["global_step"] == 2

@@ -12,6 +12,7 @@ from capabilities import requires
 from in_process import SMALL, KeepAll, composed, last, logged
 from omegaconf import OmegaConf
 from plain_lightning import DigitsData, LitClassifier
+from saved_run import save_run
 from torch.utils.data import DataLoader, SequentialSampler
 
 from lockstep.build import build
@@ -20,7 +21,6 @@ from lockstep.errors import ConfigError
 from lockstep.extras.plain_lightning.callback import PlainLightning
 from lockstep.extras.plain_lightning.loaders import SharedSampler
 from lockstep.models.from_checkpoint import load_model
-from lockstep.runs.identity import Identity
 from lockstep.runs.results import collect_facts, lacking_for_test
 from lockstep.runs.validation import validated
 
@@ -115,10 +115,9 @@ def test_a_fork_with_other_batches_begins_its_epoch_again(
     source, key = tmp_path / "source" / "checkpoints" / "last.ckpt", override.partition("=")[0].lstrip("+")
     source.parent.mkdir(parents=True)
     shutil.copy(whole[0] / "20.ckpt", source)
-    Identity("another", [], [], None).write(tmp_path / "source")
-    (tmp_path / "run").mkdir()
+    save_run(tmp_path / "source", run_id="another")
     origin = {"run": "another", "step": 20, "checkpoint": f"{source}@20", "changed": [key]}
-    Identity("its id", [], [], None, origin).write(tmp_path / "run")
+    save_run(tmp_path / "run", forked_from=origin)
     assert fitted(tmp_path / "run", override, ckpt_path=source).global_step == steps
     lost = [message for message in caplog.messages if "Not carried over" in message]
     where = f"epoch 1 begins again, not after 6 batches, since {key} is another"

@@ -11,9 +11,9 @@ from browsers import browser
 from capabilities import requires
 from in_process import composed
 from lightning.pytorch.loggers import TensorBoardLogger
+from saved_run import save_run
 from tensorboard import program
 
-from lockstep.launchers.command_line import CommandLine
 from lockstep.runs.hparams import log_result
 
 pytestmark = pytest.mark.slow
@@ -28,12 +28,13 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     for job in folder.glob("devices=*"):
         overrides = ["model=mlp", "model/optimizer=sgd", f"model.optimizer.lr={job.name.split('_')[1].partition('=')[2]}"]
         choices = {"model": "mlp", "model/optimizer": "sgd"}
-        cfg, command = composed(*overrides, run_dir=job), CommandLine(overrides=overrides, choices=choices)
+        cfg = composed(*overrides, run_dir=job)
+        save_run(job, *overrides, choices=choices)
         logger = TensorBoardLogger(job, name="tensorboard", version="", default_hp_metric=False)
         logger.log_metrics({"train/loss": 0.5}, step=1)
         logger.log_metrics({"val/acc": RATES[cfg.model.optimizer.lr]}, step=2)
         trainer = SimpleNamespace(loggers=[logger], callbacks=[], global_step=2)
-        log_result(cfg, command, trainer, {"global_batch_size": 32}, {})
+        log_result(cfg, trainer, {"global_batch_size": 32}, {})
     board = program.TensorBoard()
     quick = ("--host=127.0.0.1", "--port=0", "--load_fast=false", "--reload_interval=0")
     board.configure(argv=["tensorboard", "--logdir", str(folder), *quick])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from saved_run import save_run
 
 from lockstep.extras.slurm.after_srun import main
 
@@ -29,8 +30,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(folder: Path, **said: Any) -> Path:
-    (folder / "run").mkdir()
-    (folder / "run" / "run.json").write_text("{}")
+    save_run(folder / "run")
     (folder / "run" / "status.json").write_text(json.dumps({"slurm_job": "7", "slurm_restarts": 0} | said))
     return folder / "run"
 

@@ -12,7 +12,7 @@ from environments import PARENT
 from lockstep.errors import ConfigError
 from lockstep.extras.slurm.cluster import Slurm
 from lockstep.launchers.cluster import Rank
-from lockstep.launchers.environment import output_subdir, rank_environment, rank_in, rank_log, run_id, this_rank
+from lockstep.launchers.environment import rank_environment, rank_in, rank_log, run_id, this_rank
 
 SRUN = {
     "SLURM_JOB_ID": "77",
@@ -77,12 +77,12 @@ def task(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("task")
-def test_the_run_is_named_after_the_step_and_each_rank_has_a_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_run_is_named_after_the_step_and_each_rank_has_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_id() == "slurm-77.3"
-    assert (rank_log(), output_subdir(None, str(tmp_path))) == ("train.rank5.log", None)
+    assert rank_log() == "train.rank5.log"
     monkeypatch.setenv("SLURM_PROCID", "0")
     this_rank.cache_clear()
-    assert (rank_log(), output_subdir(None, str(tmp_path))) == ("train.log", ".hydra")
+    assert rank_log() == "train.log"
 
 
 def test_ranks_of_our_own_parent_do_not_see_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +132,8 @@ def test_a_process_group_of_another_size_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 2
     line = "trainer.devices=3 trainer.num_nodes=1: slurm has started 2 process(es); accepted is a product of 2"
     assert done.stderr.strip() == line
-    assert not (tmp_path / "logs").exists()
+    (status,) = tmp_path.glob("logs/*/*/status.json")
+    assert json.loads(status.read_text())["reason"] == line
 
 
 @pytest.mark.slow

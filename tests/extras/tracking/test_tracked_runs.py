@@ -8,6 +8,8 @@ from commands import train
 from in_process import logged
 from tracked import mlflow_points, wandb_rows
 
+from lockstep.runs.saved import read_run_id
+
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of the libraries, among themselves
 
 OPTIONS = (
@@ -55,4 +57,4 @@ def test_a_killed_run_goes_on_as_one_run_of_w_and_b(tmp_path: Path) -> None:
     assert len(expected) > 10
     lives = [*run.glob("wandb/offline-run-*")]  # one for each: no rank but zero has any
     assert len(lives) == 2
-    assert {path.name.rpartition("-")[2] for path in lives} == {json.loads((run / "run.json").read_text())["id"]}
+    assert {path.name.rpartition("-")[2] for path in lives} == {read_run_id(run)}

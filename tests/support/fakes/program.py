@@ -19,8 +19,8 @@ from omegaconf import DictConfig
 
 from lockstep.atomic_files import write_json
 from lockstep.cli import start
+from lockstep.launchers.heartbeat import HEARTBEAT
 from lockstep.runs import record
-from lockstep.runs.directory import OWN_DIRECTORY
 
 STEPS = 5
 HOW = ("well", "raise", "kill", "exit", "exit 0", "nan", "hang", "preempted", "wait", "wait once")
@@ -29,9 +29,10 @@ HOW = ("well", "raise", "kill", "exit", "exit 0", "nan", "hang", "preempted", "w
 @hydra.main(version_base="1.3", config_path="../../../conf", config_name="train")
 def main(cfg: DictConfig) -> None:
     folder = Path(cfg.run_dir)
+    is_resumed = (folder / "status.json").exists()  # it was queued before
     record.write_status(folder, "running")
     journal(cfg, "began")
-    first, total = continued(folder / "checkpoints" / "last.ckpt" if cfg.resume else None)
+    first, total = continued(folder / "checkpoints" / "last.ckpt" if is_resumed else None)
     fatal = (
         chaos(cfg)
         if "CHAOS" in os.environ
@@ -39,10 +40,10 @@ def main(cfg: DictConfig) -> None:
     )
     for step in range(first, STEPS):
         if step == fatal[0]:
-            if fatal[1] == "preempted" and not cfg.resume:
+            if fatal[1] == "preempted" and not is_resumed:
                 record.write_status(folder, "preempted", "preempted by SIGTERM")
                 raise SystemExit(75)
-            if fatal[1] != "wait once" or not cfg.resume:
+            if fatal[1] != "wait once" or not is_resumed:
                 fail(fatal[1])
         total += cfg.model.optimizer.lr * math.sqrt(step + 1)
         time.sleep(0.05)
@@ -97,7 +98,7 @@ def save(path: Path, state: str) -> None:
     with zipfile.ZipFile(path.with_suffix(".partial"), "w") as archive:
         archive.writestr("state", state)
     path.with_suffix(".partial").replace(path)
-    OWN_DIRECTORY.keep()
+    HEARTBEAT.has_stepped = True
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from lockstep.config.targets import buildable
 from lockstep.errors import ConfigError
 from lockstep.runs.events import RunEvents
 from lockstep.runs.run import Run
-from lockstep.runs.validation import Prepared, validated
+from lockstep.runs.validation import validated
 
 
 @buildable
@@ -41,7 +41,7 @@ def run(tmp_path: Path, compose: Callable[..., DictConfig]) -> Run:
     Diary.pages.clear()
     cfg = compose("trainer.accelerator=cpu", "+events.diary={_target_: test_events.Diary}", run_dir=tmp_path / "run")
     cfg, plan = validated(cfg)
-    return Run(cfg, Prepared(plan))
+    return Run(cfg, plan)
 
 
 def fail(run: Run) -> None:

@@ -18,7 +18,6 @@ from lightning import Callback, LightningModule, Trainer
 from lockstep.build import build
 from lockstep.config.plan import Plan
 from lockstep.runs.run import Run
-from lockstep.runs.validation import Prepared
 
 pytestmark = pytest.mark.slow
 DEADLINE = 1  # seconds
@@ -56,7 +55,7 @@ def run(folder: Path, moment: str, *overrides: str) -> None:
     multiprocessing.set_start_method("fork", force=True)  # of data workers, as in a process of its own
     stuck = Stuck(moment)
     cfg = composed(*SMALL, "trainer.max_epochs=1", "datamodule.num_workers=1", *overrides, run_dir=folder)
-    with Run(cfg, Prepared(Plan.from_config(cfg))) as run:
+    with Run(cfg, Plan.from_config(cfg)) as run:
         stuck.at("start", folder)
         datamodule, model, trainer = build(cfg, run.plan)
         trainer.callbacks.insert(0, stuck)  # pyright: ignore[reportAttributeAccessIssue]

@@ -7,7 +7,6 @@ from in_process import composed, prepared
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
 
-from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.environment import SWEPT_KEYS
 from lockstep.runs.hparams import hyperparameters, log_result, swept, write_session
 
@@ -17,7 +16,7 @@ def test_tensorboard_has_each_point_once(tmp_path: Path) -> None:
     trainer.fit(model, datamodule)
     trainer.test(model, datamodule, verbose=False)
     cfg = composed(run_dir=tmp_path)
-    log_result(cfg, CommandLine(), trainer, {}, {"val/acc": 0.5, "test/acc": 0.25})
+    log_result(cfg, trainer, {}, {"val/acc": 0.5, "test/acc": 0.25})
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     steps = {tag: [event.step for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
@@ -61,7 +60,7 @@ def test_a_run_without_a_best_checkpoint_has_one_too(tmp_path: Path) -> None:
         tmp_path, "logger=tensorboard", "callbacks.best_checkpoint=null", "trainer.max_epochs=1"
     )
     trainer.fit(model, datamodule)
-    log_result(composed(run_dir=tmp_path), CommandLine(), trainer, {}, {"val/acc": 0.5})
+    log_result(composed(run_dir=tmp_path), trainer, {}, {"val/acc": 0.5})
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert metadata.SESSION_START_INFO_TAG in events.summary_metadata

@@ -1,4 +1,4 @@
-"""`resume=RUN_DIR` spelled out: what the run was started with, its directory, then what is new."""
+"""`resume=RUN_DIR`: Hydra composes the saved config, with what is new."""
 
 import subprocess
 import sys
@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from saved_run import save_run
 
 from lockstep.config.overrides import quote
 from lockstep.errors import ConfigError
 from lockstep.runs import record, resume
-from lockstep.runs.composition import CONF
-from lockstep.runs.identity import Identity
 from lockstep.runs.resume import command_to_continue
-
-FIRST = ["model=cnn", "trainer.devices=2", "+trainer.profiler=simple", "trainer.max_epochs=5"]
 
 
 @pytest.fixture(autouse=True)
@@ -24,23 +21,24 @@ def _nobody_has_started_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resume, "this_rank", lambda: None)
 
 
-def run_in(folder: Path, status: Any = "preempted", overrides: list[str] = FIRST, size: int | None = None) -> Path:
-    """A run's directory as far as resuming is concerned."""
-    folder.mkdir(parents=True)
-    Identity("its id", ["--config-name", "train", "--config-path", str(CONF)], overrides, size).write(folder)
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return run_in(tmp_path / "it's, a=run")
+
+
+def run_in(folder: Path, status: Any = "preempted") -> Path:
+    save_run(folder, "model=cnn", "trainer.max_epochs=5", global_batch_size=16)
     record.write_status(folder, status)
     return folder
 
 
-def read_overrides(command: list[str] | None) -> list[str]:
+def new_overrides(run: Path, *arguments: str) -> list[str]:
     """Less the flags and the directory, which are checked here."""
+    command = command_to_continue([f"resume={quote(str(run))}", *arguments])
     assert command is not None
-    assert command[:4] == ["--config-name", "train", "--config-path", str(CONF)]
-    *overrides, allow, directory, run = command[4:]
-    assert allow == "++allow=[]"
-    assert directory.partition("=")[0] == "hydra.run.dir"
-    assert run.partition("=")[2] == directory.partition("=")[2]
-    return overrides
+    assert command[:4] == ["--config-path", str(run / ".hydra"), "--config-name", "saved"]
+    assert command[-1] == f"hydra.run.dir={quote(str(run))}"
+    return command[4:-1]
 
 
 @contextmanager
@@ -63,55 +61,54 @@ def test_other_command_lines_stay_as_they_are(arguments: list[str]) -> None:
     assert command_to_continue(arguments) == arguments
 
 
+def test_a_run_goes_on_with_its_saved_config_and_what_is_new(run: Path) -> None:
+    assert new_overrides(run) == []
+    assert new_overrides(run, "trainer.max_epochs=20", "test=false") == ["trainer.max_epochs=20", "test=false"]
+
+
 @pytest.mark.parametrize("spelled", [str, quote])
-def test_a_run_goes_on_as_it_was_started_in_its_directory(spelled: Callable[[str], str], tmp_path: Path) -> None:
-    run = run_in(tmp_path / "it's, a=run")
-    command = command_to_continue([f"resume={spelled(str(run))}"])
-    assert read_overrides(command) == FIRST
-    assert command is not None
-    assert command[-2:] == [f"hydra.run.dir={quote(str(run))}", f"resume={quote(str(run))}"]
-
-
-def test_what_is_new_replaces_what_was(tmp_path: Path) -> None:
-    run = run_in(tmp_path / "run")
-    new = ["trainer.max_epochs=20", "test=false"]
-    expected = ["model=cnn", "trainer.devices=2", "+trainer.profiler=simple", "trainer.max_epochs=20"]
-    assert read_overrides(command_to_continue([new[0], f"resume={run}", new[1]])) == [*expected, "test=false"]
-    added = read_overrides(command_to_continue([f"resume={run}", "trainer.profiler=advanced"]))
-    assert added[2] == "++trainer.profiler=advanced"  # it is not there without the + of the first start
+def test_a_directory_may_be_quoted(spelled: Callable[[str], str], tmp_path: Path) -> None:
+    assert command_to_continue([f"resume={spelled(str(run_in(tmp_path / 'run')))}"]) is not None
 
 
 @pytest.mark.parametrize("override", ["model.optimizer.lr=0.2", "model/optimizer=sgd", "seed=3"])
-def test_what_the_checkpoint_holds_can_not_be_changed(override: str, tmp_path: Path) -> None:
-    run = run_in(tmp_path / "run", overrides=[*FIRST, "seed=2"])
-    with pytest.raises(ConfigError, match=rf"^{override}: comes from the checkpoint on resumption; accepted is a new run"):
-        command_to_continue([f"resume={run}", override])
-    assert command_to_continue([f"resume={run}", "seed=2"]) is not None  # as it is
+def test_what_the_checkpoint_holds_can_not_be_changed(override: str, run: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"^{override}: comes from the checkpoint; begin a new run by fork="):
+        new_overrides(run, override)
 
 
-def test_other_weights_are_another_run(tmp_path: Path) -> None:
-    run = run_in(tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"^init_from=other.ckpt: a run is resumed from its own checkpoint"):
-        command_to_continue([f"resume={run}", "init_from=other.ckpt"])
+def test_what_a_command_says_that_the_run_has_already_is_no_change(run: Path) -> None:
+    assert new_overrides(run, "model=cnn", "seed=2", "model.optimizer.lr=0.1") == ["seed=2", "model.optimizer.lr=0.1"]
 
 
-@pytest.mark.parametrize(
-    ("new", "added"),
-    [(["trainer.devices=1"], ["datamodule.global_batch_size=48"]), (["trainer.devices=1", "datamodule.batch_size=5"], [])],
-)
-def test_on_another_world_the_global_batch_stays(new: list[str], added: list[str], tmp_path: Path) -> None:
-    run = run_in(tmp_path / "run", size=48)
-    overrides = read_overrides(command_to_continue([f"resume={run}", *new]))
-    assert [item for item in overrides if "global_batch_size" in item] == added
+def test_a_group_is_refused_with_the_values_of_its_option(run: Path) -> None:
+    words = (
+        r"^trainer=ddp: a group is chosen once, when a run begins; give its values \(trainer.devices=auto\), or begin a new run"
+    )
+    with pytest.raises(ConfigError, match=words):
+        new_overrides(run, "trainer=ddp")
 
 
-def test_a_finished_run_has_nothing_to_continue_but_with_something_new(tmp_path: Path) -> None:
-    run = run_in(tmp_path / "run", "finished")
-    assert command_to_continue([f"resume={run}"]) is not None  # its record is lost
+@pytest.mark.parametrize("key", ["init_from", "fork"])
+def test_other_weights_are_another_run(key: str, run: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"^{key}=other.ckpt: a run goes on from its own checkpoint"):
+        new_overrides(run, f"{key}=other.ckpt")
+
+
+def test_the_global_batch_stays_unless_a_batch_is_given(run: Path) -> None:
+    assert "global_batch_size: 16" in (run / ".hydra" / "config.yaml").read_text()
+    assert new_overrides(run, "trainer.devices=1") == ["trainer.devices=1"]
+    given = ["datamodule.batch_size=5", "datamodule.global_batch_size=null"]
+    assert new_overrides(run, "datamodule.batch_size=5") == given
+
+
+def test_a_finished_run_has_nothing_to_continue_but_with_something_new(run: Path) -> None:
+    record.write_status(run, "finished")
+    assert new_overrides(run) == []  # its record is lost
     (run / "metrics.json").write_text('{"metrics": {}}')
-    assert command_to_continue([f"resume={run}"]) is None
-    assert command_to_continue([f"resume={run}", "trainer.max_epochs=5"]) is None  # it has that end: its record stays
-    assert "trainer.max_epochs=20" in read_overrides(command_to_continue([f"resume={run}", "trainer.max_epochs=20"]))
+    assert command_to_continue([f"resume={quote(str(run))}"]) is None
+    assert command_to_continue([f"resume={quote(str(run))}", "trainer.max_epochs=5"]) is None  # it has that end: its record stays
+    assert new_overrides(run, "trainer.max_epochs=20") == ["trainer.max_epochs=20"]
 
 
 def test_a_run_that_is_running_is_refused(tmp_path: Path) -> None:
@@ -124,11 +121,20 @@ def test_a_run_that_is_running_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wanted", ["nowhere", "."])
 def test_what_is_no_run_is_refused(wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=rf"^resume={wanted}: has no run.json; accepted is the directory"):
+    with pytest.raises(ConfigError, match=rf"^resume={wanted}: has no .hydra/config.yaml; name the directory of a run$"):
         command_to_continue([f"resume={wanted}"])
 
 
-def test_a_sweep_is_refused(tmp_path: Path) -> None:
-    run = run_in(tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"is for one run; a sweep goes on by its own command"):
-        command_to_continue(["-m", f"resume={run}"])
+def test_a_damaged_config_is_one_line(run: Path) -> None:
+    config = run / ".hydra" / "config.yaml"
+    config.write_bytes(config.read_bytes()[:100])
+    with pytest.raises(
+        ConfigError, match=r"^resume=.*: .hydra/config.yaml is damaged \(.*\); begin a new run by fork="
+    ) as refused:
+        new_overrides(run)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_sweep_is_refused(run: Path) -> None:
+    with pytest.raises(ConfigError, match=r"is for one run; give a sweep its own command again"):
+        new_overrides(run, "-m")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from omegaconf import DictConfig
+from saved_run import save_run
 from torch.utils.data import DataLoader, Dataset
 
 from lockstep.atomic_files import read_json
@@ -26,13 +27,11 @@ from lockstep.launchers.outcome import Outcome, classify_error
 from lockstep.launchers.stop_signals import Preempted
 from lockstep.runs import record
 from lockstep.runs.directory import COULD_NOT_START
-from lockstep.runs.identity import Identity
 from lockstep.runs.run import Run
-from lockstep.runs.validation import Prepared
 
 
 def prepared(cfg: DictConfig, is_resumed: bool = False) -> Run:
-    return Run(cfg, Prepared(Plan.from_config(cfg), is_resumed=is_resumed))
+    return Run(cfg, Plan.from_config(cfg), is_resumed=is_resumed)
 
 
 @pytest.mark.parametrize(("size", "is_said"), [("2", True), ("", False)])
@@ -171,7 +170,7 @@ def test_a_rank_that_is_asked_to_stop_since_another_has_failed_leaves_that_reaso
 def test_a_run_goes_on_from_a_checkpoint_of_its_own_whatever_the_time(tmp_path: Path, compose: Callable[..., DictConfig]) -> None:
     """The clock of a file server may be hours apart: the run's own is of the past, the other's of the future."""
     own, other = (tmp_path / "checkpoints" / name for name in ("previous.ckpt", "last.ckpt"))
-    Identity("this run", [], [], None).write(tmp_path)
+    save_run(tmp_path, run_id="this run")
     for path, run_id, seconds in ((own, "this run", 0), (other, "another run", 2e9)):
         write_checkpoint({"callbacks": {"LastCheckpoint": {"run_id": run_id}}}, path)
         os.utime(path, (seconds, seconds))

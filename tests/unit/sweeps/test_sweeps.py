@@ -14,9 +14,10 @@ from typing import Any
 import fake_sweep
 import pytest
 from omegaconf import OmegaConf
+from saved_run import CONFIG, save_run
 
 from lockstep.errors import ConfigError
-from lockstep.runs.identity import Identity
+from lockstep.runs.saved import read_run_id
 from lockstep.sweeps.job_directory import state_from_record
 from lockstep.sweeps.jobs import Job, identity
 from lockstep.sweeps.local import LocalExecutor, Pool
@@ -207,16 +208,19 @@ def test_a_finished_job_that_was_trained_further_has_the_metric_of_its_record(tm
 
 def test_what_had_saved_when_it_was_stopped_goes_on(tmp_path: Path) -> None:
     """A job that has taken too long, which is a failure; or that a person has continued, and stopped: it began anew."""
-    one = replace(broken_job(tmp_path), resumption=("resume=it",))
+    hydra = {"overrides": {"task": []}, "runtime": {"choices": {}}}
+    one = replace(broken_job(tmp_path), composed=OmegaConf.create(CONFIG | {"run_id": None, "hydra": hydra}))
     manifest = run([one], 1, tmp_path)
     runner = Runner(manifest, LocalExecutor({}, fake_sweep.run_code), Settings())
-    Identity("id", [], [], None).write(one.directory)
+    save_run(one.directory, run_id="id")
     (one.directory / "status.json").write_text('{"status": "preempted"}')
-    assert runner.begin(one) == [*one.command, "resume=it"]
+    runner.begin(one)
+    assert read_run_id(one.directory) == "id"
     (one.directory / "status.json").write_text('{"status": "running"}')  # it was killed
     manifest.update(one.key, status="failed")
-    assert runner.begin(one) == [*one.command]
-    assert (one.directory / "attempts" / "1" / "run.json").is_file()
+    runner.begin(one)
+    assert read_run_id(one.directory) not in ("id", None)
+    assert read_run_id(one.directory / "attempts" / "1") == "id"
 
 
 def test_the_results_rank_jobs_and_average_over_seeds(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from lockstep.callbacks.stepped_rate import SteppedRate
 from lockstep.config.checkpoint_file import run_of, split_step
 from lockstep.config.overrides import flat
 from lockstep.datamodules.base import DataModule, order_key
-from lockstep.runs.identity import FILE, Identity
 from lockstep.runs.results import ended_by
+from lockstep.runs.saved import FILE, read_config
 from lockstep.trainer.steps import batches_trained
 
 log = logging.getLogger(__name__)
@@ -47,8 +47,8 @@ class Forked(Callback):
         self._schedules: list[dict[str, Any]] = []
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
-        identity = Identity.read(Path(trainer.default_root_dir))
-        origin = None if identity is None else identity.forked_from
+        saved = read_config(Path(trainer.default_root_dir))
+        origin = None if saved is None else saved.forked_from
         self.is_changed = origin is None or bool(origin["changed"])
         if stage == "fit" and isinstance(trainer.datamodule, DataModule):
             changed = _changed_data(origin, (*_LOADING, *_BATCHES))

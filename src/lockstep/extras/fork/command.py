@@ -1,45 +1,77 @@
 """`fork=RUN_DIR[@STEP]`: a new run that goes on from a checkpoint of another one, with what the command changes changed."""
 
+import atexit
 import logging
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import yaml
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.checkpoint_file import refuse_url, run_of, split_step
-from lockstep.config.overrides import override_key, quote, split_flags
-from lockstep.config.read import Given, check_flags, check_overrides
+from lockstep.config.checks import OF_THE_WHOLE
+from lockstep.config.overrides import flat, is_group, override_key, quote, split_flags
 from lockstep.errors import ConfigError, config_error
-from lockstep.launchers.command_line import CommandLine
-from lockstep.runs.events import Origin, Subscribers
-from lockstep.runs.identity import Identity
+from lockstep.runs.events import Origin
+from lockstep.runs.resume import arguments_for, with_global_batch
+from lockstep.runs.saved import FILE, RUN_ID, read_config, read_overrides
 
 log = logging.getLogger(__name__)
 KEY = "fork"
+_OWN = {KEY, RUN_ID, "run_dir", "name", "forked_from", "overwrite"}  # keys in which any two runs differ
 _FIRST = ("last.ckpt", "previous.ckpt", "best.ckpt")
 
 
 def command_to_fork(arguments: Sequence[str], wanted: str) -> list[str]:
-    """The arguments with `fork=WANTED` among them spelled out: what the other run was started with, then what is new, and the
-    checkpoint with its step.
+    """Return the arguments with `fork=WANTED` among them as Hydra is to read them: the other run's config, with what is new, and
+    the checkpoint with its step. The options of groups that are new are composed, in the place of what the other run had there.
 
-    Done before Hydra starts, as for `resume`. Raises ConfigError where there is no such checkpoint, or the other run's
-    directory says what a directory may not.
+    Raise ConfigError where there is no such checkpoint.
     """
     flags, overrides = split_flags(arguments)
     _refuse_several(flags, overrides, wanted)
-    source = _read_identity(wanted)
-    if source is not None:
-        given = Given.from_arguments(arguments)
-        _check(source, _run_dir(wanted), given)
-        new = [item for item in overrides if override_key(item) not in (KEY, "allow")]
-        arguments = [*source.flags, *flags, *_without_checkpoint(source.with_changes(new)), given.override, f"{KEY}="]
+    source, run_dir = _read_source(wanted), _run_dir(wanted)
     checkpoint = find_checkpoint(wanted)
     pinned = f"{KEY}={quote(f'{checkpoint.path}@{checkpoint.step}')}"
-    return [pinned if override_key(item) == KEY else item for item in arguments]
+    new = [item for item in overrides if override_key(item) != KEY]
+    if source is None:  # a checkpoint alone
+        return [*flags, *new, pinned]
+    groups = [override_key(item) for item in new if is_group(override_key(item)) and not item.startswith("~")]
+    _say_what_is_lost(run_dir, groups)
+    folder = _folder(source, groups)
+    return [*flags, *arguments_for(folder, with_global_batch(new)), pinned]
+
+
+def _folder(source: DictConfig, groups: Sequence[str]) -> Path:
+    """Write the source's config, less the groups to be composed anew, where Hydra finds it; it goes when this process ends."""
+    config: Any = OmegaConf.to_container(source)
+    config |= {"run_dir": "${hydra:runtime.output_dir}", RUN_ID: None, "forked_from": None, "overwrite": False}
+    for group in (one for one in groups if one not in OF_THE_WHOLE):
+        *above, name = group.partition("@")[0].split("/")
+        node = config
+        for part in above:
+            node = node.get(part) or {}
+        node.pop(name, None)
+    folder = Path(tempfile.mkdtemp(prefix="lockstep-fork-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    defaults = {"defaults": [{"hydra": "default"}, "config", "_self_", *({group: None} for group in groups)]}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "saved.yaml").write_text(yaml.safe_dump(defaults))
+    return folder
+
+
+def _say_what_is_lost(run_dir: Path, groups: Sequence[str]) -> None:
+    places = tuple(f"{group.replace('/', '.')}." for group in groups)
+    lost = [item for item in read_overrides(run_dir) if override_key(item).startswith(places)] if places else []
+    if lost:
+        print(f"Not kept of {run_dir}, since {', '.join(groups)} is chosen anew: {' '.join(lost)}", flush=True)
 
 
 def _refuse_several(flags: Sequence[str], overrides: Sequence[str], wanted: str) -> None:
@@ -53,30 +85,20 @@ def _refuse_several(flags: Sequence[str], overrides: Sequence[str], wanted: str)
             raise config_error(KEY, wanted, accepted)
 
 
-def _without_checkpoint(overrides: Sequence[str]) -> list[str]:
-    return [item for item in overrides if override_key(item) != "ckpt_path"]  # as `fork` was called before
-
-
-def _check(source: Identity, run_dir: Path, given: Given) -> None:
-    check_flags(run_dir, source.flags, given)
-    objection = Subscribers.before_composition().objection
-    check_overrides(run_dir, source.overrides, source.flags, given, lambda key, value: objection(key, value, run_dir, None))
-
-
-def _read_identity(wanted: str) -> Identity | None:
-    """What the run is that the checkpoint is of; None for a file that is in no run's directory, or in one that has lost it."""
-    path, run_dir = split_step(wanted)[0], _run_dir(wanted)
+def _read_source(wanted: str) -> DictConfig | None:
+    """Return the config of the run that the checkpoint is of; None for a file that is in no run's directory, or in one that has
+    lost it."""
+    path = split_step(wanted)[0]
     refuse_url(KEY, path)
     try:
-        identity = Identity.read(run_dir)
+        source = read_config(_run_dir(wanted), KEY)
     except ConfigError:
         if not path.is_file():
             raise
-        identity = None
-    if identity is None and path.is_dir():
-        accepted = f"has no run.json; accepted is the directory of a run, or a checkpoint, {path}/checkpoints/last.ckpt say"
-        raise config_error(KEY, wanted, accepted)
-    return identity
+        source = None
+    if source is None and path.is_dir():
+        raise config_error(KEY, wanted, f"has no {FILE}; name the directory of a run, or a checkpoint")
+    return source if source is None or RUN_ID in source else None
 
 
 def _run_dir(wanted: str) -> Path:
@@ -132,17 +154,19 @@ def _read(file: Path) -> dict[str, Any]:
     return checkpoint
 
 
-def describe_origin(checkpoint: str, command: CommandLine) -> dict[str, Any]:
-    """Returns for run.json and metrics.json which run was forked, where, and the keys of the overrides that are not that
-    run's."""
+def describe_origin(checkpoint: str, cfg: DictConfig) -> dict[str, Any]:
+    """Return for metrics.json which run was forked, where, and the keys that have other values than in that run."""
     path, step = split_step(checkpoint)
-    source = _read_identity(checkpoint)
+    source = _read_source(checkpoint)
     if source is None:
         from lockstep.checkpointing.files import run_id_in
 
-        run, known = run_id_in(_read(path)), []
-    else:
-        run, known = source.id, source.overrides
-    overrides = Identity.new(command, None, [KEY]).overrides
-    changed = sorted({override_key(item) for item in overrides if item not in known})
-    return {"run": run, "step": step, "checkpoint": checkpoint, "changed": changed}
+        return {"run": run_id_in(_read(path)), "step": step, "checkpoint": checkpoint, "changed": _given()}
+    before, now = (flat(OmegaConf.to_container(one)) for one in (source, cfg))  # pyright: ignore[reportArgumentType]
+    changed = [key for key in {**before, **now} if before.get(key) != now.get(key) and key.partition(".")[0] not in _OWN]
+    return {"run": source[RUN_ID], "step": step, "checkpoint": checkpoint, "changed": sorted(changed)}
+
+
+def _given() -> list[str]:
+    keys = {override_key(item) for item in HydraConfig.get().overrides.task}
+    return sorted(keys - {KEY})

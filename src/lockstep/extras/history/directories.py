@@ -9,8 +9,8 @@ from pathlib import Path
 from lockstep.atomic_files import read_json
 from lockstep.errors import config_error
 from lockstep.runs.directory import SWEEP_FILES
-from lockstep.runs.identity import FILE
 from lockstep.runs.record import actual_status
+from lockstep.runs.saved import FILE
 
 _DEPTH = 4  # of folders below the working directory: logs/NAME/RUN is 3
 
@@ -19,13 +19,14 @@ def run_directories(folder: Path, depth: int = sys.maxsize) -> Iterator[Path]:
     """Yields the directories of runs at most `depth` below a folder, those of a sweep's jobs too. Links are followed, since logs/
     may be one to a larger disk, and each place is visited once."""
     visited: set[str] = set()
-    for name, folders, files in os.walk(folder, followlinks=True):
+    for name, folders, _ in os.walk(folder, followlinks=True):
         path, place = Path(name), os.path.realpath(name)
         is_new = place not in visited
         visited.add(place)
-        if is_new and FILE in files:
+        is_run = (path / FILE).is_file()
+        if is_new and is_run:
             yield path
-        if not is_new or FILE in files or len(path.relative_to(folder).parts) == depth:
+        if not is_new or is_run or len(path.relative_to(folder).parts) == depth:
             folders.clear()
         below = (name for name in folders if not name.startswith("."))
         folders[:] = sorted(below, key=lambda name: (path / name).is_symlink())  # a run has its own name, not that of a link

@@ -16,8 +16,8 @@ from lockstep.config.modes import mode_by_name
 from lockstep.config.plan import rate_key
 from lockstep.errors import config_error
 from lockstep.extras.history.directories import run_directories
-from lockstep.runs.identity import FILE
 from lockstep.runs.record import actual_status
+from lockstep.runs.saved import read_overrides
 from lockstep.sweeps.job_directory import read_progress
 
 RECORDED = ("lr", "devices", "num_nodes", "world_size", "global_batch_size", "seed", "samples_per_second", "git_commit")
@@ -64,8 +64,7 @@ class RunRecord:
 
     @cached_property
     def overrides(self) -> list[str]:
-        overrides = (read_json(self.path / FILE) or {}).get("overrides")
-        return [str(item) for item in overrides] if isinstance(overrides, list) else []
+        return [str(item) for item in read_overrides(self.path)]
 
     @cached_property
     def config(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
@@ -17,7 +17,6 @@ from lockstep.runs.events import RunEvents
 if TYPE_CHECKING:  # else where there is a mirror
     from lockstep.extras.mirror.mirror import Mirror
 
-_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")  # a copy in a file system could come to lie where Python imports it
 _URL = re.compile(r"[a-z][a-z0-9+.-]+://\S+")
 
 
@@ -55,14 +54,6 @@ class MirrorEvents(RunEvents):
             bring(wanted, directory)
         elif not directory.exists() and is_url(values.get("mirror")):
             bring(copy_url(values["mirror"], directory), directory)
-
-    def objection(self, key: str, value: Any, where: Path, wanted: str | None) -> str | None:
-        if key != "mirror" or value is None or str(value).partition(":")[0] in _STORES:
-            return None
-        from lockstep.extras.mirror.mirror import copy_url
-
-        is_named = wanted is not None and is_url(wanted) and copy_url(str(value), where) == wanted.rstrip("/")
-        return None if is_named else "where its files would be copied to"
 
     def check(self, cfg: DictConfig, plan: Plan) -> None:
         check_rules(cfg, _RULES)

@@ -12,8 +12,8 @@ from lockstep.extras.mirror.mirror import PATIENCE, Note, is_ahead, note_at, rea
 from lockstep.extras.mirror.remote import Remote, reason, within
 from lockstep.launchers.environment import is_rank_zero
 from lockstep.runs.directory import absolute, aside
-from lockstep.runs.identity import FILE, read_run_id
 from lockstep.runs.locks import check_free
+from lockstep.runs.saved import FILE, read_run_id
 
 _KEY, _LOGS = "resume", "logs"
 _FETCHED_WITHIN = 3600.0  # seconds that ranks wait for rank zero

@@ -18,8 +18,8 @@ from lockstep.atomic_files import Stamp, read_json, read_stamp, write_json
 from lockstep.errors import config_error
 from lockstep.extras.mirror.remote import Remote, reason, within
 from lockstep.launchers.stop_signals import STOP_SIGNALS
-from lockstep.runs.identity import FILE as IDENTITY
-from lockstep.runs.identity import read_run_id
+from lockstep.runs.saved import FILE as IDENTITY
+from lockstep.runs.saved import read_run_id
 
 log = logging.getLogger(__name__)
 

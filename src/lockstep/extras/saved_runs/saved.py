@@ -2,37 +2,32 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from lockstep.config.checkpoint_file import refuse_url
 from lockstep.config.overrides import override_key
-from lockstep.config.targets import former_names, targets_in
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import run_id
+from lockstep.runs.saved import FILE, read_config
 
 
 def saved_config(run_dir: Path, overrides: list[str], allow: Sequence[str] = ()) -> DictConfig:
     """The config a run was composed of, with values overridden in Hydra's grammar; groups can't be chosen anew. What it may name
-    besides the parts of a run, `allow` says: see lockstep.config.read."""
-    path = run_dir / ".hydra" / "config.yaml"
-    cfg = _read(path, run_dir)
-    for key, target in targets_in(OmegaConf.to_container(cfg)):
-        if (name := former_names().get(str(target))) is not None:
-            OmegaConf.update(cfg, f"{key}._target_", name)
-    cfg.run_dir, cfg.name = str(run_dir), run_dir.parent.name  # were asked of Hydra, which is not running now
-    cfg.resume = cfg.begin_from = None
+    besides the parts of a run, `allow` says."""
+    refuse_url("RUN_DIR", run_dir)
+    cfg = read_config(run_dir)
+    if cfg is None:
+        raise config_error("RUN_DIR", run_dir, f"has no {FILE}; name the directory of a run")
+    cfg.fork, cfg.run_id = None, None
     cfg.allow = list(allow)
     for override in OverridesParser.create().parse_overrides(overrides):
         key = override.key_or_group
         if override.is_delete() or override.is_sweep_override():
             raise ConfigError(f"{override.input_line}: accepted is key=value")
         if not override.is_add() and OmegaConf.select(cfg, key, default=cfg) is cfg:
-            raise ConfigError(f"{override.input_line}: unknown key; see {path}")
+            raise ConfigError(f"{override.input_line}: unknown key; see {run_dir / FILE}")
         if OmegaConf.is_dict(OmegaConf.select(cfg, key)) and not isinstance(override.value(), dict):
             raise ConfigError(
                 f"{override.input_line}: a group can't be chosen anew; accepted are values inside it, {key}.NAME=VALUE"
@@ -57,24 +52,6 @@ def config_to_evaluate(run_dir: Path, overrides: list[str], allow: Sequence[str]
     if "global_batch_size" in (cfg.datamodule or ()):
         cfg.datamodule.global_batch_size = None  # counts do not depend on how the data is divided
     return cfg
-
-
-def _read(path: Path, run_dir: Path) -> Any:
-    """The file as Hydra has written it: the root keys come last, so that a file cut short lacks run_dir."""
-    refuse_url("RUN_DIR", run_dir)
-    if not path.is_file():
-        raise config_error("RUN_DIR", run_dir, f"has no {path.relative_to(run_dir)}; accepted is the directory of a run")
-    try:
-        cfg = OmegaConf.load(path)
-    except (OSError, ValueError, YAMLError, OmegaConfBaseException) as error:
-        reason = " ".join(str(error).split())
-    else:
-        if OmegaConf.is_dict(cfg) and "run_dir" in cfg:
-            return cfg
-        reason = "it is cut short"
-    raise config_error(
-        "RUN_DIR", run_dir, f"{path.relative_to(run_dir)} is damaged ({reason}); accepted is what Hydra had written"
-    )
 
 
 def find_checkpoint(run_dir: Path, wanted: str | None) -> Path:

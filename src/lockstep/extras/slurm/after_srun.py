@@ -21,9 +21,9 @@ from lockstep.extras.slurm.commands import Unanswered
 from lockstep.launchers.environment import restarts
 from lockstep.runs.directory import absolute
 from lockstep.runs.events import Subscribers, values_by_key
-from lockstep.runs.identity import FILE
 from lockstep.runs.record import LOST_RANK, REQUEUES, write_status
 from lockstep.runs.resume import locate_run
+from lockstep.runs.saved import FILE
 
 _WARNED = (ExitCode.PREEMPTED, 128 + signal.SIGUSR1)  # before anybody could say so
 

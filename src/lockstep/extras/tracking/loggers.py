@@ -17,7 +17,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import is_rank_zero
 from lockstep.launchers.stop_signals import STOP_SIGNALS
-from lockstep.runs.identity import read_run_id
+from lockstep.runs.saved import read_run_id
 
 log = logging.getLogger(__name__)
 RUN, SWEEP, DIRECTORY = "lockstep.run", "lockstep.sweep", "lockstep.directory"  # tags of an MLflow run
@@ -29,7 +29,7 @@ def name_of_sweep(run_dir: Path) -> str | None:
 
 
 class MLFlowLogger(loggers.MLFlowLogger):
-    """Goes on with the MLflow run that has the id of run.json as a tag, where there is one.
+    """Goes on with the MLflow run that has the run's id as a tag, where there is one.
 
     The run is refused where the server can't be reached at its start. A server that fails later gets no more of it until
     the run ends.
@@ -117,7 +117,7 @@ class MLFlowLogger(loggers.MLFlowLogger):
 
 
 class WandbLogger(loggers.WandbLogger):
-    """Goes on with the run of W&B that has the id of run.json; its group is the sweep."""
+    """Goes on with the run of W&B that has the run's id; its group is the sweep."""
 
     def __init__(self, *, run_dir: str, **settings: Any) -> None:
         _check_installed("wandb")

@@ -1,0 +1,79 @@
+"""A run opens: its directory is taken, and what the run is is written there, or read."""
+
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from lockstep.atomic_files import read_json
+from lockstep.config.overrides import check_single
+from lockstep.errors import config_error
+from lockstep.launchers.environment import SWEPT_KEYS, can_resume, restarts, this_rank
+from lockstep.runs.directory import OwnDirectory, absolute, take_new
+from lockstep.runs.events import Subscribers, first
+from lockstep.runs.run import Run
+from lockstep.runs.saved import RUN_ID, is_queued, read_config, read_overrides, read_run_id, update_config, write_config
+from lockstep.runs.validation import check_run_dir, refusing, validated
+
+
+@refusing()
+def open_run(cfg: DictConfig) -> Run:
+    """Take the directory of the run that Hydra has composed, and write into it what the run is; or go on with the run that it
+    holds, where the config is that run's, or the same command has begun it, whose ranks are started again.
+
+    Leave by SystemExit, with one line and code 2, where the run can't start so. A new run's directory then says why, another one
+    is as it was.
+    """
+    hydra: Any = HydraConfig.get()
+    overrides, of_hydra = list(hydra.overrides.task), list(hydra.overrides.hydra)
+    if SWEPT_KEYS not in os.environ:
+        check_single([*overrides, *of_hydra], hydra.sweeper.get("params") or ())
+    check_run_dir(cfg)
+    directory, rank = absolute(cfg.run_dir), this_rank()
+    run_id = read_run_id(directory)
+    goes_on = cfg.get(RUN_ID) is not None
+    if goes_on and cfg[RUN_ID] != run_id:
+        raise config_error(RUN_ID, cfg[RUN_ID], f"is not the run in {directory}; it is set by the run itself")
+    if not goes_on and run_id is not None and has_begun(directory, overrides):
+        cfg, goes_on = read_config(directory) or cfg, True
+    is_resumed = goes_on and not is_queued(directory)
+    is_named = any(item.startswith("hydra.run.dir=") for item in of_hydra)
+    if rank is not None and rank.global_rank > 0:
+        return Run(*validated(cfg.copy(), chosen=hydra.runtime.choices), is_resumed=is_resumed)
+    own = OwnDirectory(directory, "resume") if goes_on else take_new(directory, cfg.overwrite, is_named=is_named)
+    try:
+        run = Run(*validated(cfg.copy(), chosen=hydra.runtime.choices), is_resumed=is_resumed, own=own, is_named=is_named)
+        _save(run, cfg, hydra, run_id if goes_on else None)
+    except BaseException as error:
+        own.end_unstarted(str(error) or type(error).__name__)
+        raise
+    return run
+
+
+def has_begun(directory: Path, overrides: list[str]) -> bool:
+    """Return whether the same command has begun the run in a directory, whose ranks are started again or meet again at their
+    rendezvous. Each rank reads it for itself, before or after rank zero has gone on: the answer is the same."""
+    if not can_resume() or read_overrides(directory) != overrides:
+        return False
+    return restarts() > 0 or (read_json(directory / "status.json") or {}).get("status") != "finished"
+
+
+def _save(run: Run, composed: DictConfig, hydra: Any, run_id: str | None) -> None:
+    """Write what the run is, as it was composed: before `derive` has set values that follow from others. `run_id`: None for a new
+    run."""
+    is_new, run_id = run_id is None, run_id or uuid.uuid4().hex
+    subscribers = Subscribers.compose(run.cfg)
+    if run.cfg.get("forked_from") is None and (origin := first(one.describe_origin(composed) for one in subscribers)) is not None:
+        run.cfg.forked_from = composed.forked_from = origin
+    for subscriber in subscribers:
+        subscriber.claim(run.cfg, run.directory, run_id, is_new)
+    try:
+        if is_new:
+            write_config(run.directory, composed, hydra, run_id, run.plan.global_batch_size)
+        else:
+            update_config(run.directory, composed, run.plan.global_batch_size, list(hydra.overrides.task))
+    except OSError as error:
+        raise config_error("hydra.run.dir", run.directory, f"can't be written to ({error.strerror})") from error

@@ -1,0 +1,119 @@
+"""`.hydra/` of a run's directory, in Hydra's format: config.yaml is what the run is, and what it goes on with."""
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from lockstep.atomic_files import replacing
+from lockstep.config.overrides import nodes
+from lockstep.errors import ConfigError, config_error
+
+FOLDER = ".hydra"
+FILE = f"{FOLDER}/config.yaml"
+RUN_ID, GLOBAL_BATCH = "run_id", "datamodule.global_batch_size"
+_OF_THE_START = ("${hydra:", "${now:")  # interpolations that have their value of then
+_TO_COMPOSE = {"defaults": [{"hydra": "default"}, "config", "_self_"]}  # saved.yaml: the config as Hydra's primary one
+
+
+def write_config(run_dir: Path, cfg: DictConfig, hydra: DictConfig, run_id: str, global_batch_size: int | None) -> None:
+    """Write what a new run is. The global batch, in samples, stays the same on another number of processes.
+
+    The folder is renamed into its place, so that it is there whole or not at all.
+    """
+    partial = run_dir / f"{FOLDER}.tmp"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    _write(partial / "config.yaml", _to_save(cfg, run_id, global_batch_size))
+    (partial / "saved.yaml").write_text(yaml.safe_dump(_TO_COMPOSE))
+    (partial / "overrides.yaml").write_text(yaml.safe_dump(OmegaConf.to_container(hydra.overrides.task)))
+    (partial / "hydra.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create({"hydra": OmegaConf.to_container(hydra)})))
+    shutil.rmtree(run_dir / FOLDER, ignore_errors=True)
+    partial.rename(run_dir / FOLDER)
+
+
+def update_config(run_dir: Path, cfg: DictConfig, global_batch_size: int | None, overrides: list[str]) -> None:
+    """Write the config of a run that goes on, and what was overridden for that."""
+    _write(run_dir / FILE, _to_save(cfg, str(cfg.run_id), global_batch_size))
+    known = read_overrides(run_dir)
+    if new := [item for item in overrides if item not in known]:
+        with replacing(run_dir / FOLDER / "overrides.yaml", "w") as file:
+            file.write(yaml.safe_dump([*known, *new]))
+
+
+def read_config(run_dir: Path, key: str = "RUN_DIR") -> DictConfig | None:
+    """Return the config of the run in a directory, None where there is none. Raise ConfigError, naming `key`, if damaged."""
+    try:
+        cfg: Any = OmegaConf.load(run_dir / FILE)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, yaml.YAMLError, OmegaConfBaseException) as error:
+        reason = " ".join(str(error).split())
+    else:
+        if OmegaConf.is_dict(cfg) and "run_dir" in cfg.keys():  # noqa: SIM118  the last key but the id
+            cfg.run_dir = str(run_dir)
+            return cfg
+        reason = "it is cut short"
+    raise config_error(key, run_dir, f"{FILE} is damaged ({reason}); begin a new run by fork={run_dir}/checkpoints/last.ckpt")
+
+
+def read_run_id(run_dir: Path) -> str | None:
+    """Return the id that checkpoints of the run in a directory carry; None where there is no run that can go on."""
+    with contextlib.suppress(ConfigError):
+        if (cfg := read_config(run_dir)) is not None:
+            return cfg.get(RUN_ID)
+    return None
+
+
+def read_overrides(run_dir: Path) -> list[str]:
+    """Return what was overridden for the run, and for its resumptions, in this order."""
+    return _read(run_dir / FOLDER / "overrides.yaml") or []
+
+
+def read_choices(run_dir: Path) -> dict[str, Any]:
+    """Return the option of each group that the run was composed of."""
+    content = _read(run_dir / FOLDER / "hydra.yaml") or {}
+    return content.get("hydra", {}).get("runtime", {}).get("choices", {})
+
+
+def _read(path: Path) -> Any:
+    with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
+        return yaml.safe_load(path.read_bytes())
+    return None
+
+
+def _write(path: Path, cfg: DictConfig) -> None:
+    with replacing(path, "w") as file:
+        file.write(OmegaConf.to_yaml(cfg))
+
+
+def _to_save(cfg: DictConfig, run_id: str, global_batch_size: int | None) -> DictConfig:
+    content: Any = OmegaConf.to_container(cfg)
+    for key, _ in [*_of_the_start(content)]:
+        *above, name = key.split(".")
+        node = content
+        for part in above:
+            node = node[int(part) if isinstance(node, list) else part]
+        node[int(name) if isinstance(node, list) else name] = OmegaConf.select(cfg, key)
+    saved: Any = OmegaConf.create(content)
+    saved.run_dir = "${hydra:runtime.output_dir}"
+    if global_batch_size is not None and OmegaConf.select(cfg, GLOBAL_BATCH, default=cfg) is not cfg:
+        OmegaConf.update(saved, GLOBAL_BATCH, global_batch_size)
+    saved[RUN_ID] = run_id
+    return saved
+
+
+def _of_the_start(content: Any) -> Iterator[tuple[str, str]]:
+    for key, value in nodes(content):
+        if key != "run_dir" and isinstance(value, str) and any(name in value for name in _OF_THE_START):
+            yield key, value
+
+
+def is_queued(run_dir: Path) -> bool:
+    """Return whether the directory's run has not begun yet."""
+    return (run_dir / FILE).is_file() and not (run_dir / "status.json").exists()

@@ -1,0 +1,70 @@
+"""What a run is, in its directory; and which start goes on with it, in every rank alike."""
+
+from pathlib import Path
+
+import pytest
+from saved_run import save_run
+
+from lockstep.launchers.environment import RESTARTS
+from lockstep.runs import opening
+from lockstep.runs.opening import has_begun
+from lockstep.runs.record import write_status
+from lockstep.runs.saved import (
+    is_queued,
+    read_choices,
+    read_config,
+    read_overrides,
+    read_run_id,
+    update_config,
+)
+
+
+def test_a_run_s_config_is_read_as_it_was_written(tmp_path: Path) -> None:
+    run = save_run(tmp_path / "run", "seed=2", global_batch_size=16, choices={"model": "cnn"}, text="${now:%Y} a: 'b'\n# ü")
+    cfg = read_config(run)
+    assert cfg is not None
+    assert (cfg.run_dir, cfg.run_id, cfg.datamodule.global_batch_size, cfg.trainer.devices) == (str(run), "its id", 16, 2)
+    assert cfg.text[:2] == "20"  # of the start, for all who read it later
+    assert (read_run_id(run), read_overrides(run), read_choices(run)) == ("its id", ["seed=2"], {"model": "cnn"})
+    assert "run_dir: ${hydra:runtime.output_dir}" in (run / ".hydra" / "config.yaml").read_text()
+
+
+def test_a_queued_run_has_no_status(tmp_path: Path) -> None:
+    assert not is_queued(tmp_path / "run")
+    save_run(tmp_path / "run")
+    assert is_queued(tmp_path / "run")
+    write_status(tmp_path / "run", "running")
+    assert not is_queued(tmp_path / "run")
+
+
+def test_a_resumption_changes_the_config_and_adds_its_overrides(tmp_path: Path) -> None:
+    run = save_run(tmp_path / "run", "seed=2", global_batch_size=16)
+    cfg = read_config(run)
+    assert cfg is not None
+    cfg.trainer.max_epochs = 20
+    update_config(run, cfg, 16, ["seed=2", "trainer.max_epochs=20"])
+    again = read_config(run)
+    assert again is not None
+    assert (again.trainer.max_epochs, again.run_id) == (20, "its id")
+    assert read_overrides(run) == ["seed=2", "trainer.max_epochs=20"]
+
+
+def test_ranks_that_are_started_again_go_on_with_their_own_run_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable of a requeued job is seen by every command inside it."""
+    run = save_run(tmp_path / "run", "seed=1")
+    write_status(run, "finished")
+    assert not has_begun(run, ["seed=1"])
+    monkeypatch.setenv(RESTARTS, "1")
+    assert has_begun(run, ["seed=1"])
+    assert not has_begun(run, ["seed=9"])
+
+
+def test_nodes_that_meet_again_go_on_with_a_run_that_is_not_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has come later counts no restarts, and each rank finds the same for itself."""
+    run = save_run(tmp_path / "run", "seed=1")
+    monkeypatch.setattr(opening, "can_resume", lambda: True)
+    write_status(run, "finished")
+    assert not has_begun(run, ["seed=1"])
+    write_status(run, "failed")
+    assert has_begun(run, ["seed=1"])
+    assert not has_begun(run, ["seed=9"])
