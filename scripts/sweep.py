@@ -17,12 +17,10 @@ from lockstep import console
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.config.overrides import quote
-from lockstep.config.read import Given, check_flags, check_overrides
 from lockstep.errors import ExitCode, config_error
 from lockstep.launchers.launch import POLL
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.places import project
-from lockstep.runs.events import Subscribers
 from lockstep.sweeps.executor import queues
 from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.states import FAILED
@@ -38,8 +36,6 @@ def main() -> None:
     commands = parser.add_subparsers(dest="what", required=True)
     for name in ("status", "watch", "resume", "cancel"):
         commands.add_parser(name).add_argument("sweep_dir", type=Path, metavar="SWEEP_DIR")
-    allowed = "trust what the directory says: modules and classes, keys of overrides"
-    commands.choices["resume"].add_argument("--allow", nargs="+", default=[], metavar="NAME", help=allowed)
     commands.choices["resume"].add_argument("--program", type=Path, default=project() / "train.py", metavar="FILE")
     options = commands.choices["watch"]
     options.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between two looks (2)")
@@ -56,7 +52,7 @@ def main() -> None:
     if arguments.what == "cancel":
         console.say(f"{sum(queue.cancel(manifest) for queue in queues())} job(s) cancelled")
     else:
-        sys.exit(resume(manifest, arguments.sweep_dir.absolute(), Given(allow=arguments.allow), arguments.program.absolute()))
+        sys.exit(resume(manifest, arguments.sweep_dir.absolute(), arguments.program.absolute()))
 
 
 def watch(sweep_dir: Path, interval: float, once: bool = False) -> int:
@@ -92,9 +88,8 @@ def advice(view: SweepView) -> str:
     return f"No sweep process. {'Try again what failed' if has_failed else 'Start it again'}: {command}"
 
 
-def resume(manifest: Manifest, sweep_dir: Path, given: Given, program: Path) -> int:
-    """Calls the program again as it was called for the directory, from the same folder; the worst of the exit codes. What the
-    directory says is data: see lockstep.config.read."""
+def resume(manifest: Manifest, sweep_dir: Path, program: Path) -> int:
+    """Calls the program again as it was called for the directory, from the same folder; the worst of the exit codes."""
     if not manifest.calls:
         raise config_error("SWEEP_DIR", sweep_dir, "does not say how it was started; accepted is its own command")
     if other := next((call["program"] for call in manifest.calls if call["program"] != program.name), None):
@@ -103,7 +98,7 @@ def resume(manifest: Manifest, sweep_dir: Path, given: Given, program: Path) -> 
     if manifest.cwd is not None and Path(manifest.cwd).resolve() not in [folder.resolve() for folder in here]:
         raise config_error("SWEEP_DIR", sweep_dir, f"was started in {manifest.cwd}; accepted is to resume it from there")
     codes = []
-    commands = [[sys.executable, str(program), *_again(call, sweep_dir, given)] for call in manifest.calls]
+    commands = [[sys.executable, str(program), *_again(call, sweep_dir)] for call in manifest.calls]
     with STOP_SIGNALS.deferring() as received:
         for command in commands:
             codes.append(_called(command, manifest.cwd or ".", received))
@@ -112,13 +107,9 @@ def resume(manifest: Manifest, sweep_dir: Path, given: Given, program: Path) -> 
     return max(code if code >= 0 else 128 - code for code in codes)  # killed by a signal, as a shell counts it
 
 
-def _again(call: dict[str, Any], sweep_dir: Path, given: Given) -> list[str]:
-    """The arguments of a call. Raises ConfigError for what a directory may not say."""
-    flags, overrides = call["flags"], call["overrides"]
-    check_flags(sweep_dir, flags, given)
-    subscribers = Subscribers.before_composition()
-    check_overrides(sweep_dir, overrides, flags, given, lambda key, value: subscribers.objection(key, value, sweep_dir))
-    return ["-m", *flags, *overrides, f"hydra.sweep.dir={quote(str(sweep_dir))}", given.override]
+def _again(call: dict[str, Any], sweep_dir: Path) -> list[str]:
+    """The arguments of a call."""
+    return ["-m", *call["flags"], *call["overrides"], f"hydra.sweep.dir={quote(str(sweep_dir))}"]
 
 
 def _called(command: list[str], cwd: str, received: list[int]) -> int:

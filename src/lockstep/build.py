@@ -19,9 +19,8 @@ from lockstep.callbacks.lightning_callbacks import LightningCallbacks
 from lockstep.callbacks.randomness import draw_alike_in_setup
 from lockstep.callbacks.schedules_as_before import SchedulesAsBefore
 from lockstep.callbacks.trained_parameters import TrainedParameters
-from lockstep.config.construct import Factory, check_targets, construct, get_trust
+from lockstep.config.construct import Factory, construct
 from lockstep.config.plan import Plan
-from lockstep.config.targets import Trust
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.training_data import check_training_data
 from lockstep.errors import config_error
@@ -50,12 +49,10 @@ def build(
 
     `checkpoint` is what the trainer will be fitted from: the run's own, or another one's that it begins from."""
     drop_commentary()
-    if (trust := get_trust(cfg)) is not None:
-        check_targets(cfg, trust)
     strategy = _build_strategy(cfg, plan)  # first: one may set the number of threads, on which the bits of drawn weights depend
     datamodule = _build_datamodule(cfg, plan)
     seed_everything(cfg.seed, workers=True, verbose=False)
-    model = _build_model(cfg, plan, datamodule, trust)
+    model = _build_model(cfg, plan, datamodule)
     if not isinstance(model, Task):  # which has its data from a datamodule
         check_training_data(model, datamodule is not None)
     load_compiled_or_not(model)
@@ -100,13 +97,13 @@ def _build_datamodule(cfg: DictConfig, plan: Plan) -> LightningDataModule | None
     return datamodule
 
 
-def _build_model(cfg: DictConfig, plan: Plan, datamodule: LightningDataModule | None, trust: Trust | None) -> LightningModule:
+def _build_model(cfg: DictConfig, plan: Plan, datamodule: LightningDataModule | None) -> LightningModule:
     model_config = {"model": _plain(cfg, "model"), "spec": plain_spec(datamodule)}
-    if model_config["spec"] is None and is_task(model_config["model"], trust):
+    if model_config["spec"] is None and is_task(model_config["model"]):
         if datamodule is None:
             raise config_error("datamodule", "null", "a lockstep.models.Task has no data of its own; accepted is a datamodule")
         raise config_error("datamodule._target_", cfg.datamodule._target_, _WITHOUT_A_SPEC)
-    return build_model(model_config, plan.lr, trust, plan.scaled)
+    return build_model(model_config, plan.lr, plan.scaled)
 
 
 def _leave_out_test(cfg: DictConfig, lacking: str) -> None:

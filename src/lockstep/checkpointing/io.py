@@ -17,14 +17,12 @@ from lightning.fabric.plugins.io import CheckpointIO
 from torch import Tensor
 
 from lockstep.checkpointing.files import name_unreadable, read_checkpoint, write_checkpoint
-from lockstep.config.targets import buildable
 from lockstep.errors import ConfigError, NamedFailure
 
 log = logging.getLogger(__name__)
 _OF_PICKLE = (PicklingError, AttributeError, TypeError)
 
 
-@buildable
 class AtomicCheckpointIO(CheckpointIO):
     """Writes checkpoints that are whole or not there, and reads none that is damaged or needs code to be run.
 

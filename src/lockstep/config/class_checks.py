@@ -5,7 +5,7 @@ Such a module may have two dictionaries, from the name of a class or function to
 - RULES: {"Class": {"argument": Rule}}, what an argument accepts where the config has it; `group.name` is in a group of the node;
 - CHECKS: {"Class": check}, where check(cfg, key, plan) raises ConfigError for what does not go together.
 
-For `a.b.c.Class` it is a.b.checks, or else a.checks. Only those of this package and of the project are run, without their
+For `a.b.c.Class` it is a.b.checks, or else a.checks. Only those of this package are run, without their
 packages: they must not import torch, nor the package that they are in. In the rooms of the groups model, datamodule and trainer
 "*" stands for whatever class that group names, and "plain" for that of a model or datamodule whose option does not extend the one
 of this package that has the keys of all: its arguments mean what its class says, though they have names of this package's.
@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.plan import Plan
 from lockstep.config.rules import Rule
-from lockstep.config.targets import is_project_module, source_directory, targets_in
+from lockstep.config.targets import targets_in
 
 Check = Callable[[DictConfig, str, Plan], None]
 _PACKAGE = __name__.partition(".")[0]
@@ -51,12 +51,11 @@ def check_classes(cfg: DictConfig, plan: Plan) -> None:
 
 def _modules_in(cfg: DictConfig) -> Iterator[tuple[str, str, ModuleType]]:
     """Yields for each node with a `_target_` its key, a name to look up and the module to look it up in."""
-    read = source_directory(cfg)
     there = [(key, room) for key, room in _ROOMS.items() if OmegaConf.is_dict(OmegaConf.select(cfg, key))]
     rooms = [(key, f"{_PACKAGE}.{room}.{'plain' if is_plain(cfg, key) else '*'}") for key, room in there]
     for key, target in (*rooms, *targets_in(OmegaConf.to_container(cfg))):
         module, _, name = str(target).rpartition(".")
-        if module.partition(".")[0] == _PACKAGE or is_project_module(module, read):
+        if module.partition(".")[0] == _PACKAGE:
             parts = module.split(".")
             nearest_first = (".".join([*parts[:length], "checks"]) for length in range(len(parts), 0, -1))
             if (checks := next(filter(None, map(load, nearest_first)), None)) is not None:

@@ -7,10 +7,9 @@ from functools import partial
 from typing import Any
 
 from hydra.errors import InstantiationException
-from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.arguments import arguments_of, shown
-from lockstep.config.targets import Trust, resolve, source_directory, targets_in
+from lockstep.config.targets import resolve
 from lockstep.errors import ConfigError, config_error
 
 _KEYS = ("_target_", "_partial_", "_args_")
@@ -23,7 +22,7 @@ class Factory:
     """A target and the values a config gives it, to be called with the rest: what is given then comes before the `keywords`, as
     those of a functools.partial."""
 
-    def __init__(self, key: str, node: Any, trust: Trust | None = None) -> None:
+    def __init__(self, key: str, node: Any) -> None:
         """Raises ConfigError for a target that is not allowed or not there, and for arguments that it does not take."""
         if not isinstance(node, Mapping) or "_target_" not in node:
             raise config_error(key, shown(node), "accepted is a group with a _target_")
@@ -31,11 +30,11 @@ class Factory:
         if not isinstance(self.is_partial, bool):
             raise config_error(f"{key}._partial_", shown(self.is_partial), "accepted is true, false")
         self.key, self.name = key, node["_target_"]
-        self.target = resolve(key, self.name, trust)
+        self.target = resolve(key, self.name)
         self.callee = self.target.func if isinstance(self.target, partial) else self.target
         self.arguments = arguments_of(self.callee)
-        self.keywords = {name: _built(f"{key}.{name}", value, trust) for name, value in node.items() if name not in _KEYS}
-        self.positional = _built(f"{key}._args_", node.get("_args_", []), trust)
+        self.keywords = {name: _built(f"{key}.{name}", value) for name, value in node.items() if name not in _KEYS}
+        self.positional = _built(f"{key}._args_", node.get("_args_", []))
         if not isinstance(self.positional, list):
             raise config_error(f"{key}._args_", shown(self.positional), "accepted is a list")
         self.arguments.check(key, self.keywords)
@@ -80,40 +79,25 @@ class Factory:
         return name_refusal(self.key, self.name, self.keywords, error) if is_refusal else None
 
 
-def construct(key: str, node: Any, given: Mapping[str, Any] | None = None, *, trust: Trust | None = None) -> Any:
+def construct(key: str, node: Any, given: Mapping[str, Any] | None = None) -> Any:
     """Calls the node's `_target_` with the node's values and those of the `given` ones that it takes.
 
     Nodes within the node that have a target are constructed first; `_partial_: true` makes a function of the rest, `_args_`
-    come first. Nodes are plain containers. `trust`: see `resolve`.
+    come first. Nodes are plain containers.
     Raises ConfigError, naming the key below `key`, for an argument that the target does not take, lacks or refuses.
     """
-    factory = Factory(key, node, trust)
+    factory = Factory(key, node)
     return factory if factory.is_partial else factory.construct(given or {})
 
 
-def get_trust(cfg: DictConfig) -> Trust | None:
-    """Returns what a config that was read from a directory may name; None where it was not."""
-    if (directory := source_directory(cfg)) is None:
-        return None
-    from lockstep.config.trust import TrustedTargets
-
-    return TrustedTargets.for_directory(directory, tuple(cfg.allow))
-
-
-def check_targets(cfg: DictConfig, trust: Trust | None) -> None:
-    """Raises ConfigError for the first target in the config that may not be named."""
-    for key, target in targets_in(OmegaConf.to_container(cfg, resolve=True)):
-        resolve(key, target, trust)
-
-
-def _built(key: str, value: Any, trust: Trust | None) -> Any:
+def _built(key: str, value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return type(value)(_built(f"{key}.{i}", one, trust) for i, one in enumerate(value))
+        return type(value)(_built(f"{key}.{i}", one) for i, one in enumerate(value))
     if not isinstance(value, dict):
         return value
     if "_target_" in value:
-        return construct(key, value, trust=trust)
-    return {name: _built(f"{key}.{name}", one, trust) for name, one in value.items()}
+        return construct(key, value)
+    return {name: _built(f"{key}.{name}", one) for name, one in value.items()}
 
 
 def name_refusal(key: str, target: str, values: Mapping[str, Any], error: Exception) -> ConfigError:

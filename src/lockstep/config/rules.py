@@ -88,7 +88,6 @@ ROOT: dict[str, Rule] = {
     **dict.fromkeys(("resume", "init_from"), TEXT.or_null()),
     "name": Rule("accepted is text, of which no part is ..", lambda v: TEXT.test(v) and ".." not in v.split("/")),
     "seed": SEED,
-    "allow": some("names of modules and classes", TEXT).or_null(),
     "max_restarts": integer(0),
     "init_without": PATTERN.or_null(),
     "optimized_metric": TEXT.or_null(),

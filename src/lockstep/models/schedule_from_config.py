@@ -8,7 +8,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from lockstep.config.arguments import arguments_of, shown
 from lockstep.config.construct import Factory
-from lockstep.config.targets import Trust, resolve
+from lockstep.config.targets import resolve
 from lockstep.errors import config_error
 from lockstep.models import schedules
 
@@ -24,14 +24,14 @@ class Schedule:
     advances, every epoch where nothing is said, and what a plateau is looked for in.
     """
 
-    def __init__(self, key: str, node: Mapping[str, Any], trust: Trust | None = None) -> None:
-        target: Any = resolve(key, node.get("_target_"), trust)
+    def __init__(self, key: str, node: Mapping[str, Any]) -> None:
+        target: Any = resolve(key, node.get("_target_"))
         arguments = arguments_of(getattr(target, "func", target))
         rest = {name: value for name, value in node.items() if arguments.takes(name) or name not in (*_OF_LIGHTNING, *_WARMUP)}
         for name in _WARMUP:
             if name not in rest and node.get(name):
                 raise config_error(f"{key}.{name}", shown(node[name]), f"{node['_target_']} has no warm-up; accepted is 0")
-        self.key, self.make = key, Factory(key, rest, trust)
+        self.key, self.make = key, Factory(key, rest)
         self.when = {name: node[name] for name in _OF_LIGHTNING if name in node and name not in rest}
         names = (name for name in arguments.own if name == "training" or arguments.types[name] is schedules.TrainingLength)
         self.training = next(names, None)  # the argument's name

@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from lockstep.config.targets import buildable
 from lockstep.errors import config_error
 
 Interval = Literal["step", "epoch"]
@@ -67,7 +66,6 @@ def _warmup_length(training: TrainingLength, interval: Interval, warmup_steps: i
     return steps if interval == "step" else steps / training.steps_per_epoch
 
 
-@buildable
 def constant(optimizer: Optimizer, training: TrainingLength, **when: Any) -> dict[str, Any]:
     if not when["warmup_steps"] and not when["warmup_epochs"]:
         when["interval"] = "epoch"  # nothing changes from step to step
@@ -83,7 +81,6 @@ def _until_the_end(
     return _factors(optimizer, training, lambda t: factor(min(1.0, t / length)), **when)
 
 
-@buildable
 def cosine(optimizer: Optimizer, training: TrainingLength, min_factor: float, **when: Any) -> dict[str, Any]:
     """Loshchilov & Hutter 2017, arXiv:1608.03983, without restarts: 1 after the warm-up, min_factor at the end."""
 
@@ -93,19 +90,16 @@ def cosine(optimizer: Optimizer, training: TrainingLength, min_factor: float, **
     return _until_the_end(optimizer, training, factor, **when)
 
 
-@buildable
 def linear(optimizer: Optimizer, training: TrainingLength, min_factor: float, **when: Any) -> dict[str, Any]:
     """A straight line from 1 after the warm-up to min_factor at the end; with a warm-up, a triangle."""
     return _until_the_end(optimizer, training, lambda part: 1 - (1 - min_factor) * part, **when)
 
 
-@buildable
 def wsd(optimizer: Optimizer, training: TrainingLength, min_factor: float, decay: float, **when: Any) -> dict[str, Any]:
     """Warm-up, stable, decay (Hu et al. 2024, arXiv:2404.06395): 1 after the warm-up, then a straight line to min_factor over
     the last part, `decay`, of what follows the warm-up."""
     return _until_the_end(optimizer, training, lambda part: 1 - (1 - min_factor) * max(0.0, 1 - (1 - part) / decay), **when)
 
 
-@buildable
 def step(optimizer: Optimizer, training: TrainingLength, step_size: int, gamma: float, **when: Any) -> dict[str, Any]:
     return _factors(optimizer, training, lambda t: gamma ** (t // step_size), **when)

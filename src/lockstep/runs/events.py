@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.construct import construct, get_trust
+from lockstep.config.construct import construct
 from lockstep.config.overrides import override_key, split_flags, unquote
 from lockstep.config.plan import Plan
 from lockstep.errors import config_error
@@ -56,9 +56,6 @@ class RunEvents:
         """Returns the arguments of a command as Hydra is to read them. `saved` says what the run is that the command resumes."""
         return arguments
 
-    def objection(self, key: str, value: Any, where: Path, wanted: str | None) -> str | None:
-        """Returns why an override that was read from the directory `where` must not be followed, None if it may be."""
-
     def check(self, cfg: DictConfig, plan: Plan) -> None:
         """Called when a config is validated, before any directory exists."""
 
@@ -96,8 +93,7 @@ class Subscribers:
         for name, node in nodes.items():
             if not isinstance(node, DictConfig):
                 raise config_error(f"events.{name}", node, "accepted is a group with a _target_, or null")
-        trust = get_trust(cfg)
-        return cls({name: construct(f"events.{name}", OmegaConf.to_container(nodes[name]), trust=trust) for name in nodes})
+        return cls({name: construct(f"events.{name}", OmegaConf.to_container(nodes[name])) for name in nodes})
 
     @classmethod
     def before_composition(cls) -> Self:
@@ -125,9 +121,6 @@ class Subscribers:
     def derive(self, config: DictConfig) -> None:
         for subscriber in self:
             subscriber.derive(config)
-
-    def objection(self, key: str, value: Any, where: Path, wanted: str | None = None) -> str | None:
-        return first(one.objection(key, value, where, wanted) for one in self)
 
     def tell(self, event: str, *arguments: Any) -> None:
         """Call that method of each, `begin` or `end`; log what one raises."""

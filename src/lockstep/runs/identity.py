@@ -15,7 +15,7 @@ from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.command_line import CommandLine
 
 # Keys that say how one command starts, not what the run is.
-START_KEYS = ("resume", "begin_from", "overwrite", "hydra.run.dir", "allow")
+START_KEYS = ("resume", "begin_from", "overwrite", "hydra.run.dir")
 
 _CHANGES_THE_WORLD = {"trainer", "trainer.devices", "trainer.num_nodes", "trainer.accumulate_grad_batches"}
 _SAYS_THE_BATCH = {"datamodule", "datamodule.batch_size", "datamodule.global_batch_size"}

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from lockstep.atomic_files import read_json
 from lockstep.config.overrides import override_key, quote, split_flags
-from lockstep.config.read import Given, check_flags, check_overrides
 from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
 from lockstep.runs.directory import absolute
@@ -24,8 +23,8 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     new. Without one as they are; None where the run has finished and nothing new is asked of it.
 
     Done before Hydra starts: inside it a new directory exists already, and ranks are started with the command line.
-    Raises ConfigError where there is no such run, where it is still running, can't be continued so, or names what a directory may
-    not. Changes nothing, but that a run which is not on this machine, or has gone on elsewhere, is fetched from its copy.
+    Raises ConfigError where there is no such run, or it is still running, or can't be continued so. Changes nothing, but that
+    a run which is not on this machine, or has gone on elsewhere, is fetched from its copy.
     """
     flags, overrides = split_flags(arguments)
     values, rank = values_by_key(overrides), this_rank()
@@ -48,14 +47,9 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     is_same = {*new} <= {*saved.overrides} and values_by_key(new).items() <= values_by_key(saved.overrides).items()
     if is_same and actual_status(run_dir) == "finished" and read_json(run_dir / "metrics.json") is not None:
         return None
-    given = Given.from_arguments(arguments)
-    check_flags(run_dir, saved.flags, given)
-    check_overrides(
-        run_dir, saved.overrides, saved.flags, given, lambda key, value: subscribers.objection(key, value, run_dir, wanted)
-    )
     _check([item for item in new if item not in saved.overrides])
     where = [f"hydra.run.dir={quote(str(run_dir))}", f"resume={quote(str(run_dir))}"]
-    spelled_out = [*saved.flags, *flags, *saved.with_changes(new), given.override, *where]
+    spelled_out = [*saved.flags, *flags, *saved.with_changes(new), *where]
     return subscribers.arguments(spelled_out, values, saved)
 
 

@@ -18,8 +18,6 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep import console
 from lockstep.config.overrides import as_given, config_flags, constants, override_key, quote
 from lockstep.config.plan import Plan
-from lockstep.config.read import Given
-from lockstep.config.targets import ALLOW, targets_in
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
@@ -41,7 +39,7 @@ from lockstep.sweeps.view import SweepView
 
 log = logging.getLogger(__name__)
 _DATA_DIR = "datamodule.data_dir"
-_KEYS_OF_ONE_CALL = ("hydra.mode", "hydra.sweep.dir", ALLOW)
+_KEYS_OF_ONE_CALL = ("hydra.mode", "hydra.sweep.dir")
 
 
 class RefusedJob(ConfigError):
@@ -176,7 +174,7 @@ class Sweep:
         pool, width = choose_pool(plan)
         return Job(
             key=key,
-            overrides=tuple(override for override in overrides if override_key(override) != ALLOW),
+            overrides=tuple(overrides),
             directory=directory,
             pool=pool,
             width=width,
@@ -184,7 +182,7 @@ class Sweep:
             optimized_metric=cfg.optimized_metric,
             optimized_mode=cfg.optimized_mode,
             command=tuple(command.in_directory(directory)),
-            resumption=(Given(allow=_trusted_names(cfg)).override, f"resume={quote(str(directory))}"),
+            resumption=(f"resume={quote(str(directory))}",),
             composed=_in_directory(full, directory),
             config=config,
             swept=tuple(map(override_key, swept or overrides)),
@@ -266,13 +264,6 @@ def _in_directory(full: DictConfig, directory: Path) -> DictConfig:
     config.hydra.mode, config.hydra.run.dir = RunMode.RUN, str(directory)
     config.hydra.overrides.hydra = [*config.hydra.overrides.hydra, "hydra.mode=RUN", f"hydra.run.dir={quote(str(directory))}"]
     return config
-
-
-def _trusted_names(cfg: DictConfig) -> list[str]:
-    """What a job that is continued may name: it is read from its directory then, and composed here first."""
-    if cfg.allow is not None:
-        return list(cfg.allow)
-    return sorted({str(target) for _, target in targets_in(OmegaConf.to_container(cfg, resolve=True))})
 
 
 def _no_jobs() -> ConfigError:

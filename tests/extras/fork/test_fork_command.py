@@ -36,9 +36,8 @@ def save(path: Path, step: int) -> None:
 def spelled_out(run: Path, wanted: str, *new: str) -> list[str]:
     command = command_to_begin([*new, f"fork={quote(wanted)}"])
     assert command[:4] == FLAGS
-    assert command[-2] == "++allow=[]"
     assert command[-1] == f"fork={quote(f'{run}/checkpoints/last.ckpt@12')}"
-    return command[4:-2]
+    return command[4:-1]
 
 
 def test_it_begins_as_the_other_run_with_what_is_new(run: Path) -> None:
@@ -104,5 +103,5 @@ def test_a_fork_is_continued_and_says_of_what(run: Path) -> None:
         command = command_to_continue([f"resume={quote(str(run))}", *said])
         assert command is not None
         where = [f"{key}={quote(str(run))}" for key in ("hydra.run.dir", "resume")]
-        assert command[4:] == [*FIRST, "++allow=[]", *where, "fork='/a/checkpoints/last.ckpt@7'"]
+        assert command[4:] == [*FIRST, *where, "fork='/a/checkpoints/last.ckpt@7'"]
         assert command_to_begin(command) == command

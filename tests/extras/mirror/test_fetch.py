@@ -52,7 +52,7 @@ def test_a_run_that_is_not_here_any_more_goes_on_from_its_copy(asked: str, run: 
     held = vanish(run)
     asked = asked.format(url=f"{prefix}/logs/name/run", run=run, prefix=prefix)
     command = command_to_continue([*asked.split(), "test=false"])
-    expected = ["--config-name", "train", "model=mlp", f"mirror={prefix}", "test=false", "++allow=[]"]
+    expected = ["--config-name", "train", "model=mlp", f"mirror={prefix}", "test=false"]
     expected.append(f"hydra.run.dir={quote(str(run))}")
     assert command == [word for word in [*expected, f"resume={quote(str(run))}"] if word != f"mirror={prefix}" or word in asked]
     copied = held.keys() - {"mirror.json", "checkpoints/previous.ckpt"}

@@ -36,8 +36,7 @@ def read_overrides(command: list[str] | None) -> list[str]:
     """Less the flags and the directory, which are checked here."""
     assert command is not None
     assert command[:4] == ["--config-name", "train", "--config-path", str(CONF)]
-    *overrides, allow, directory, run = command[4:]
-    assert allow == "++allow=[]"
+    *overrides, directory, run = command[4:]
     assert directory.partition("=")[0] == "hydra.run.dir"
     assert run.partition("=")[2] == directory.partition("=")[2]
     return overrides

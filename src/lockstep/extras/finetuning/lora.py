@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lockstep.config.targets import buildable
 from lockstep.errors import config_error
 
 
@@ -42,7 +41,6 @@ class LoRALinear(nn.Linear):
         return layer
 
 
-@buildable
 def lora(net: nn.Module, rank: int = 8, alpha: float = 16.0, match: str = "", train: str | None = None) -> nn.Module:
     """The net, changed in place: its nn.Linear layers in whose names `match` is found get a LoRALinear's correction, of scale
     alpha / rank, and nothing else is trained but parameters in whose names `train` is found. Both are regular expressions.

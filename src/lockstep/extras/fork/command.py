@@ -11,10 +11,9 @@ from hydra.errors import HydraException
 
 from lockstep.config.checkpoint_file import refuse_url, run_of, split_step
 from lockstep.config.overrides import override_key, quote, split_flags
-from lockstep.config.read import Given, check_flags, check_overrides
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.command_line import CommandLine
-from lockstep.runs.events import Origin, Subscribers
+from lockstep.runs.events import Origin
 from lockstep.runs.identity import Identity
 
 log = logging.getLogger(__name__)
@@ -26,17 +25,14 @@ def command_to_fork(arguments: Sequence[str], wanted: str) -> list[str]:
     """The arguments with `fork=WANTED` among them spelled out: what the other run was started with, then what is new, and the
     checkpoint with its step.
 
-    Done before Hydra starts, as for `resume`. Raises ConfigError where there is no such checkpoint, or the other run's
-    directory says what a directory may not.
+    Done before Hydra starts, as for `resume`. Raises ConfigError where there is no such checkpoint.
     """
     flags, overrides = split_flags(arguments)
     _refuse_several(flags, overrides, wanted)
     source = _read_identity(wanted)
     if source is not None:
-        given = Given.from_arguments(arguments)
-        _check(source, _run_dir(wanted), given)
-        new = [item for item in overrides if override_key(item) not in (KEY, "allow")]
-        arguments = [*source.flags, *flags, *_without_checkpoint(source.with_changes(new)), given.override, f"{KEY}="]
+        new = [item for item in overrides if override_key(item) != KEY]
+        arguments = [*source.flags, *flags, *_without_checkpoint(source.with_changes(new)), f"{KEY}="]
     checkpoint = find_checkpoint(wanted)
     pinned = f"{KEY}={quote(f'{checkpoint.path}@{checkpoint.step}')}"
     return [pinned if override_key(item) == KEY else item for item in arguments]
@@ -55,12 +51,6 @@ def _refuse_several(flags: Sequence[str], overrides: Sequence[str], wanted: str)
 
 def _without_checkpoint(overrides: Sequence[str]) -> list[str]:
     return [item for item in overrides if override_key(item) != "ckpt_path"]  # as `fork` was called before
-
-
-def _check(source: Identity, run_dir: Path, given: Given) -> None:
-    check_flags(run_dir, source.flags, given)
-    objection = Subscribers.before_composition().objection
-    check_overrides(run_dir, source.overrides, source.flags, given, lambda key, value: objection(key, value, run_dir, None))
 
 
 def _read_identity(wanted: str) -> Identity | None:

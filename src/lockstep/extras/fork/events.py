@@ -11,7 +11,6 @@ from lockstep.config.checks import check_rules
 from lockstep.config.overrides import quote
 from lockstep.config.plan import Plan
 from lockstep.config.rules import TEXT
-from lockstep.config.targets import buildable
 from lockstep.errors import config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.runs.events import Origin, RunEvents
@@ -22,7 +21,6 @@ _KEY = "fork"
 _NOT_ITS_OWN = "a run is resumed from its own checkpoint; accepted is a new run, without resume"
 
 
-@buildable
 class Fork(RunEvents):
     """`fork=RUN_DIR[@STEP]` begins a new run with the settings of another one, from its checkpoint."""
 

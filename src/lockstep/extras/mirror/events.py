@@ -3,21 +3,19 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
 from lockstep.config.checks import check_rules
 from lockstep.config.plan import Plan
 from lockstep.config.rules import Rule, number
-from lockstep.config.targets import buildable
 from lockstep.runs.directory import absolute
 from lockstep.runs.events import RunEvents
 
 if TYPE_CHECKING:  # else where there is a mirror
     from lockstep.extras.mirror.mirror import Mirror
 
-_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")  # a copy in a file system could come to lie where Python imports it
 _URL = re.compile(r"[a-z][a-z0-9+.-]+://\S+")
 
 
@@ -31,7 +29,6 @@ _RULES = {
 }
 
 
-@buildable
 class MirrorEvents(RunEvents):
     """`mirror=URL` copies a run while it trains; `resume=URL`, or `resume=DIRECTORY mirror=URL`, goes on from the copy."""
 
@@ -55,14 +52,6 @@ class MirrorEvents(RunEvents):
             bring(wanted, directory)
         elif not directory.exists() and is_url(values.get("mirror")):
             bring(copy_url(values["mirror"], directory), directory)
-
-    def objection(self, key: str, value: Any, where: Path, wanted: str | None) -> str | None:
-        if key != "mirror" or value is None or str(value).partition(":")[0] in _STORES:
-            return None
-        from lockstep.extras.mirror.mirror import copy_url
-
-        is_named = wanted is not None and is_url(wanted) and copy_url(str(value), where) == wanted.rstrip("/")
-        return None if is_named else "where its files would be copied to"
 
     def check(self, cfg: DictConfig, plan: Plan) -> None:
         check_rules(cfg, _RULES)

@@ -1,6 +1,5 @@
 """A finished run, opened again: its config with changes, its checkpoints."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +10,17 @@ from yaml import YAMLError
 
 from lockstep.config.checkpoint_file import refuse_url
 from lockstep.config.overrides import override_key
-from lockstep.config.targets import former_names, targets_in
+from lockstep.config.targets import targets_in
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import run_id
 
 
-def saved_config(run_dir: Path, overrides: list[str], allow: Sequence[str] = ()) -> DictConfig:
-    """The config a run was composed of, with values overridden in Hydra's grammar; groups can't be chosen anew. What it may name
-    besides the parts of a run, `allow` says: see lockstep.config.read."""
+def saved_config(run_dir: Path, overrides: list[str]) -> DictConfig:
+    """The config a run was composed of, with values overridden in Hydra's grammar; groups can't be chosen anew."""
     path = run_dir / ".hydra" / "config.yaml"
     cfg = _read(path, run_dir)
-    for key, target in targets_in(OmegaConf.to_container(cfg)):
-        if (name := former_names().get(str(target))) is not None:
-            OmegaConf.update(cfg, f"{key}._target_", name)
     cfg.run_dir, cfg.name = str(run_dir), run_dir.parent.name  # were asked of Hydra, which is not running now
     cfg.resume = cfg.begin_from = None
-    cfg.allow = list(allow)
     for override in OverridesParser.create().parse_overrides(overrides):
         key = override.key_or_group
         if override.is_delete() or override.is_sweep_override():
@@ -41,10 +35,10 @@ def saved_config(run_dir: Path, overrides: list[str], allow: Sequence[str] = ())
     return cfg
 
 
-def config_to_evaluate(run_dir: Path, overrides: list[str], allow: Sequence[str], folder: str) -> DictConfig:
+def config_to_evaluate(run_dir: Path, overrides: list[str], folder: str) -> DictConfig:
     """The run's config, less what only training needs: callbacks are those that `overrides` name. An evaluation has a directory
     and a record of its own, in a folder of the run's directory."""
-    cfg = saved_config(run_dir, overrides, allow)
+    cfg = saved_config(run_dir, overrides)
     keys = [override_key(override).split(".") for override in overrides]
     kept = {"progress", *(key[1] for key in keys if key[0] == "callbacks" and len(key) > 1)}
     if cfg.run_dir == str(run_dir):
@@ -57,6 +51,13 @@ def config_to_evaluate(run_dir: Path, overrides: list[str], allow: Sequence[str]
     if "global_batch_size" in (cfg.datamodule or ()):
         cfg.datamodule.global_batch_size = None  # counts do not depend on how the data is divided
     return cfg
+
+
+def load_saved_model(cfg: DictConfig, checkpoint: Path) -> Any:
+    """The trained model of a run's checkpoint, which may be built of whatever the run's own config names."""
+    from lockstep.models.from_checkpoint import load_model  # torch
+
+    return load_model(checkpoint, allow={str(target) for _, target in targets_in(OmegaConf.to_container(cfg.model))})
 
 
 def _read(path: Path, run_dir: Path) -> Any:

@@ -16,10 +16,9 @@ from optuna.trial import Trial, TrialState
 
 from lockstep.config.construct import Factory, construct
 from lockstep.config.rules import Rule, integer
-from lockstep.config.targets import ALLOW
 from lockstep.extras.search.files import PRUNED
 from lockstep.extras.search.space import Space
-from lockstep.extras.search.study import POINT, complete_trials, open_study, resume_trial, summarize, trusted_parts
+from lockstep.extras.search.study import POINT, complete_trials, open_study, resume_trial, summarize
 from lockstep.sweeps.composition import JobConfigs
 from lockstep.sweeps.job_directory import read_record
 from lockstep.sweeps.manifest import Manifest
@@ -77,8 +76,6 @@ class Search:
         self.config, self.loader, self.settings, self.launcher = config, loader, settings, launcher
         self.directory = Path(str(config.hydra.sweep.dir)).absolute()
         self.metric, self.mode = config.optimized_metric, config.optimized_mode
-        allow = config.get(ALLOW)
-        self.trust = None if allow is None else trusted_parts(self.directory, tuple(allow))
         self._interrupted: set[int] = set()  # trials whose jobs are to be continued by another call
         self._is_exhausted = False
         self._patience: float = _REFUSALS
@@ -108,7 +105,7 @@ class Search:
         for point in self.space.corners():
             configs.compose(point)
         self._sampler(0)
-        construct("hydra.sweeper.pruner", self.settings.pruner, trust=self.trust)
+        construct("hydra.sweeper.pruner", self.settings.pruner)
 
     def _stop(self) -> None:
         self._is_exhausted = True
@@ -127,7 +124,7 @@ class Search:
     def _sampler(self, number: int) -> optuna.samplers.BaseSampler:
         """Makes the sampler of one trial. What it draws is counted from the seed and the trial's number, so that a search that is
         resumed does not draw again what it had drawn before, but what it would have drawn."""
-        factory = Factory("hydra.sweeper.sampler", self.settings.sampler, self.trust)
+        factory = Factory("hydra.sweeper.sampler", self.settings.sampler)
         seed = factory.keywords.pop("seed", None)
         if seed is not None and factory.callee not in _OF_ONE_SEED:
             seed = int(SeedSequence((seed, number)).generate_state(1)[0])

@@ -6,7 +6,6 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from lockstep.config.targets import buildable
 from lockstep.errors import config_error
 from lockstep.nets.input_shape import image_shape
 
@@ -73,7 +72,6 @@ class ViT(nn.Module):
         return self.head(tokens[:, -len(self.positions) :].mean(dim=1))
 
 
-@buildable
 def torchvision_vit(input_shape: Sequence[int], num_outputs: int, name: str) -> nn.Module:
     """torchvision.models.{name}, vit_b_16 say, for the images' size; weights drawn anew."""
     channels, height, width = image_shape("lockstep.extras.vit.vit.torchvision_vit", input_shape)
