@@ -21,7 +21,7 @@ def resolve(key: str, path: Any) -> Callable[..., Any]:
     if not isinstance(path, str) or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", path):
         raise config_error(f"{key}._target_", path, "accepted is the full name of a class or function, lockstep.nets.CNN say")
     try:
-        return _lookup(path)
+        return _lookup(path).func
     except InstantiationException as error:
         raise _lookup_error(key, path, error) from error
 

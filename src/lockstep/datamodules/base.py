@@ -14,7 +14,6 @@ from lightning import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 
-from lockstep.config.memory import check_memory
 from lockstep.datamodules.augment import CropFlip
 from lockstep.datamodules.batches import Augment, Batch, Batches
 from lockstep.datamodules.loaders import make_loader
@@ -107,7 +106,6 @@ class DataModule(LightningDataModule):
     def setup(self, stage: str) -> None:
         if isinstance(self.augment, CropFlip):
             self.augment.check(self.spec.input_shape)
-            self.check_batch("augment.crop", self.augment.crop, self.augment.padded(self.spec.input_shape))
         self.start = (0, 0)
         vars(self).pop("_accumulate", None)  # of another trainer
         self.shuffle = self.shuffle and not getattr(self.trainer, "overfit_batches", 0)  # as Lightning switches it off
@@ -221,11 +219,6 @@ class DataModule(LightningDataModule):
         leaves files."""
         if self._is_trained:
             self._train_sampler(length)
-
-    def check_batch(self, name: str, value: int, shape: tuple[int, ...]) -> None:
-        """Raises ConfigError where a batch of this shape, which the argument `name` decides, is more than there is memory for."""
-        given = "batch_size" if self.global_batch_size is None else "global_batch_size"
-        check_memory("datamodule", {name: value, given: getattr(self, given)}, self.batch_size * math.prod(shape))
 
     def refuse_folds(self) -> None:
         """Raises ConfigError if folds are asked of data with a validation split of its own: each would be the same run."""

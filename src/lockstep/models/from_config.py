@@ -5,7 +5,8 @@ from typing import Any
 
 from lightning import LightningDataModule, LightningModule
 
-from lockstep.config.construct import Factory, construct
+from lockstep.config.arguments import arguments_of
+from lockstep.config.construct import construct
 from lockstep.config.plan import rate_key
 from lockstep.config.targets import resolve
 from lockstep.datamodules.base import DataSpec
@@ -48,8 +49,7 @@ def build_model(
 def is_task(model: Mapping[str, Any]) -> bool:
     """Is what a model group names a Task; or, where it names a function, has the group a net for one?"""
     target: Any = resolve("model", model.get("_target_"))
-    callee = getattr(target, "func", target)
-    return issubclass(callee, Task) if isinstance(callee, type) else "net" in model
+    return issubclass(target, Task) if isinstance(target, type) else "net" in model
 
 
 def plain_spec(datamodule: LightningDataModule | None) -> dict[str, Any] | None:
@@ -78,7 +78,7 @@ def _metrics(nodes: dict[str, Any], num_classes: int) -> dict[str, Any]:
     """Returns the model's torchmetrics, which are given the number of classes where they take it."""
     metrics = {}
     for name, node in nodes.items():
-        factory = Factory(f"model.torchmetrics.{name}", node)
-        asks = "num_classes" in factory.arguments.own and "num_classes" not in factory.keywords
-        metrics[name] = factory.construct({"num_classes": num_classes} if asks else {})
+        key = f"model.torchmetrics.{name}"
+        asks = "num_classes" in arguments_of(resolve(key, node.get("_target_"))).own and "num_classes" not in node
+        metrics[name] = construct(key, node, {"num_classes": num_classes} if asks else {})
     return metrics

@@ -18,7 +18,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
 from lockstep.atomic_files import read_json, remove_partial_files, write_json
-from lockstep.config.construct import refused_by_lightning
 from lockstep.config.plan import visible_cores
 from lockstep.config.targets import own_modules
 from lockstep.errors import ExitCode, NamedFailure, config_error
@@ -232,7 +231,6 @@ class Run:
         try:
             if error is not None and self._code is None:
                 error = STOP_SIGNALS.raised or original_error(error)  # what breaks on the way out has come of it
-                error = refused_by_lightning(error, self.cfg.trainer) or error
                 self._end(self._explained(classify_error(error, self._global_rank, OWN_DIRECTORY.has_stepped)))
         finally:
             HEARTBEAT.stop()

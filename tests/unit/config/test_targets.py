@@ -76,8 +76,9 @@ def test_pretrained_weights_in_a_cache_are_not_unpickled(evil: Path, monkeypatch
     cache.parent.mkdir(parents=True)
     torch.save(Pickled(), cache)
     monkeypatch.setenv("TORCH_HOME", str(evil.parent / "torch"))
-    net = {"_target_": "torchvision.models.resnet18", "weights": "IMAGENET1K_V1"}
-    with pytest.raises(ConfigError, match=r"no model can be built of what it says"):
+    resnet = {"_target_": "torchvision.models.resnet18", "weights": "IMAGENET1K_V1"}
+    net = {"_target_": "torch.nn.Sequential", "_args_": [resnet]}
+    with pytest.raises(ConfigError, match=r"no model can be built of what it says \(UnpicklingError: Weights only load failed"):
         load_model(saved(evil.with_name("hostile.ckpt"), changed({"net": net})))
     assert not (evil.parent / "ran").exists()
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from lockstep.config.memory import check_memory
 from lockstep.config.metrics import VALIDATION
 from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.splits import Splits
@@ -43,7 +42,6 @@ class HFDataset(DataModule):
         columns = [inputs] if isinstance(inputs, str) else inputs
         _check_columns(tables, inputs=columns, target=[target])
         targets = Targets(tables["train"], target)
-        check_memory("datamodule", {"size": size}, 3 * size**2)
         self.rows = {split: Rows(split, table, columns, targets, size) for split, table in tables.items()}
         train = self.rows["train"]
         if num_workers is None:

@@ -63,7 +63,6 @@ class ImageFolder(DataModule):
             self.refuse_folds()
         self.classes = _class_names(self.data_dir / "train" if self.is_split else self.data_dir)
         self.spec = DataSpec((3, size, size), len(self.classes), class_names=tuple(self.classes))
-        self.check_batch("size", size, self.spec.input_shape)
 
     @cached_property
     def folders(self) -> dict[str, LabelledImages]:

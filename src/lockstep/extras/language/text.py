@@ -52,7 +52,6 @@ class Text(DataModule):
         self.vocabulary = vocabulary(tokenizer, separator)
         self.has_test = test_fraction > 0
         self.spec = DataSpec((context,), self.vocabulary.size)
-        self.check_batch("context", context, self.spec.input_shape)
 
     @property
     def token_bytes(self) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.config.construct import Factory
+from lockstep.config.construct import construct
 from lockstep.errors import config_error
 
 TIME = "training_iteration"  # what Ray Tune calls the number of a trial's reports
@@ -38,7 +38,7 @@ def make(key: str, node: dict[str, Any], seed: int = 0) -> Any:
     given = {"time_attr": TIME, "metric": None, "mode": None, "space": None, "seed": seed, "random_state_seed": seed}
     logging.getLogger("ray.tune").setLevel(logging.WARNING)
     try:
-        return Factory(key, node).construct(given)
+        return construct(key, node, given)
     except AssertionError as error:  # by which Ray Tune checks them
         raise config_error(key, node["_target_"], f"{error}; accepted is what it takes") from error
 
