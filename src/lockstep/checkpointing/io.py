@@ -10,7 +10,7 @@ from copy import copy
 from itertools import zip_longest
 from pathlib import Path
 from pickle import PicklingError
-from typing import Any
+from typing import Any, Literal
 
 import numpy
 from lightning.fabric.plugins.io import CheckpointIO
@@ -35,7 +35,7 @@ class AtomicCheckpointIO(CheckpointIO):
     `storage_options={"keep_as": NAME}` of a save keeps the file it replaces under that name.
     """
 
-    def __init__(self, on_save_error: str = "fail", **choice: bool) -> None:
+    def __init__(self, on_save_error: Literal["fail", "warn"] = "fail", **choice: bool) -> None:
         self.on_save_error, self.asynchronous = on_save_error, choice.pop("async", False)
         if choice:
             raise TypeError(f"AtomicCheckpointIO got an unexpected keyword argument '{next(iter(choice))}'")

@@ -59,8 +59,8 @@ def _check_below(key: str, values: Any) -> None:
 
 @contextmanager
 def naming(key: str) -> Iterator[None]:
-    """Put the key before what a class refuses within, which is a ValueError, a library that is not installed, Lightning's
-    MisconfigurationException, or an argument that it does not take: one line. Another error is raised as it is."""
+    """Put the key before what a class refuses within: a ValueError, a pattern that is none, a library that is not installed,
+    Lightning's MisconfigurationException, or an argument that it does not take. Another error is raised as it is."""
     try:
         yield
     except ConfigError:
@@ -81,7 +81,7 @@ def is_refusal(error: BaseException) -> bool:
     """True for what a class raises that does not take its arguments."""
     is_lightning_s = type(error).__name__ == "MisconfigurationException"  # not imported here
     is_of_arguments = isinstance(error, TypeError) and _OTHER_ARGUMENTS.search(str(error)) is not None
-    return isinstance(error, ValueError | ImportError | InstantiationException) or is_lightning_s or is_of_arguments
+    return isinstance(error, ValueError | ImportError | re.error | InstantiationException) or is_lightning_s or is_of_arguments
 
 
 def refusal(key: str, error: BaseException) -> ConfigError:

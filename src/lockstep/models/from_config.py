@@ -5,8 +5,7 @@ from typing import Any
 
 from lightning import LightningDataModule, LightningModule
 
-from lockstep.config.arguments import arguments_of
-from lockstep.config.construct import construct
+from lockstep.config.construct import arguments_in, construct
 from lockstep.config.plan import rate_key
 from lockstep.config.targets import resolve
 from lockstep.datamodules.base import DataSpec
@@ -76,9 +75,11 @@ def _net(node: Any, spec: DataSpec | None) -> Any:
 
 def _metrics(nodes: dict[str, Any], num_classes: int) -> dict[str, Any]:
     """Returns the model's torchmetrics, which are given the number of classes where they take it."""
+    if not isinstance(nodes, dict):
+        raise config_error("model.torchmetrics", nodes, "accepted is {NAME: {_target_: torchmetrics....}}")
     metrics = {}
     for name, node in nodes.items():
         key = f"model.torchmetrics.{name}"
-        asks = "num_classes" in arguments_of(resolve(key, node.get("_target_"))).own and "num_classes" not in node
+        asks = "num_classes" in arguments_in(key, node).own and "num_classes" not in node
         metrics[name] = construct(key, node, {"num_classes": num_classes} if asks else {})
     return metrics

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from lockstep.errors import config_error
+from lockstep.errors import check_at_least, config_error
 
 Interval = Literal["step", "epoch"]
 
@@ -49,6 +49,8 @@ def _factors(
     warmup_epochs: int,
 ) -> dict[str, Any]:
     """The base rate times factor(t), t counted in intervals after a linear warm-up from near zero."""
+    check_at_least(1, frequency=frequency)
+    check_at_least(0, warmup_steps=warmup_steps, warmup_epochs=warmup_epochs)
     warmup = _warmup_length(training, interval, warmup_steps, warmup_epochs)
 
     # Lightning counts a frequency of steps in batches, and anew in each epoch: here it is counted in steps, through
@@ -98,8 +100,11 @@ def linear(optimizer: Optimizer, training: TrainingLength, min_factor: float, **
 def wsd(optimizer: Optimizer, training: TrainingLength, min_factor: float, decay: float, **when: Any) -> dict[str, Any]:
     """Warm-up, stable, decay (Hu et al. 2024, arXiv:2404.06395): 1 after the warm-up, then a straight line to min_factor over
     the last part, `decay`, of what follows the warm-up."""
+    if not 0 < decay <= 1:
+        raise ValueError(f"decay={decay}: is no part of training; use above 0 to 1")
     return _until_the_end(optimizer, training, lambda part: 1 - (1 - min_factor) * max(0.0, 1 - (1 - part) / decay), **when)
 
 
 def step(optimizer: Optimizer, training: TrainingLength, step_size: int, gamma: float, **when: Any) -> dict[str, Any]:
+    check_at_least(1, step_size=step_size)
     return _factors(optimizer, training, lambda t: gamma ** (t // step_size), **when)

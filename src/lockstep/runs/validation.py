@@ -11,7 +11,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lockstep import console
 from lockstep.config.checks import check
-from lockstep.config.class_checks import check_classes
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.command_line import CommandLine
@@ -62,7 +61,6 @@ def validated(
     check(cfg, OmegaConf.select(config, "hydra.runtime.choices") or ())
     rank = this_rank()
     plan = Plan.from_config(cfg, None if rank is None else rank.started, node_gpus)
-    check_classes(cfg, plan)
     if node_gpus is None:
         _check_launch(plan)
     for subscriber in subscribers:

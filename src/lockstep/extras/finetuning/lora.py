@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lockstep.errors import config_error
+from lockstep.errors import check_at_least, config_error
 
 
 class LoRALinear(nn.Linear):
@@ -47,6 +47,9 @@ def lora(net: nn.Module, rank: int = 8, alpha: float = 16.0, match: str = "", tr
 
     Raises ConfigError where no layer is found.
     """
+    check_at_least(1, rank=rank)
+    if not alpha > 0:
+        raise ValueError(f"alpha={alpha}: is no scale; use above 0")
     layers = {name: layer for name, layer in net.named_modules(remove_duplicate=False) if type(layer) is nn.Linear}
     matches = {name: layer for name, layer in layers.items() if re.search(match, name)}
     if not matches:

@@ -7,10 +7,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.checks import check_rules
+from lockstep.config.checks import check_types
 from lockstep.config.overrides import quote
 from lockstep.config.plan import Plan
-from lockstep.config.rules import TEXT
 from lockstep.errors import config_error
 from lockstep.launchers.command_line import CommandLine
 from lockstep.runs.events import Origin, RunEvents
@@ -48,7 +47,7 @@ class Fork(RunEvents):
         return command_to_fork(arguments, wanted)
 
     def check(self, cfg: DictConfig, plan: Plan) -> None:
-        check_rules(cfg, {_KEY: TEXT.or_null()})
+        check_types(cfg, {_KEY: str | None})
         if cfg.begin_from not in (None, cfg.fork):
             raise config_error("begin_from", cfg.begin_from, f"is set by {_KEY}; accepted is {_KEY}=RUN_DIR")
 

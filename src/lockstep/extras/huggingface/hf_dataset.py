@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from lockstep.config.metrics import VALIDATION
 from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.splits import Splits
-from lockstep.errors import config_error
+from lockstep.errors import check_at_least, config_error
 from lockstep.extras.images.decoding import WORKERS, decode
 
 NAMES = {"train": ("train",), "val": VALIDATION, "test": ("test",)}
@@ -38,6 +38,9 @@ class HFDataset(DataModule):
         num_workers: int | None = None,
         **loading: Any,
     ) -> None:
+        check_at_least(1, size=size)
+        if not Path(data_dir).is_dir():
+            raise ValueError(f"data_dir={data_dir}: no such folder: {Path(data_dir).absolute()}; use a folder with data")
         tables = _tables(Path(data_dir))
         columns = [inputs] if isinstance(inputs, str) else inputs
         _check_columns(tables, inputs=columns, target=[target])
