@@ -30,10 +30,9 @@ def main() -> None:
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="changes to the saved config")
     parser.add_argument("--checkpoint", metavar="best|last|PATH", help="default: best")
-    parser.add_argument("--allow", nargs="+", default=[], metavar="MODULE", help="trust what RUN_DIR names in it")
     arguments = parser.parse_intermixed_args()
     log_plainly()
-    cfg = _compose_evaluation(arguments.run_dir.absolute(), arguments.overrides, arguments.allow)
+    cfg = _compose_evaluation(arguments.run_dir.absolute(), arguments.overrides)
     checkpoint = find_checkpoint(arguments.run_dir, arguments.checkpoint)
     cfg.init_from = str(checkpoint)
     cfg, plan = validated(cfg)
@@ -58,8 +57,8 @@ def evaluate(run: Run, run_dir: Path, checkpoint: Path, overrides: list[str]) ->
     run.finish(trainer)
 
 
-def _compose_evaluation(run_dir: Path, overrides: list[str], allow: list[str]) -> DictConfig:
-    cfg = config_to_evaluate(run_dir, overrides, allow, "evaluations")
+def _compose_evaluation(run_dir: Path, overrides: list[str]) -> DictConfig:
+    cfg = config_to_evaluate(run_dir, overrides, "evaluations")
     cfg.optimized_metric = cfg.optimized_metric and _name_in_test(cfg.optimized_metric)
     return cfg
 

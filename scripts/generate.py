@@ -19,12 +19,8 @@ from omegaconf import OmegaConf
 
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
-from lockstep.config.rules import SEED, Rule, integer, number
-from lockstep.errors import config_error
+from lockstep.errors import ConfigError, check_at_least, config_error
 from lockstep.extras.saved_runs.saved import find_checkpoint, saved_config
-
-ABOVE_ZERO = Rule("accepted is a number above 0 and up to 1", lambda value: 0 < value <= 1)
-ACCEPTED = {"length": integer(1), "temperature": number(0), "top_k": integer(1).or_null(), "top_p": ABOVE_ZERO, "seed": SEED}
 
 
 def main() -> None:
@@ -38,9 +34,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
     parser.add_argument("--checkpoint", metavar="best|last|PATH", help="default: best")
     arguments = parser.parse_args()
-    for name, accepts in ACCEPTED.items():
-        if not accepts.test(value := getattr(arguments, name)):
-            raise config_error(f"--{name.replace('_', '-')}", value, accepts.words)
+    try:
+        check_at_least(1, length=arguments.length, **{"top-k": arguments.top_k})
+        check_at_least(0, temperature=arguments.temperature, seed=arguments.seed)
+    except ValueError as error:
+        raise ConfigError(f"--{error}") from None
+    if not 0 < arguments.top_p <= 1:
+        raise config_error("--top-p", arguments.top_p, "is no part of the probability; use above 0 to 1")
     cfg = saved_config(arguments.run_dir, [])
     checkpoint = find_checkpoint(arguments.run_dir, arguments.checkpoint)
     tokens = (OmegaConf.select(cfg, f"datamodule.{key}") for key in ("tokenizer", "separator"))

@@ -25,17 +25,16 @@ from omegaconf import DictConfig
 from lockstep.__main__ import script_parser
 from lockstep.atomic_files import read_json
 from lockstep.cli import start
-from lockstep.config.checks import check_rules
+from lockstep.config.checks import check_types
 from lockstep.config.overrides import check_single, quote
 from lockstep.config.plan import rate_key
-from lockstep.config.rules import above, integer, number
 from lockstep.errors import config_error
 from lockstep.launchers.environment import log_plainly, run_id
 from lockstep.runs.composition import compose
 from lockstep.runs.run import Run
 from lockstep.runs.validation import validated
 
-_RULES = {"from": above(0), "to": above(0), "steps": integer(10, 10**6), "stop_at": number(1)}
+_TYPES = {"lr_range.from": float, "lr_range.to": float, "lr_range.steps": int, "lr_range.stop_at": float}
 
 
 def main() -> None:
@@ -67,8 +66,11 @@ def test_range(run: Run) -> None:
 
 def _check(cfg: DictConfig) -> None:
     """Raises ConfigError for a range that is none."""
-    check_rules(cfg, {f"lr_range.{name}": rule for name, rule in _RULES.items()})
+    check_types(cfg, _TYPES)
     first, last = cfg.lr_range["from"], cfg.lr_range.to
+    for key, least in {"from": 1e-12, "steps": 10, "stop_at": 1}.items():
+        if cfg.lr_range[key] < least:
+            raise config_error(f"lr_range.{key}", cfg.lr_range[key], f"is too small; use at least {least:g}")
     if not first < last:
         raise config_error("lr_range.to", last, f"accepted is a number above lr_range.from={first}")
 

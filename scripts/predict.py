@@ -29,7 +29,7 @@ from lockstep.cli import start
 from lockstep.config.plan import Plan
 from lockstep.console import say
 from lockstep.errors import ConfigError, ExitCode, config_error
-from lockstep.extras.saved_runs.saved import config_to_evaluate, find_checkpoint, saved_config
+from lockstep.extras.saved_runs.saved import config_to_evaluate, find_checkpoint, load_saved_model, saved_config
 from lockstep.launchers.environment import log_plainly
 from lockstep.runs.run import Run
 from lockstep.runs.validation import validated
@@ -43,15 +43,14 @@ def main() -> None:
     )
     parser.add_argument("--checkpoint", metavar="best|last|PATH", help="default: best")
     parser.add_argument("--output", type=Path, metavar="FILE", help="default: the terminal, or predictions.pt")
-    parser.add_argument("--allow", nargs="+", default=[], metavar="MODULE", help="trust what a checkpoint names in it")
     arguments = parser.parse_intermixed_args()
     overrides = [item for item in arguments.inputs if "=" in item and not Path(item).exists()]
     if overrides == arguments.inputs:
-        _predict_data(arguments.run_dir, overrides, arguments.checkpoint, arguments.output, arguments.allow)
+        _predict_data(arguments.run_dir, overrides, arguments.checkpoint, arguments.output)
         return
     paths = list(_images(Path(item) for item in arguments.inputs if item not in overrides))
     cfg = saved_config(arguments.run_dir, overrides)
-    model = _classifier(find_checkpoint(arguments.run_dir, arguments.checkpoint), arguments.allow)
+    model = _classifier(cfg, find_checkpoint(arguments.run_dir, arguments.checkpoint))
     with _opened(arguments.output) as file:
         writer = csv.writer(file)
         writer.writerow(["path", "prediction", "probability"])
@@ -65,9 +64,9 @@ def main() -> None:
         sys.exit(ExitCode.FAILED)
 
 
-def _predict_data(run_dir: Path, overrides: list[str], checkpoint: str | None, output: Path | None, allow: list[str]) -> None:
+def _predict_data(run_dir: Path, overrides: list[str], checkpoint: str | None, output: Path | None) -> None:
     log_plainly()
-    cfg = config_to_evaluate(run_dir.absolute(), overrides, allow, "predictions")
+    cfg = config_to_evaluate(run_dir.absolute(), overrides, "predictions")
     cfg.init_from, cfg.optimized_metric = str(find_checkpoint(run_dir, checkpoint)), None
     cfg, plan = validated(cfg)
     cfg.test = False  # that is for a training
@@ -133,11 +132,10 @@ class _Decoded:
             return str(error)
 
 
-def _classifier(checkpoint: Path, allow: list[str]) -> Any:
+def _classifier(cfg: DictConfig, checkpoint: Path) -> Any:
     from lockstep.models import Classifier
-    from lockstep.models.from_checkpoint import load_model
 
-    model = load_model(checkpoint, allow)
+    model = load_saved_model(cfg, checkpoint)
     if not isinstance(model, Classifier) or len(model.spec.input_shape) != 3:
         raise ConfigError(f"{checkpoint}: predicts images with classifiers; this is a {type(model).__name__} of {model.spec}")
     return model

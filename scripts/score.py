@@ -20,9 +20,9 @@ from omegaconf import OmegaConf
 from lockstep import console
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
-from lockstep.config.construct import construct, get_trust
+from lockstep.config.construct import construct
 from lockstep.errors import config_error
-from lockstep.extras.saved_runs.saved import find_checkpoint, saved_config
+from lockstep.extras.saved_runs.saved import find_checkpoint, load_saved_model, saved_config
 
 
 def main() -> None:
@@ -31,17 +31,15 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="changes to the saved config")
     parser.add_argument("--checkpoint", metavar="best|last|PATH", help="default: best")
     parser.add_argument("--to", type=Path, metavar="FILE", help="default: RUN_DIR/scores.pt")
-    parser.add_argument("--allow", nargs="+", default=[], metavar="MODULE", help="trust what RUN_DIR names in it")
     arguments = parser.parse_intermixed_args()
     from lockstep.datamodules import DataModule
     from lockstep.extras.curriculum.curriculum import save_scores
     from lockstep.models import Task
-    from lockstep.models.from_checkpoint import load_model
 
-    cfg = saved_config(arguments.run_dir, arguments.overrides, arguments.allow)
+    cfg = saved_config(arguments.run_dir, arguments.overrides)
     cfg.datamodule.pop("curriculum", None)
-    datamodule: Any = construct("datamodule", OmegaConf.to_container(cfg.datamodule, resolve=True), trust=get_trust(cfg))
-    model = load_model(find_checkpoint(arguments.run_dir, arguments.checkpoint), arguments.allow)
+    datamodule: Any = construct("datamodule", OmegaConf.to_container(cfg.datamodule, resolve=True))
+    model = load_saved_model(cfg, find_checkpoint(arguments.run_dir, arguments.checkpoint))
     for part, kind in ((datamodule, DataModule), (model, Task)):
         if not isinstance(part, kind):
             accepted = f"is a {type(part).__name__}; accepted is a run of a lockstep {kind.__name__}"

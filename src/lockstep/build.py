@@ -19,9 +19,10 @@ from lockstep.callbacks.lightning_callbacks import LightningCallbacks
 from lockstep.callbacks.randomness import draw_alike_in_setup
 from lockstep.callbacks.schedules_as_before import SchedulesAsBefore
 from lockstep.callbacks.trained_parameters import TrainedParameters
-from lockstep.config.construct import Factory, check_targets, construct, get_trust
+from lockstep.config.arguments import arguments_of
+from lockstep.config.construct import construct
 from lockstep.config.plan import Plan
-from lockstep.config.targets import Trust
+from lockstep.config.targets import resolve
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.training_data import check_training_data
 from lockstep.errors import config_error
@@ -50,12 +51,10 @@ def build(
 
     `checkpoint` is what the trainer will be fitted from: the run's own, or another one's that it begins from."""
     drop_commentary()
-    if (trust := get_trust(cfg)) is not None:
-        check_targets(cfg, trust)
     strategy = _build_strategy(cfg, plan)  # first: one may set the number of threads, on which the bits of drawn weights depend
     datamodule = _build_datamodule(cfg, plan)
     seed_everything(cfg.seed, workers=True, verbose=False)
-    model = _build_model(cfg, plan, datamodule, trust)
+    model = _build_model(cfg, plan, datamodule)
     if not isinstance(model, Task):  # which has its data from a datamodule
         check_training_data(model, datamodule is not None)
     load_compiled_or_not(model)
@@ -100,13 +99,13 @@ def _build_datamodule(cfg: DictConfig, plan: Plan) -> LightningDataModule | None
     return datamodule
 
 
-def _build_model(cfg: DictConfig, plan: Plan, datamodule: LightningDataModule | None, trust: Trust | None) -> LightningModule:
+def _build_model(cfg: DictConfig, plan: Plan, datamodule: LightningDataModule | None) -> LightningModule:
     model_config = {"model": _plain(cfg, "model"), "spec": plain_spec(datamodule)}
-    if model_config["spec"] is None and is_task(model_config["model"], trust):
+    if model_config["spec"] is None and is_task(model_config["model"]):
         if datamodule is None:
             raise config_error("datamodule", "null", "a lockstep.models.Task has no data of its own; accepted is a datamodule")
         raise config_error("datamodule._target_", cfg.datamodule._target_, _WITHOUT_A_SPEC)
-    return build_model(model_config, plan.lr, trust, plan.scaled)
+    return build_model(model_config, plan.lr, plan.scaled)
 
 
 def _leave_out_test(cfg: DictConfig, lacking: str) -> None:
@@ -139,7 +138,7 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None, strategy
     if str(settings.get("precision")).startswith("64"):  # by its name, Lightning refuses it to ModelParallelStrategy
         plugins.append(DoublePrecision())
         del settings["precision"]
-    guards = _instances(cfg, "guards", lambda factory: {"cfg": cfg} if "cfg" in factory.arguments.own else {})
+    guards = _instances(cfg, "guards", lambda target: {"cfg": cfg} if "cfg" in arguments_of(target).own else {})
     callbacks: list[Callback] = [*guards, *_instances(cfg, "callbacks")]
     callbacks.sort(key=lambda callback: isinstance(callback, LastCheckpoint))  # after the best one, so that it knows it
     if not settings["enable_progress_bar"]:
@@ -178,20 +177,18 @@ def _step_to_continue_from(cfg: DictConfig, plan: Plan, model: nn.Module, checkp
     return max(content.get("global_step", 0), logged) if getattr(model, "automatic_optimization", True) else logged
 
 
-def _instances(cfg: DictConfig, group: str, given: Callable[[Factory], dict[str, Any]] = lambda _: {}) -> list[Any]:
-    """Builds the objects of a group of named entries; an entry may be null."""
-    entries = _plain(cfg, group) or {}
-    factories = [Factory(f"{group}.{name}", entry) for name, entry in entries.items() if entry is not None]
-    return [factory.construct(given(factory)) for factory in factories]
+def _instances(cfg: DictConfig, group: str, given: Callable[[Any], dict[str, Any]] = lambda _: {}) -> list[Any]:
+    """Builds the objects of a group of named entries, each with what is `given` for its target; an entry may be null."""
+    entries = {f"{group}.{name}": entry for name, entry in (_plain(cfg, group) or {}).items() if entry is not None}
+    return [construct(key, entry, given(resolve(key, entry["_target_"]))) for key, entry in entries.items()]
 
 
 def _loggers(cfg: DictConfig, step: int | None) -> list[Any]:
     """The same ones of a run that is resumed, less what they have logged after its checkpoint, which is of `step`."""
     can_purge = () if step is None else (loggers.TensorBoardLogger, CSVLogger)
 
-    def given(factory: Factory) -> dict[str, Any]:
-        callee = factory.callee
-        return {"purge_step": step} if isinstance(callee, type) and issubclass(callee, can_purge) else {}
+    def given(target: Any) -> dict[str, Any]:
+        return {"purge_step": step} if isinstance(target, type) and issubclass(target, can_purge) else {}
 
     return _instances(cfg, "logger", given)
 

@@ -28,6 +28,13 @@ class NamedFailure(RuntimeError):
     """A failure whose one line says everything: no stack trace is shown for it."""
 
 
+def check_at_least(least: float, **values: float | None) -> None:
+    """Raise ValueError for the first argument of a constructor that is less; None is not checked."""
+    for name, value in values.items():
+        if value is not None and not value >= least:
+            raise ValueError(f"{name}={value}: is less than {least}; use at least {least}")
+
+
 def config_error(key: str, value: object, accepted: str) -> ConfigError:
     """The one line a refusal consists of: the key, its value, and what would be accepted."""
     return ConfigError(f"{key}={value}: {accepted}")

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lockstep.config.arguments import shown
-from lockstep.errors import NamedFailure, config_error
+from lockstep.errors import NamedFailure, check_at_least, config_error
 from lockstep.runs.results import logged_numbers
 from lockstep.runs.saved import read_run_id
 from lockstep.trainer.lightning_internals import end_restart, read_logged_step, set_logged_step
@@ -39,6 +39,8 @@ class LastCheckpoint(Checkpoint):
         every_n_minutes: float | None = None,
         ask_every_n_steps: int = 10,
     ) -> None:
+        check_at_least(1, every_n_epochs=every_n_epochs, every_n_steps=every_n_steps, ask_every_n_steps=ask_every_n_steps)
+        check_at_least(0.001, every_n_minutes=every_n_minutes)
         self.path = Path(dirpath) / "last.ckpt"
         self.every_n_epochs, self.every_n_steps, self.every_n_minutes = every_n_epochs, every_n_steps, every_n_minutes
         self.ask_every_n_steps = ask_every_n_steps

@@ -8,6 +8,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 
 from lockstep.callbacks.checkpoints import find_last_checkpoint
+from lockstep.errors import check_at_least
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 from lockstep.trainer.steps import begins_step
 
@@ -25,6 +26,7 @@ class Preemption(Callback):
     """
 
     def __init__(self, every_n_steps: int | None = None, deadline: float | None = 300) -> None:
+        check_at_least(1, every_n_steps=every_n_steps, deadline=deadline)
         self.every_n_steps, self.deadline = every_n_steps, deadline
         self._is_overdue = True  # it has been longer than a step since the ranks last asked
         self._asked: Callable[[], int] = int  # waits for the answer to what they have asked: nothing yet, which is 0

@@ -4,6 +4,7 @@ from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 
+from lockstep.errors import check_at_least
 from lockstep.launchers.heartbeat import HEARTBEAT
 
 
@@ -17,6 +18,7 @@ class Watchdog(Callback):
     """
 
     def __init__(self, seconds: float = 600, seconds_to_first_batch: float = 1800) -> None:
+        check_at_least(1, seconds=seconds, seconds_to_first_batch=seconds_to_first_batch)
         self.seconds, self.seconds_to_first_batch = seconds, seconds_to_first_batch
         self._has_had_a_batch: set[str] = set()  # stages
 

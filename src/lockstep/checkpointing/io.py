@@ -10,21 +10,19 @@ from copy import copy
 from itertools import zip_longest
 from pathlib import Path
 from pickle import PicklingError
-from typing import Any
+from typing import Any, Literal
 
 import numpy
 from lightning.fabric.plugins.io import CheckpointIO
 from torch import Tensor
 
 from lockstep.checkpointing.files import name_unreadable, read_checkpoint, write_checkpoint
-from lockstep.config.targets import buildable
 from lockstep.errors import ConfigError, NamedFailure
 
 log = logging.getLogger(__name__)
 _OF_PICKLE = (PicklingError, AttributeError, TypeError)
 
 
-@buildable
 class AtomicCheckpointIO(CheckpointIO):
     """Writes checkpoints that are whole or not there, and reads none that is damaged or needs code to be run.
 
@@ -37,7 +35,7 @@ class AtomicCheckpointIO(CheckpointIO):
     `storage_options={"keep_as": NAME}` of a save keeps the file it replaces under that name.
     """
 
-    def __init__(self, on_save_error: str = "fail", **choice: bool) -> None:
+    def __init__(self, on_save_error: Literal["fail", "warn"] = "fail", **choice: bool) -> None:
         self.on_save_error, self.asynchronous = on_save_error, choice.pop("async", False)
         if choice:
             raise TypeError(f"AtomicCheckpointIO got an unexpected keyword argument '{next(iter(choice))}'")

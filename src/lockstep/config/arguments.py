@@ -41,13 +41,14 @@ class Arguments:
         return self.takes_others or name in self.own
 
     def check(self, key: str, values: dict[str, Any]) -> None:
-        """Raises ConfigError for a name that is not accepted, and for a value of another type."""
+        """Raises ConfigError for a name that is not accepted, and for a value of another type; one with a _target_ is a node, of
+        which something is built."""
         for name, value in values.items():
             if not self.takes(name):
                 accepted = f"no such argument; accepted are {', '.join(self.own) or 'none'}"
                 raise config_error(f"{key}.{name}", shown(value), accepted)
             annotation = self.types.get(name, Any)
-            if not fits(value, annotation):
+            if not (isinstance(value, dict) and "_target_" in value) and not fits(value, annotation):
                 raise config_error(f"{key}.{name}", shown(value), f"accepted is {words(annotation)}")
 
     def missing(self, given: set[str], positional: int) -> list[str]:

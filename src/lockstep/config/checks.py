@@ -1,24 +1,39 @@
 """Checks of a composed config, which are made before anything heavy is imported."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.arguments import shown
+from lockstep.config.arguments import fits, shown, words
 from lockstep.config.checkpoint_file import check_checkpoint
-from lockstep.config.class_checks import rules_in
 from lockstep.config.metrics import check_metric, monitored
-from lockstep.config.overrides import nodes
-from lockstep.config.rules import ROOT, Rule
 from lockstep.errors import config_error
 
 GROUPS = ("model", "trainer", "trainer.checkpoint_io", "trainer.strategy")
 GROUPS_OF_ENTRIES = ("guards", "callbacks", "logger")
 OF_THE_WHOLE = ("experiment", "debug", "sweep")  # groups whose options set keys of the whole config
 NEEDS_PACKAGE = "accepted is a file that begins with `# @package _global_`"  # of such an option
-_OF_LIGHTNING_CLI = {"class_path", "init_args", "dict_kwargs"}  # keys of an object in its files
+# The types of the root keys, and of the other keys that the plan reads.
+ROOT: dict[str, Any] = {
+    **dict.fromkeys(("overwrite", "fresh_processes"), bool),
+    **dict.fromkeys(("max_processes_per_core", "base_batch_size", "seed", "max_restarts"), int),
+    **dict.fromkeys(("init_from", "init_without", "optimized_metric"), str | None),
+    "name": str,
+    "test": bool | Literal["auto"],
+    "optimized_mode": Literal["max", "min"],
+    "lr_scaling": Literal["none", "linear", "sqrt", "adam"],
+}
+_OF_THE_PLAN: dict[str, Any] = {
+    "trainer.accelerator": Literal["auto", "cpu", "gpu", "cuda", "mps"],
+    "trainer.devices": int | Literal["auto"] | Sequence[int],
+    "trainer.num_nodes": int | Literal["auto"],
+    "trainer.accumulate_grad_batches": int,
+    **dict.fromkeys(("datamodule.batch_size", "datamodule.global_batch_size", "datamodule.num_workers"), int | None),
+}
+_AT_LEAST_ONE = ("max_processes_per_core", "base_batch_size", "trainer.num_nodes", "trainer.accumulate_grad_batches")
+_AT_LEAST_ONE += ("datamodule.batch_size", "datamodule.global_batch_size")
 # what the plan and the build read of the trainer, whichever it is
 IN_EVERY_TRAINER = tuple(f"trainer.{name}" for name in ("accelerator", "devices", "num_nodes", "accumulate_grad_batches"))
 IN_EVERY_TRAINER += tuple(f"trainer.{name}" for name in ("checkpoint_io", "strategy", "sync_batchnorm", "enable_progress_bar"))
@@ -34,10 +49,11 @@ def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
     _check_missing(cfg, IN_EVERY_TRAINER)
     for key in sorted(OmegaConf.missing_keys(cfg)):
         raise config_error(key, "???", "a value is required")
-    for key, value in nodes(OmegaConf.to_container(cfg)):
-        if isinstance(value, int) and abs(value) >= 2**63:
-            raise config_error(key, value, "accepted is an integer of 64 bits")
-    check_rules(cfg, ROOT | dict(rules_in(cfg)))
+    check_types(cfg, ROOT | _OF_THE_PLAN)
+    if not 0 <= cfg.seed < 2**32:
+        raise config_error("seed", cfg.seed, "numpy takes no such seed; use 0 to 4294967295")
+    if ".." in cfg.name.split("/"):
+        raise config_error("name", cfg.name, "leads out of logs/; use a name without ..")
     if (without := OmegaConf.select(cfg, "init_without")) is not None and cfg.init_from is None:
         raise config_error("init_without", without, "is of the checkpoint init_from, which is null; accepted then is null")
     for key, metric in monitored(cfg):
@@ -49,19 +65,16 @@ def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
         check_checkpoint("init_from", Path(path))
 
 
-def check_rules(cfg: DictConfig, rules: Mapping[str, Rule]) -> None:
-    """Raises ConfigError for the first key, of those that the config has, whose value its rule does not accept: one that has the
-    value of another comes after that."""
-    values = {key: value for key, value in nodes(OmegaConf.to_container(cfg)) if _is_plain(value)}
-    there = [key for key in rules if key in values or _has(cfg, key)]
-    for key in sorted(there, key=lambda key: key not in values and OmegaConf.is_interpolation(*_node_and_name(cfg, key))):
-        if not rules[key].test(value := values[key] if key in values else OmegaConf.select(cfg, key)):
-            raise config_error(key, shown(value), rules[key].words)
-
-
-def _is_plain(value: object) -> bool:
-    """Is it a number, null, or a text without an interpolation? Most values are, of which OmegaConf looks up each anew."""
-    return isinstance(value, int | float | None) or (isinstance(value, str) and "${" not in value and value != "???")
+def check_types(cfg: DictConfig, types: Mapping[str, Any]) -> None:
+    """Raises ConfigError for the first key, of those that the config has, whose value is of another type, or below 1 where it is
+    one of _AT_LEAST_ONE."""
+    for key, annotation in types.items():
+        value = OmegaConf.select(cfg, key)
+        value = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+        if not fits(value, annotation) and (value is not None or _has(cfg, key)):
+            raise config_error(key, shown(value), f"accepted is {words(annotation)}")
+        if key in _AT_LEAST_ONE and isinstance(value, int) and value < 1:
+            raise config_error(key, value, "is less than 1; use at least 1")
 
 
 def _has_checkpoint(cfg: DictConfig) -> bool:
@@ -105,10 +118,6 @@ def _groups(cfg: DictConfig) -> list[str]:
 
 
 def _check_targets(cfg: DictConfig) -> None:
-    for key, value in nodes(OmegaConf.to_container(cfg)):
-        if isinstance(value, dict) and "class_path" in value and {*value} <= _OF_LIGHTNING_CLI:
-            path, accepted = shown(value["class_path"]), "with what is in init_args beside it"
-            raise config_error(f"{key}.class_path", path, f"is LightningCLI's; accepted is _target_: {path}, {accepted}")
     for key in _groups(cfg):
         if not isinstance(target := OmegaConf.select(cfg, f"{key}._target_"), str):
             raise config_error(f"{key}._target_", shown(target), "accepted is the full name of a class, lockstep.nets.CNN say")

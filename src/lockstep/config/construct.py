@@ -1,149 +1,90 @@
-"""From a node of the config to an object; what its target does not take, or refuses, is one line that names the key."""
+"""From a node of the config to an object, by Hydra; and one line that names the key for what a class refuses."""
 
 import re
-import traceback
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from hydra.errors import InstantiationException
-from omegaconf import DictConfig, OmegaConf
+from hydra.utils import instantiate
 
-from lockstep.config.arguments import arguments_of, shown
-from lockstep.config.targets import Trust, resolve, source_directory, targets_in
+from lockstep.config.arguments import Arguments, arguments_of, shown
+from lockstep.config.targets import resolve
 from lockstep.errors import ConfigError, config_error
 
-_KEYS = ("_target_", "_partial_", "_args_")
-_OF_FITTING = ("lightning.", "lightning_utilities.", "torch.", "contextlib", f"{__name__.partition('.')[0]}.models.task")
-_MISSING = re.compile(r"(\w+)\.__init__\(\) missing \d+ required .*?: '(\w+)'")
-_UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'|multiple values for (?:keyword )?argument '(\w+)'")
+_OF_HYDRA = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
+_OTHER_ARGUMENTS = re.compile(r"(unexpected keyword|missing \d+ required|multiple values for).* argument")
 
 
-class Factory:
-    """A target and the values a config gives it, to be called with the rest: what is given then comes before the `keywords`, as
-    those of a functools.partial."""
-
-    def __init__(self, key: str, node: Any, trust: Trust | None = None) -> None:
-        """Raises ConfigError for a target that is not allowed or not there, and for arguments that it does not take."""
-        if not isinstance(node, Mapping) or "_target_" not in node:
-            raise config_error(key, shown(node), "accepted is a group with a _target_")
-        self.is_partial = node.get("_partial_", False)
-        if not isinstance(self.is_partial, bool):
-            raise config_error(f"{key}._partial_", shown(self.is_partial), "accepted is true, false")
-        self.key, self.name = key, node["_target_"]
-        self.target = resolve(key, self.name, trust)
-        self.callee = self.target.func if isinstance(self.target, partial) else self.target
-        self.arguments = arguments_of(self.callee)
-        self.keywords = {name: _built(f"{key}.{name}", value, trust) for name, value in node.items() if name not in _KEYS}
-        self.positional = _built(f"{key}._args_", node.get("_args_", []), trust)
-        if not isinstance(self.positional, list):
-            raise config_error(f"{key}._args_", shown(self.positional), "accepted is a list")
-        self.arguments.check(key, self.keywords)
-
-    def __call__(self, *positional: Any, **given: Any) -> Any:
-        for name in self.arguments.missing(given.keys() | self.keywords.keys(), len(self.positional) + len(positional)):
-            raise config_error(f"{self.key}.{name}", "???", f"a value is required by {self.name}")
-        try:
-            return self.target(*self.positional, *positional, **(self.keywords | given))
-        except ConfigError:
-            raise
-        except Exception as error:
-            from lockstep.config.memory import refused_for_memory
-
-            if (refusal := refused_for_memory(self.key, self.keywords, error) or self._refusal(error)) is None:
-                raise
-            raise refusal from error
-
-    def construct(self, given: Mapping[str, Any]) -> Any:
-        """Calls the target with those of the given arguments that it takes."""
-        accepted = {name: value for name, value in given.items() if self.arguments.takes(name)}
-        for name in accepted.keys() & self.keywords.keys():
-            raise config_error(f"{self.key}.{name}", shown(self.keywords[name]), "is set elsewhere; accepted is to leave it out")
-        return self(**accepted)
-
-    def _refusal(self, error: Exception) -> ConfigError | None:
-        bases = {base.__name__ for base in getattr(self.callee, "__mro__", ())}
-        if isinstance(error, TypeError) and (match := _MISSING.search(str(error))) and match[1] in bases:
-            return config_error(f"{self.key}.{match[2]}", "???", f"a value is required by {self.name}")
-        if isinstance(error, TypeError):
-            match = _UNEXPECTED.search(str(error))
-            name = match and (match[1] or match[2])
-            if name not in self.keywords:
-                return None
-            others = ", ".join(other for other in self.arguments.types if other != name)
-            is_twice = match is not None and match[2]
-            accepted = "is set elsewhere; accepted is to leave it out" if is_twice else f"no such argument; accepted are {others}"
-            return config_error(f"{self.key}.{name}", shown(self.keywords[name]), accepted)
-        if isinstance(error, InstantiationException):  # Hydra checks again what is called, and with what
-            return config_error(f"{self.key}._target_", self.name, _in_one_line(error))
-        is_refusal = isinstance(error, ValueError | ImportError) or _is_misconfiguration(error)
-        return name_refusal(self.key, self.name, self.keywords, error) if is_refusal else None
-
-
-def construct(key: str, node: Any, given: Mapping[str, Any] | None = None, *, trust: Trust | None = None) -> Any:
+def construct(key: str, node: Any, given: Mapping[str, Any] | None = None) -> Any:
     """Calls the node's `_target_` with the node's values and those of the `given` ones that it takes.
 
-    Nodes within the node that have a target are constructed first; `_partial_: true` makes a function of the rest, `_args_`
-    come first. Nodes are plain containers. `trust`: see `resolve`.
-    Raises ConfigError, naming the key below `key`, for an argument that the target does not take, lacks or refuses.
+    Nodes within the node that have a target are constructed first; with `_partial_: true` it is a functools.partial. Nodes are
+    plain containers. Raises ConfigError, naming the key, for an argument that the target does not take, lacks or refuses.
     """
-    factory = Factory(key, node, trust)
-    return factory if factory.is_partial else factory.construct(given or {})
+    arguments = arguments_in(key, node)
+    passed = {name: value for name, value in (given or {}).items() if arguments.takes(name)}
+    for name in passed.keys() & node.keys():
+        raise config_error(f"{key}.{name}", shown(node[name]), "is set by Lockstep; remove it from the config")
+    with naming(key):
+        make = instantiate(dict(node) | {"_partial_": True}, _convert_="all")
+    if node.get("_partial_"):
+        return make
+    for name in arguments.missing({*node, *passed}, len(node.get("_args_", ()))):
+        raise config_error(f"{key}.{name}", "???", f"a value is required by {node['_target_']}")
+    with naming(key):
+        return make(**passed)
 
 
-def get_trust(cfg: DictConfig) -> Trust | None:
-    """Returns what a config that was read from a directory may name; None where it was not."""
-    if (directory := source_directory(cfg)) is None:
-        return None
-    from lockstep.config.trust import TrustedTargets
-
-    return TrustedTargets.for_directory(directory, tuple(cfg.allow))
-
-
-def check_targets(cfg: DictConfig, trust: Trust | None) -> None:
-    """Raises ConfigError for the first target in the config that may not be named."""
-    for key, target in targets_in(OmegaConf.to_container(cfg, resolve=True)):
-        resolve(key, target, trust)
+def arguments_in(key: str, node: Any) -> Arguments:
+    """Returns what the node's target takes. Raises ConfigError for a target that is not there, and for values in the node, and in
+    those below it, that targets do not take."""
+    if not isinstance(node, Mapping) or "_target_" not in node:
+        raise config_error(key, shown(node), "accepted is a group with a _target_")
+    arguments = arguments_of(resolve(key, node["_target_"]))
+    values = {name: value for name, value in node.items() if name not in _OF_HYDRA}
+    arguments.check(key, values)
+    _check_below(key, values)
+    _check_below(f"{key}._args_", node.get("_args_", ()))
+    return arguments
 
 
-def _built(key: str, value: Any, trust: Trust | None) -> Any:
-    if isinstance(value, list | tuple):
-        return type(value)(_built(f"{key}.{i}", one, trust) for i, one in enumerate(value))
-    if not isinstance(value, dict):
-        return value
-    if "_target_" in value:
-        return construct(key, value, trust=trust)
-    return {name: _built(f"{key}.{name}", one, trust) for name, one in value.items()}
+def _check_below(key: str, values: Any) -> None:
+    for name, value in values.items() if isinstance(values, Mapping) else enumerate(values):
+        if isinstance(value, Mapping) and "_target_" in value:
+            arguments_in(f"{key}.{name}", value)
+        elif isinstance(value, Mapping | list | tuple):
+            _check_below(f"{key}.{name}", value)
 
 
-def name_refusal(key: str, target: str, values: Mapping[str, Any], error: Exception) -> ConfigError:
-    """Returns a refusal with a library's message, under the argument whose name and value it contains, or one of them."""
-    line = _in_one_line(error)
-    matches = {name: re.search(rf"\b{name.rstrip('s').replace('_', '[_ ]')}s?\b", line) for name in values}
-    named = [name for _, name in sorted((match.start(), name) for name, match in matches.items() if match)]
-    plain = {name: re.escape(shown(value)) for name, value in values.items() if isinstance(value, str | int | float)}
-    valued = [name for name, text in plain.items() if re.search(rf"(?<![\w.]){text}(?![\w.])", line)]
-    for name in (*(name for name in named if name in valued), *named, *valued):
-        return config_error(f"{key}.{name}", shown(values[name]), line)
-    return config_error(key, target, line)
+@contextmanager
+def naming(key: str) -> Iterator[None]:
+    """Put the key before what a class refuses within: a ValueError, a pattern that is none, a library that is not installed,
+    Lightning's MisconfigurationException, or an argument that it does not take. Another error is raised as it is."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        cause, below = error, ""
+        while isinstance(cause, InstantiationException):
+            below = below or str(cause).partition("full_key: ")[2].strip()
+            if not isinstance(cause.__cause__, Exception):
+                break
+            cause = cause.__cause__
+        if isinstance(cause, ConfigError) or not is_refusal(cause):
+            raise cause from None
+        raise refusal(".".join(filter(None, (key, below))), cause) from cause
 
 
-def refused_by_lightning(error: BaseException, trainer: Mapping[str, Any]) -> ConfigError | None:
-    """Returns a refusal for what Lightning itself raises when it has seen the data; None for other errors, and for those that
-    come of a call by the user's own code."""
-    modules = [str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(error.__traceback__)]
-    since = next((i for i, module in enumerate(modules) if module.startswith("lightning.")), len(modules))
-    is_lightning_s = since < len(modules) and all(module.startswith(_OF_FITTING) for module in modules[since:])
-    if not is_lightning_s or not modules[-1].startswith("lightning.") or not isinstance(error, Exception):
-        return None
-    if isinstance(error, ValueError) or _is_misconfiguration(error) or "Trainer(" in str(error):
-        return name_refusal("trainer", str(trainer.get("_target_")), trainer, error)
-    return None
+def is_refusal(error: BaseException) -> bool:
+    """True for what a class raises that does not take its arguments."""
+    is_lightning_s = type(error).__name__ == "MisconfigurationException"  # not imported here
+    is_of_arguments = isinstance(error, TypeError) and _OTHER_ARGUMENTS.search(str(error)) is not None
+    return isinstance(error, ValueError | ImportError | re.error | InstantiationException) or is_lightning_s or is_of_arguments
 
 
-def _is_misconfiguration(error: Exception) -> bool:
-    return type(error).__name__ == "MisconfigurationException"  # Lightning's: not imported here
-
-
-def _in_one_line(error: Exception) -> str:
-    return " ".join(str(error).partition("\nfull_key")[0].split())
+def refusal(key: str, error: BaseException) -> ConfigError:
+    """KEY.NAME=VALUE: REASON where the message begins with NAME=VALUE, else KEY: MESSAGE."""
+    message = " ".join(str(error).partition("\nfull_key")[0].split()) or type(error).__name__
+    return ConfigError(f"{key}.{message}" if re.match(r"[\w.]+=\S*[^:]*: ", message) else f"{key}: {message}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.class_checks import is_plain
+from lockstep.config.plan import is_plain
 from lockstep.errors import config_error
 
 STAGES = ("train", "val", "test")

@@ -14,6 +14,7 @@ from lockstep.errors import config_error
 from lockstep.imports import CUDA_DRIVERS
 
 _ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}  # what torch has where the config says nothing
+_OF_OWN_OPTIONS = {"datamodule": "standardize", "model": "param_groups"}  # a key of what the options of this package extend
 AUTO = "auto"  # trainer.devices and num_nodes: what there is
 _SAME_SAMPLES = ("tensor_parallel_size", "stages")  # by a strategy: processes that have the same samples
 
@@ -24,6 +25,11 @@ def rate_key(model: Mapping[str, Any]) -> str | None:
     if isinstance(optimizer, Mapping) and isinstance(optimizer.get("lr"), int | float):
         return "optimizer.lr"
     return next((name for name in ("lr", "learning_rate") if isinstance(model.get(name), int | float)), None)
+
+
+def is_plain(cfg: DictConfig, group: str) -> bool:
+    """True if the group's keys are those of a class that knows nothing of this package."""
+    return _OF_OWN_OPTIONS[group] not in (OmegaConf.select(cfg, group) or ())
 
 
 def visible_gpus() -> int:
@@ -65,6 +71,7 @@ class Plan:
         tensor_parallel_size = _tensor_parallel_size(cfg, world_size)
         accumulate = cfg.trainer.accumulate_grad_batches
         batch_size, global_batch_size = _batch_sizes(cfg, world_size // tensor_parallel_size, accumulate)
+        _check_together(cfg, accelerator, world_size)
         return cls(
             accelerator=accelerator,
             devices=devices,
@@ -139,19 +146,42 @@ def _devices(
     if trainer.accelerator == "mps" and sys.platform != "darwin":
         raise config_error("trainer.accelerator", "mps", "this machine is not a Mac; accepted is cpu or auto")
     accelerator = trainer.accelerator if trainer.accelerator in ("cpu", "mps") else ("gpu" if gpus else "cpu")
-    wanted = trainer.devices
-    if OmegaConf.is_list(wanted):
+    wanted: Any = trainer.devices
+    ids: Any = wanted if OmegaConf.is_list(wanted) else None
+    is_wrong = wanted != -1 and wanted < 1 if isinstance(wanted, int) else ids is not None and not (ids and min(ids) >= 0)
+    if is_wrong or (ids and len(set(ids)) < len(ids)):
+        raise config_error("trainer.devices", wanted, "is no number of devices; use at least 1, auto, or a list of GPU ids")
+    if ids is not None:
         if accelerator != "gpu":
             raise config_error("trainer.devices", wanted, "a list names GPUs, and this run has none; accepted is a number")
-        if max(wanted) >= gpus:
+        if max(ids) >= gpus:
             raise config_error("trainer.devices", wanted, f"{where} {gpus} GPU(s), numbered from 0")
-        return accelerator, len(wanted), tuple(wanted)
+        return accelerator, len(ids), tuple(ids)
     count = wanted if wanted not in (AUTO, -1) else (started[0] if started else max(gpus, 1))
     if accelerator == "gpu" and count > gpus:
         raise config_error("trainer.devices", count, f"{where} {gpus} GPU(s); accepted is 1 to {gpus}, or trainer=cpu")
     if accelerator == "mps" and count > 1:
         raise config_error("trainer.devices", count, "MPS is one device; accepted is 1, or trainer=cpu")
     return accelerator, count, None
+
+
+def _check_together(cfg: DictConfig, accelerator: str, world_size: int) -> None:
+    """Raises ConfigError for what torch would compute otherwise than it was asked to."""
+    accumulated = f"trainer.accumulate_grad_batches={cfg.trainer.accumulate_grad_batches}"
+    accumulates = cfg.trainer.accumulate_grad_batches > 1
+    strategy, model = cfg.trainer.strategy, cfg.model
+    if world_size > 1 and accumulates and strategy.get("static_graph"):
+        why = f"DDP then exchanges gradients in every backward pass, and {accumulated} leaves some out; use false"
+        raise config_error("trainer.strategy.static_graph", "true", why)
+    if world_size > 1 and accelerator != "gpu" and strategy.get("process_group_backend") == "nccl":
+        raise config_error("trainer.strategy.process_group_backend", "nccl", "is for GPUs; use gloo, or null")
+    if world_size > 1 and (search := OmegaConf.select(model, "optimizer.line_search_fn")) is not None:
+        why = "each process would ask for the loss a number of times of its own; use trainer.devices=1, or null"
+        raise config_error("model.optimizer.line_search_fn", search, why)
+    mode = model.get("compile_mode")
+    if accelerator == "gpu" and accumulates and model.get("compile") and mode in ("reduce-overhead", "max-autotune"):
+        why = f"writes over the gradients to which {accumulated} adds (pytorch issue 169545); use max-autotune-no-cudagraphs"
+        raise config_error("model.compile_mode", mode, why)
 
 
 def _tensor_parallel_size(cfg: DictConfig, world_size: int) -> int:

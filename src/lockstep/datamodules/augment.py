@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lockstep.counter_rng import random_bits
-from lockstep.errors import config_error
+from lockstep.errors import check_at_least, config_error
 
 
 class CropFlip:
@@ -29,6 +29,7 @@ class CropFlip:
         padding: Literal["zeros", "reflect"] = "zeros",
         seed: int = 0,
     ) -> None:
+        check_at_least(0, crop=crop)
         self.crop, self.flip, self.padding, self.seed = crop, flip, padding, seed
 
     def padded(self, shape: Sequence[int]) -> tuple[int, int, int]:

@@ -14,14 +14,13 @@ from lightning import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 
-from lockstep.config.memory import check_memory
 from lockstep.datamodules.augment import CropFlip
 from lockstep.datamodules.batches import Augment, Batch, Batches
 from lockstep.datamodules.loaders import make_loader
 from lockstep.datamodules.options import DataOption, Order, checked_options
 from lockstep.datamodules.samplers import BatchIndices, EvalSampler, TrainSampler
 from lockstep.datamodules.splits import Splits, check_part, draw_fold, seeded_split, subset
-from lockstep.errors import config_error
+from lockstep.errors import check_at_least, config_error
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.steps import batches_trained
 
@@ -78,6 +77,15 @@ class DataModule(LightningDataModule):
         **options: DataOption | None,
     ) -> None:
         super().__init__()
+        check_at_least(1, batch_size=batch_size, global_batch_size=global_batch_size)
+        check_at_least(0, num_workers=num_workers, seed=seed)
+        check_at_least(2, folds=folds)
+        if not 0 <= val_fraction <= 0.9:
+            raise ValueError(f"val_fraction={val_fraction}: leaves nothing to train on; use 0 to 0.9")
+        if not 0 <= fold < (folds or 1):
+            raise ValueError(f"fold={fold}: is not one of datamodule.folds={folds}; use 0 to {(folds or 1) - 1}")
+        if persistent_workers and num_workers == 0:
+            raise ValueError("persistent_workers=true: there are no workers; use datamodule.num_workers of at least 1")
         self.batch_size, self.global_batch_size = batch_size, global_batch_size
         self.drop_last, self.shuffle, self.seed, self.val_fraction = drop_last, shuffle, seed, val_fraction
         self.folds, self.fold = folds, fold
@@ -107,7 +115,6 @@ class DataModule(LightningDataModule):
     def setup(self, stage: str) -> None:
         if isinstance(self.augment, CropFlip):
             self.augment.check(self.spec.input_shape)
-            self.check_batch("augment.crop", self.augment.crop, self.augment.padded(self.spec.input_shape))
         self.start = (0, 0)
         vars(self).pop("_accumulate", None)  # of another trainer
         self.shuffle = self.shuffle and not getattr(self.trainer, "overfit_batches", 0)  # as Lightning switches it off
@@ -221,11 +228,6 @@ class DataModule(LightningDataModule):
         leaves files."""
         if self._is_trained:
             self._train_sampler(length)
-
-    def check_batch(self, name: str, value: int, shape: tuple[int, ...]) -> None:
-        """Raises ConfigError where a batch of this shape, which the argument `name` decides, is more than there is memory for."""
-        given = "batch_size" if self.global_batch_size is None else "global_batch_size"
-        check_memory("datamodule", {name: value, given: getattr(self, given)}, self.batch_size * math.prod(shape))
 
     def refuse_folds(self) -> None:
         """Raises ConfigError if folds are asked of data with a validation split of its own: each would be the same run."""

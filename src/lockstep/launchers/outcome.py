@@ -52,6 +52,9 @@ def classify_error(error: BaseException, rank: int, has_stepped: bool = False) -
     has made a step by then: what was trained is never thrown away."""
     if isinstance(error, ConfigError):
         return Outcome(code=ExitCode.FAILED if has_stepped else ExitCode.REFUSED, reason=str(error), rank=rank, is_final=True)
+    if type(error).__name__ == "MisconfigurationException" and not has_stepped:  # Lightning's
+        reason = f"trainer: {' '.join(str(error).split())}"
+        return Outcome(code=ExitCode.REFUSED, reason=reason, rank=rank, is_final=True)
     if isinstance(error, Preempted):
         return Outcome(code=ExitCode.PREEMPTED, reason=str(error), rank=rank, signal=error.number, unsaved=error.unsaved)
     if isinstance(error, KeyboardInterrupt):

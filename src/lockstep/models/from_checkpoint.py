@@ -1,16 +1,22 @@
 """Models and weights from checkpoints."""
 
 import logging
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import FunctionType
+from typing import Any, get_type_hints
 
+from hydra.utils import get_object
 from lightning import LightningModule
 from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from lockstep.checkpointing import read_checkpoint
-from lockstep.config.targets import is_project_path
+from lockstep.config.targets import targets_in
 from lockstep.errors import ConfigError, config_error
 from lockstep.models.from_config import build_model
 from lockstep.places import import_from_project, project
@@ -21,24 +27,29 @@ _NO_CONFIG = (
     "does not say what it is built of; accepted is a checkpoint of a lockstep.models.Task. "
     "That of another LightningModule is read by its load_from_checkpoint"
 )
+# Modules whose networks, optimizers, schedules and metrics a checkpoint may name, and those of them whose metrics load networks.
+_FUNCTIONS_TOO = ("lockstep.models", "lockstep.nets", "lockstep.extras", "torchvision.models")
+_LIBRARIES = (*_FUNCTIONS_TOO, "torch.nn", "torch.optim", "torchmetrics")
+_LOAD_NETWORKS = [f"torchmetrics.{name}" for name in ("audio", "image", "multimodal", "text", "video")]
 
 
-def load_model(checkpoint: str | Path, allow: Sequence[str] = ()) -> Any:
+def load_model(checkpoint: str | Path, allow: Collection[str] = ()) -> Any:
     """Returns a trained model from a checkpoint, on the CPU and in evaluation mode, without Hydra's command line.
 
-    A checkpoint says what it is built of. It can name classes that this package, torch, torchvision, torchmetrics and the project
-    have for that, and what is defined in the modules of `allow`: whatever else it names is refused, not run.
+    A checkpoint says what it is built of. It can name networks, optimizers, schedules and metrics of this package, torch,
+    torchvision, torchmetrics and the project, and the targets in `allow`: whatever else it names is refused, not run.
     """
-    from lockstep.config.trust import TrustedTargets
-
     path = Path(checkpoint)
-    if is_project_path(project() / "src", path):  # else it may have come with the checkpoint
-        import_from_project()
+    import_from_project()
     model_config = read_checkpoint("checkpoint", path, whole=()).get("hyper_parameters")
     if not isinstance(model_config, dict) or not isinstance(model_config.get("model"), dict) or "spec" not in model_config:
         raise config_error("checkpoint", path, _NO_CONFIG)
     try:
-        model = build_model(model_config, trust=TrustedTargets.for_checkpoint(path, allow))
+        for key, target in targets_in(model_config):
+            if target not in allow:
+                _check_part(key, str(target), path.resolve())
+        with _unpickling_nothing():
+            model = build_model(model_config)
     except ConfigError as error:
         raise config_error("checkpoint", path, str(error)) from error
     except Exception as error:  # whatever a constructor says to nonsense
@@ -46,6 +57,46 @@ def load_model(checkpoint: str | Path, allow: Sequence[str] = ()) -> Any:
         raise config_error("checkpoint", path, reason) from error
     load_weights(model, "checkpoint", path)
     return model.eval()
+
+
+def _check_part(key: str, target: str, checkpoint: Path) -> None:
+    """Raises ConfigError for what is no part of a model, and has imported nothing then from where the checkpoint is."""
+    if _may_be_imported(target, checkpoint):
+        part = get_object(target)
+        function = isinstance(part, FunctionType) and _is_below(part.__module__, _FUNCTIONS_TOO)
+        kinds = [part] if isinstance(part, type) else [*get_type_hints(part).values()] if function else []
+        is_part = any(isinstance(kind, type) and issubclass(kind, nn.Module | Optimizer | LRScheduler) for kind in kinds)
+        if is_part and _may_be_imported(f"{part.__module__}.{part.__qualname__}", checkpoint):
+            return
+    accepted = "accepted are networks, optimizers, schedules and metrics of lockstep, torch, torchvision, torchmetrics and of the"
+    how = f"project, or load_model(PATH, allow=[{target!r}])"
+    raise config_error(f"{key}._target_", target, f"a checkpoint may not name that; {accepted} {how}")
+
+
+def _may_be_imported(target: str, checkpoint: Path) -> bool:
+    """True for a public name in one of the libraries, or in a module of the project that has not come with the checkpoint."""
+    if any(part.startswith("_") for part in target.split(".")) or _is_below(target, _LOAD_NETWORKS):
+        return False
+    own = [folder / target.partition(".")[0] for folder in (project().resolve(), project().resolve() / "src")]
+    files = any(place.with_suffix(".py").is_file() and place.parent != checkpoint.parent for place in own)
+    folders = any((place / "__init__.py").is_file() and place not in checkpoint.parents for place in own)
+    return _is_below(target, _LIBRARIES) or files or folders
+
+
+def _is_below(name: str, modules: Sequence[str]) -> bool:
+    return name.startswith(tuple(f"{module}." for module in modules))
+
+
+@contextmanager
+def _unpickling_nothing() -> Iterator[None]:
+    """Load pretrained weights as data: torchvision loads them with weights_only=False from a cache that it does not check."""
+    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # of torch.load
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(name) if before is None else os.environ.update({name: before})
 
 
 def load_weights(model: nn.Module, key: str, path: Path, without: str | None = None) -> None:

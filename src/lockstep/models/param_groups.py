@@ -8,12 +8,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lockstep.config.arguments import shown
-from lockstep.config.rules import above
 from lockstep.errors import config_error
-from lockstep.models.checks import OPTIMIZER
 
 Groups = Mapping[str, Mapping[str, Any]]
-_OPTIONS = {"lr_factor": above(0)}
+_OPTIONS = ("lr_factor",)  # of a group, besides the optimizer's
 
 
 def make_optimizer(make: Callable[..., Optimizer], model: nn.Module, groups: Groups, **options: Any) -> Optimizer:
@@ -50,8 +48,10 @@ def make_optimizer(make: Callable[..., Optimizer], model: nn.Module, groups: Gro
 def _by_depth(groups: Groups) -> dict[str, Mapping[str, Any]]:
     expanded: dict[str, Mapping[str, Any]] = {}
     for name, group in groups.items():
+        if "match" not in group:
+            raise config_error(f"model.param_groups.{name}.match", "???", "a value is required: part of a parameter's name")
         decay, layers = group.get("lr_decay"), group["match"]
-        if decay is None or not isinstance(layers, list) or not above(0).test(decay):
+        if decay is None or not isinstance(layers, list) or not (isinstance(decay, int | float) and decay > 0):
             if decay is not None or isinstance(layers, list):
                 accepted = "accepted is a number above 0, with a list of expressions as match"
                 raise config_error(f"model.param_groups.{name}.lr_decay", shown(decay), accepted)
@@ -79,6 +79,5 @@ def _check_options(groups: Groups, of_optimizer: Iterable[str]) -> None:
             if key not in accepted:
                 needs = f"no such option; accepted are match, {', '.join(accepted)}"
                 raise config_error(f"model.param_groups.{name}.{key}", value, needs)
-            rule = _OPTIONS.get(key) or OPTIMIZER.get(key)
-            if rule is not None and not rule.test(value):
-                raise config_error(f"model.param_groups.{name}.{key}", value, rule.words)
+            if key in ("lr", *_OPTIONS) and not (isinstance(value, int | float) and value >= 0):
+                raise config_error(f"model.param_groups.{name}.{key}", value, "accepted is a number of at least 0")

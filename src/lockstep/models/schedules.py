@@ -12,8 +12,7 @@ from typing import Any, Literal, NamedTuple
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from lockstep.config.targets import buildable
-from lockstep.errors import config_error
+from lockstep.errors import check_at_least, config_error
 
 Interval = Literal["step", "epoch"]
 
@@ -50,6 +49,8 @@ def _factors(
     warmup_epochs: int,
 ) -> dict[str, Any]:
     """The base rate times factor(t), t counted in intervals after a linear warm-up from near zero."""
+    check_at_least(1, frequency=frequency)
+    check_at_least(0, warmup_steps=warmup_steps, warmup_epochs=warmup_epochs)
     warmup = _warmup_length(training, interval, warmup_steps, warmup_epochs)
 
     # Lightning counts a frequency of steps in batches, and anew in each epoch: here it is counted in steps, through
@@ -67,7 +68,6 @@ def _warmup_length(training: TrainingLength, interval: Interval, warmup_steps: i
     return steps if interval == "step" else steps / training.steps_per_epoch
 
 
-@buildable
 def constant(optimizer: Optimizer, training: TrainingLength, **when: Any) -> dict[str, Any]:
     if not when["warmup_steps"] and not when["warmup_epochs"]:
         when["interval"] = "epoch"  # nothing changes from step to step
@@ -83,7 +83,6 @@ def _until_the_end(
     return _factors(optimizer, training, lambda t: factor(min(1.0, t / length)), **when)
 
 
-@buildable
 def cosine(optimizer: Optimizer, training: TrainingLength, min_factor: float, **when: Any) -> dict[str, Any]:
     """Loshchilov & Hutter 2017, arXiv:1608.03983, without restarts: 1 after the warm-up, min_factor at the end."""
 
@@ -93,19 +92,19 @@ def cosine(optimizer: Optimizer, training: TrainingLength, min_factor: float, **
     return _until_the_end(optimizer, training, factor, **when)
 
 
-@buildable
 def linear(optimizer: Optimizer, training: TrainingLength, min_factor: float, **when: Any) -> dict[str, Any]:
     """A straight line from 1 after the warm-up to min_factor at the end; with a warm-up, a triangle."""
     return _until_the_end(optimizer, training, lambda part: 1 - (1 - min_factor) * part, **when)
 
 
-@buildable
 def wsd(optimizer: Optimizer, training: TrainingLength, min_factor: float, decay: float, **when: Any) -> dict[str, Any]:
     """Warm-up, stable, decay (Hu et al. 2024, arXiv:2404.06395): 1 after the warm-up, then a straight line to min_factor over
     the last part, `decay`, of what follows the warm-up."""
+    if not 0 < decay <= 1:
+        raise ValueError(f"decay={decay}: is no part of training; use above 0 to 1")
     return _until_the_end(optimizer, training, lambda part: 1 - (1 - min_factor) * max(0.0, 1 - (1 - part) / decay), **when)
 
 
-@buildable
 def step(optimizer: Optimizer, training: TrainingLength, step_size: int, gamma: float, **when: Any) -> dict[str, Any]:
+    check_at_least(1, step_size=step_size)
     return _factors(optimizer, training, lambda t: gamma ** (t // step_size), **when)

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torchmetrics import Metric
 from torchmetrics.utilities.distributed import gather_all_tensors
 
+from lockstep.config.construct import naming
 from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.batches import Batch
 from lockstep.errors import ConfigError, config_error
@@ -231,7 +232,8 @@ class Task(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": self.make_schedule(optimizer, self._training_length())}
 
     def _checked(self, parameters: Iterable[Any], **options: Any) -> Optimizer:
-        made = self.make_optimizer(parameters, **options)
+        with naming("model.optimizer"):
+            made = self.make_optimizer(parameters, **options)
         if not isinstance(made, Optimizer):
             accepted = "is what model.optimizer._target_ returns; accepted is one of torch's optimizers, or a subclass of theirs"
             raise config_error("model.optimizer", f"a {type(made).__name__}", accepted)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from lockstep.errors import check_at_least
 from lockstep.nets.input_shape import image_shape
 
 
@@ -12,6 +13,7 @@ class CNN(nn.Module):
 
     def __init__(self, input_shape: Sequence[int], num_outputs: int, width: int = 32) -> None:
         super().__init__()
+        check_at_least(1, width=width)
         channels, _, _ = image_shape("lockstep.nets.CNN", input_shape)
         self.features = nn.Sequential(
             _block(channels, width, stride=1),

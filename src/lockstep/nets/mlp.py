@@ -14,6 +14,8 @@ class MLP(nn.Module):
 
     def __init__(self, input_shape: Sequence[int], num_outputs: int, hidden: Sequence[int], dropout: float = 0.0) -> None:
         super().__init__()
+        if any(width < 1 for width in hidden):
+            raise ValueError(f"hidden={list(hidden)}: has a layer without units; use widths of at least 1")
         widths = [math.prod(input_shape), *hidden]
         layers: list[nn.Module] = [nn.Flatten()]
         for inputs, outputs in pairwise(widths):

@@ -9,7 +9,6 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.config.arguments import shown
 from lockstep.config.overrides import flat
 from lockstep.config.plan import Plan, rate_key
-from lockstep.config.targets import former_names
 from lockstep.errors import config_error
 
 _GROUPS = ("optimizer", "lr_scheduler", "param_groups")  # of a Task's model group
@@ -43,15 +42,10 @@ def check_continuation(cfg: DictConfig, plan: Plan, content: Mapping[str, Any], 
 def _check_model(cfg: DictConfig, saved: Mapping[str, Any], checkpoint: Path) -> None:
     configured: Any = OmegaConf.to_container(cfg.model, resolve=True)
     both = (flat({name: model.get(name) or {} for name in _GROUPS}) for model in (saved, configured))
-    before, now = ({name: _present(name, value) for name, value in model.items() if value != {}} for model in both)
+    before, now = ({name: value for name, value in model.items() if value != {}} for model in both)
     for name in (name for name in {**now, **before} if name not in _NOT_IN_THE_STATE):
         if before.get(name) != now.get(name):
             _refuse(f"model.{name}", now.get(name), before.get(name), checkpoint)
-
-
-def _present(name: str, value: Any) -> Any:
-    """Returns a value as it is written today: a schedule may have moved to another module since the run began."""
-    return former_names().get(value, value) if name.endswith("._target_") else value
 
 
 def _refuse(key: str, value: Any, before: Any, checkpoint: Path) -> None:

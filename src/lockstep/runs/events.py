@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.construct import construct, get_trust
+from lockstep.config.construct import construct
 from lockstep.config.overrides import override_key, unquote
 from lockstep.config.plan import Plan
 from lockstep.errors import config_error
@@ -90,8 +90,7 @@ class Subscribers:
         for name, node in nodes.items():
             if not isinstance(node, DictConfig):
                 raise config_error(f"events.{name}", node, "accepted is a group with a _target_, or null")
-        trust = get_trust(cfg)
-        return cls({name: construct(f"events.{name}", OmegaConf.to_container(nodes[name]), trust=trust) for name in nodes})
+        return cls({name: construct(f"events.{name}", OmegaConf.to_container(nodes[name])) for name in nodes})
 
     @classmethod
     def before_composition(cls) -> Self:

@@ -1,28 +1,13 @@
 """A rank of a run, in the process that its parent has started for it, before the run begins."""
 
-from collections.abc import Sequence
-from typing import Any
-
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import configure_log, setup_globals
 from omegaconf import DictConfig
 
 from lockstep import console
-from lockstep.config.plan import Plan
 from lockstep.launchers.environment import log_plainly, register_resolvers
-from lockstep.launchers.outcome import Report
 from lockstep.places import import_from_project
 from lockstep.runs.locks import Lock
-from lockstep.runs.run import Run
-
-
-def run_rank(
-    report: Report, function: Any, arguments: Sequence[Any], hydra: Any, cfg: DictConfig, plan: Plan, is_resumed: bool
-) -> None:
-    """Call `function(run, *arguments)` in this rank."""
-    set_up_rank(hydra)
-    with Run(cfg, plan, is_resumed=is_resumed, report=report) as run:
-        function(run, *arguments)
 
 
 def set_up_rank(hydra: DictConfig | None) -> None:

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -18,18 +18,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
 from lockstep.atomic_files import read_json, remove_partial_files, write_json
-from lockstep.config.construct import refused_by_lightning
 from lockstep.config.plan import Plan, visible_cores
 from lockstep.config.targets import own_modules
 from lockstep.errors import ExitCode, config_error
 from lockstep.launchers.cluster import queue
-from lockstep.launchers.environment import (
-    launcher,
-    rank_log,
-    restarts,
-    this_rank,
-    warn_of_unknown_launcher,
-)
+from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank, warn_of_unknown_launcher
 from lockstep.launchers.heartbeat import DEBUGGED, HEARTBEAT, dump_stacks
 from lockstep.launchers.outcome import Outcome, Report, classify_error, no_shared_memory, original_error
 from lockstep.launchers.processes import Function
@@ -38,6 +31,7 @@ from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 from lockstep.runs import record
 from lockstep.runs.directory import OwnDirectory
 from lockstep.runs.events import Subscribers, first
+from lockstep.runs.rank import set_up_rank
 from lockstep.runs.saved import read_run_id
 
 if TYPE_CHECKING:
@@ -169,7 +163,6 @@ class Run:
         When one of them has died, start them again, to continue, max_restarts times.
         """
         from lockstep.launchers.launch import launch
-        from lockstep.runs.rank import run_rank
 
         cfg = self.cfg.copy()
         OmegaConf.resolve(cfg)  # ${now:} is the same in all of them
@@ -177,7 +170,7 @@ class Run:
         attempt, began = 0, self._started
         while True:
             outcome = launch(
-                run_rank,
+                _run_rank,
                 Function.of(function),
                 arguments,
                 hydra,
@@ -235,7 +228,6 @@ class Run:
         try:
             if error is not None and self._code is None:
                 error = STOP_SIGNALS.raised or original_error(error)  # what breaks on the way out has come of it
-                error = refused_by_lightning(error, self.cfg.trainer) or error
                 self._end(self._explained(classify_error(error, self._global_rank, HEARTBEAT.has_stepped)))
         finally:
             HEARTBEAT.stop()
@@ -292,6 +284,14 @@ class Run:
             with contextlib.suppress(OSError):  # the disk may be full: that is then the reason
                 record.write_failure(self.directory, outcome.reason, outcome.rank, outcome.has_lost_rank)
         raise SystemExit(outcome.code)
+
+
+def _run_rank(
+    report: Report, function: Any, arguments: Sequence[Any], hydra: Any, cfg: DictConfig, plan: Plan, is_resumed: bool
+) -> None:
+    set_up_rank(hydra)
+    with Run(cfg, plan, is_resumed=is_resumed, report=report) as run:
+        function(run, *arguments)
 
 
 def _deadline(cfg: DictConfig, key: str) -> float:

@@ -9,7 +9,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lockstep import console
 from lockstep.config.checks import check
-from lockstep.config.class_checks import check_classes
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.environment import this_rank
@@ -31,7 +30,6 @@ def validated(
     check(cfg, chosen)
     rank = this_rank()
     plan = Plan.from_config(cfg, None if rank is None else rank.started, node_gpus)
-    check_classes(cfg, plan)
     if node_gpus is None:
         _check_launch(plan)
     for subscriber in subscribers:

@@ -13,7 +13,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.overrides import flat
 from lockstep.config.plan import Plan
-from lockstep.config.targets import former_names
 
 REPEATS = ("seed", "datamodule.fold")  # keys over which results are averaged
 _LONGEST_NAME = 200  # bytes; file systems take 255
@@ -51,20 +50,18 @@ class Job:
 
 
 def computed_config(cfg: DictConfig, settings: Sequence[str]) -> dict[str, Any]:
-    """Returns the composed config less what does not change a result: paths, what is trusted, how processes are started, and the
+    """Returns the composed config less what does not change a result: paths, how processes are started, and the
     `settings` of its subscribers."""
     content: Any = OmegaConf.to_container(cfg, resolve=False)
-    for key in ("run_dir", "run_id", "forked_from", "events", "fresh_processes", "allow", *settings):
+    for key in ("run_dir", "run_id", "forked_from", "events", "fresh_processes", *settings):
         content.pop(key, None)
     (content["datamodule"] or {}).pop("data_dir", None)
     return json.loads(json.dumps(content, default=str))
 
 
 def identity(content: dict[str, Any]) -> str:
-    """Returns a hash of a job's `computed_config`, which stays when a class in it moves."""
+    """Returns a hash of a job's `computed_config`."""
     text = json.dumps(content, sort_keys=True)
-    for former, name in former_names().items():
-        text = text.replace(f'"{name}"', f'"{former}"')
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

@@ -12,11 +12,9 @@ from checkouts import checkout as copy_checkout
 from commands import environment, python
 
 from lockstep.checkpointing import read_checkpoint
-from lockstep.config.checks import check
 from lockstep.errors import ConfigError
 from lockstep.extras.history.code import check_out, describe_code
 from lockstep.extras.history.keep_code import KeepCode
-from lockstep.runs.composition import compose
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -145,8 +143,3 @@ def test_a_dirty_tree_is_reproduced_to_the_bit(tmp_path: Path) -> None:
     assert second.returncode == 0, second.stderr
     ends = [read_checkpoint("last", copy / "logs" / name / "checkpoints" / "last.ckpt") for name in ("first", "second")]
     assert not differences(*({name: end[name] for name in ("state_dict", "optimizer_states")} for end in ends))
-
-
-def test_a_size_below_zero_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^guards\.code\.max_kib=-7: accepted is an integer of at least 0$"):
-        check(compose("guards.code.max_kib=-7"))

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from omegaconf import DictConfig
-from refusals import refusal
 
+from lockstep.build import build
+from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.extras.huggingface.hf_dataset import HFDataset, _tables
 
@@ -28,5 +29,6 @@ def test_a_data_set_that_is_a_program_is_refused(tmp_path: Path) -> None:
 
 def test_a_data_dir_that_is_no_folder_is_refused(compose: Callable[..., DictConfig], tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
-    message = refusal(compose("datamodule=hf_dataset", f"datamodule.data_dir={nowhere}", "datamodule.inputs=x"))
-    assert message == f"datamodule.data_dir={nowhere}: no such folder: {nowhere}; accepted is a folder with data"
+    cfg = compose("datamodule=hf_dataset", f"datamodule.data_dir={nowhere}", "datamodule.inputs=x")
+    with pytest.raises(ConfigError, match=rf"^datamodule\.data_dir={nowhere}: no such folder: {nowhere}; use a folder"):
+        build(cfg, Plan.from_config(cfg))

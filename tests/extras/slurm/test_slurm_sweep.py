@@ -77,15 +77,7 @@ def test_eight_jobs_are_answered_for_whatever_happens(cluster: Cluster, tmp_path
 
     status = python(SWEEP, "status", "sweep", cwd=tmp_path / "slurm", **cluster.environment)
     assert (status.stdout.count(" finished "), status.stdout.count(" interrupted: CANCELLED")) == (6, 1)
-    again = (
-        "resume",
-        "sweep",
-        "--program",
-        PROGRAM,
-        "--allow",
-        "hydra.launcher.sbatch",
-        "hydra.launcher.setup",
-    )  # the fault has been mended
+    again = ("resume", "sweep", "--program", PROGRAM)  # the fault has been mended
     done = python(SWEEP, *again, cwd=tmp_path / "slurm", **cluster.environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(cluster.tasks()) == sum(attempts.values()) + 2
@@ -117,7 +109,7 @@ def test_a_command_that_detaches_leaves_its_jobs_to_the_queue_and_resume_collect
     done = python(PROGRAM, "-m", *asked, cwd=tmp_path, fresh=True, **cluster.environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Wait for them: python " in done.stderr
-    resumed = ("resume", "sweep", "--program", PROGRAM, "--allow", "hydra.launcher.sbatch", "hydra.launcher.setup")
+    resumed = ("resume", "sweep", "--program", PROGRAM)
     done = python(SWEEP, *resumed, cwd=tmp_path, fresh=True, **cluster.environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {row["status"] for row in results(tmp_path)} == {"finished"}

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
-from lockstep.config.checks import check
+from lockstep.config.construct import construct
 from lockstep.datamodules import DataModule
 from lockstep.errors import ConfigError
 from lockstep.extras.synthetic.random_regression import RandomRegression
@@ -78,13 +79,13 @@ def test_regression_data_has_the_shape_asked_for() -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({"num_classes": 1}, "datamodule.num_classes=1: accepted is an integer of at least 2"),
-        ({"shape": [-1, 4, 4]}, "datamodule.shape=[-1, 4, 4]: accepted is a list of three integers of at least 1"),
+        ({"num_classes": 1}, "datamodule.num_classes=1: is less than 2; use at least 2"),
+        ({"shape": [-1, 4, 4]}, "datamodule.shape=[-1, 4, 4]: has no pixels; use three integers of at least 1"),
     ],
 )
 def test_what_makes_no_images_is_refused_by_its_key(value: dict[str, Any], message: str) -> None:
     cfg = compose("datamodule=synthetic_images")
     cfg.datamodule.update(value)
     with pytest.raises(ConfigError) as error:
-        check(cfg)
+        construct("datamodule", OmegaConf.to_container(cfg.datamodule, resolve=True))
     assert str(error.value) == message

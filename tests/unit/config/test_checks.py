@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from refusals import changed, refusal, validate
 
+from lockstep.build import build
 from lockstep.config.checks import check
+from lockstep.config.plan import Plan
+from lockstep.errors import ConfigError
 
 
 def test_shipped_config_passes(shipped: DictConfig) -> None:
@@ -23,34 +26,19 @@ def test_seed_zero_is_a_seed(shipped: DictConfig) -> None:
     ("key", "value", "message"),
     [
         ("name", None, "name=null: accepted is text"),
-        ("seed", -1, "seed=-1: accepted is an integer between 0 and 4294967295"),
-        ("test", 1, "test=1: accepted is true, false"),
-        (
-            "trainer.precision",
-            8,
-            "trainer.precision=8: accepted is 32-true, 32, bf16-mixed, 16-mixed, bf16-true, 16-true, 64-true, 64, bf16, 16",
-        ),
+        ("seed", -1, "seed=-1: numpy takes no such seed; use 0 to 4294967295"),
+        ("test", 1, "test=1: accepted is true or false, or auto"),
         ("lr_scaling", "cubic", "lr_scaling=cubic: accepted is none, linear, sqrt, adam"),
         ("trainer.accelerator", "tpu", "trainer.accelerator=tpu: accepted is auto, cpu, gpu, cuda, mps"),
-        ("trainer.max_epochs", 0, "trainer.max_epochs=0: accepted is an integer of at least 1"),
-        ("trainer.max_time", "1h", "trainer.max_time=1h: accepted is a time as DD:HH:MM:SS, or null"),
-        ("trainer.limit_train_batches", 1.5, "trainer.limit_train_batches=1.5: accepted is a number of batches"),
-        ("datamodule.batch_size", 0, "datamodule.batch_size=0: accepted is an integer of at least 1"),
-        ("datamodule.val_fraction", 0.95, "datamodule.val_fraction=0.95: accepted is a number between 0 and 0.9"),
-        ("datamodule.augment", {"pad": 1}, "datamodule.augment.pad=1: no such key; accepted are crop, flip, padding"),
-        ("model.optimizer.lr", float("nan"), "model.optimizer.lr=nan: accepted is a number of at least 0"),
-        ("model.optimizer.lr", "1e-3x", "model.optimizer.lr=1e-3x: accepted is a number of at least 0"),
+        ("datamodule.batch_size", 0, "datamodule.batch_size=0: is less than 1; use at least 1"),
+        ("datamodule.batch_size", "many", "datamodule.batch_size=many: accepted is an integer, or null"),
+        ("trainer.devices", "two", "trainer.devices=two: accepted is an integer, or auto, or a list of integers"),
+        ("trainer.devices", 0, "trainer.devices=0: is no number of devices; use at least 1, auto, or a list of GPU ids"),
+        ("trainer.devices", [0, 0], "trainer.devices=[0, 0]: is no number of devices; use at least 1, auto, or a list"),
     ],
 )
 def test_out_of_range_or_of_another_type_is_refused(key: str, value: object, message: str, shipped: DictConfig) -> None:
     assert refusal(changed(shipped, **{key: value})).startswith(message)
-
-
-@pytest.mark.parametrize("devices", [0, "two", None, [0, 0]])
-def test_devices_that_are_no_number_auto_or_list_of_gpus_are_refused(devices: object, shipped: DictConfig) -> None:
-    message = refusal(changed(shipped, **{"trainer.devices": devices}))
-    assert message.startswith("trainer.devices=")
-    assert message.endswith(": accepted is a number of at least 1, auto, or a list of GPU ids")
 
 
 @pytest.mark.parametrize(
@@ -70,10 +58,27 @@ def test_values_on_the_edge_are_accepted(key: str, value: object, shipped: DictC
     check(changed(shipped, **{key: value}))
 
 
-def test_persistent_workers_without_workers_are_refused(shipped: DictConfig) -> None:
-    message = refusal(changed(shipped, **{"datamodule.persistent_workers": True}))
-    assert message == "datamodule.persistent_workers=true: needs datamodule.num_workers of at least 1"
-    validate(changed(shipped, **{"datamodule.num_workers": 1}))
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("trainer.precision", 8, "trainer.precision=8: accepted is "),
+        ("trainer.max_time", "1h", "trainer: "),
+        ("trainer.limit_train_batches", 1.5, "trainer: You have passed invalid value 1.5 for limit_train_batches"),
+        ("datamodule.val_fraction", 0.95, "datamodule.val_fraction=0.95: leaves nothing to train on; use 0 to 0.9"),
+        ("datamodule.augment", {"pad": 1}, "datamodule: CropFlip.__init__() got an unexpected keyword argument 'pad'"),
+        ("datamodule.persistent_workers", True, "datamodule.persistent_workers=true: there are no workers; use datamodule."),
+        ("datamodule.fold", 1, "datamodule.fold=1: is not one of datamodule.folds=None; use 0 to 0"),
+        ("model.optimizer.lr", "1e-3x", "model.optimizer.lr=1e-3x: accepted is a number"),
+        ("model.net.width", 0, "model.net.width=0: is less than 1; use at least 1"),
+        ("guards.watchdog.seconds", 0, "guards.watchdog.seconds=0: is less than 1; use at least 1"),
+    ],
+)
+def test_what_a_constructor_refuses_is_one_line_with_its_key(key: str, value: Any, message: str, shipped: DictConfig) -> None:
+    cfg = changed(shipped, **{key: value})
+    with pytest.raises(ConfigError) as refused:
+        build(cfg, Plan.from_config(cfg))
+    assert str(refused.value).startswith(message)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -116,10 +121,3 @@ def test_without_a_fraction_validation_needs_a_split_of_the_data_s_own(
         )
     else:
         validate(cfg)
-
-
-def test_what_lightning_cli_calls_a_class_is_refused_by_its_name_here(shipped: DictConfig) -> None:
-    """It stayed a dict, which a module took for its net."""
-    OmegaConf.update(shipped, "model", {"class_path": "a.Net", "init_args": {"width": 8}}, merge=False)
-    accepted = "accepted is _target_: a.Net, with what is in init_args beside it"
-    assert refusal(shipped) == f"model.class_path=a.Net: is LightningCLI's; {accepted}"

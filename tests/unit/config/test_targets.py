@@ -1,4 +1,4 @@
-"""A stranger's checkpoint or run directory runs nothing; what is allowed in one."""
+"""A stranger's checkpoint runs nothing; what it may name."""
 
 import sys
 from pathlib import Path
@@ -11,10 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
-from lockstep.config.targets import resolve
-from lockstep.config.trust import TrustedTargets
 from lockstep.errors import ConfigError
-from lockstep.models.from_checkpoint import load_model
+from lockstep.models.from_checkpoint import _check_part, load_model
 from lockstep.models.from_config import build_model
 
 
@@ -56,13 +54,44 @@ def test_a_checkpoint_that_says_nothing_of_its_model_is_refused(content: Any, tm
         load_model(path)
 
 
-def test_a_module_of_one_s_own_is_allowed_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my_nets.py").write_text("from lockstep.nets import MLP\nclass Mine(MLP): ...\ndef imported(): ...\n")
+def test_other_targets_are_built_where_the_caller_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_nets.py").write_text("from lockstep.nets import MLP\nclass Mine(MLP): ...\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     path = saved(tmp_path / "mine.ckpt", changed({"net._target_": "my_nets.Mine"}))
     with pytest.raises(ConfigError, match=r"model\.net\._target_=my_nets\.Mine: a checkpoint may not name that; accepted are"):
         load_model(path)
-    assert type(load_model(path, allow=["my_nets"]).net).__name__ == "Mine"
+    assert type(load_model(path, allow=["my_nets.Mine"]).net).__name__ == "Mine"
+
+
+class Pickled:
+    """Runs code where it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return exec, ("open('ran', 'w')",)
+
+
+def test_pretrained_weights_in_a_cache_are_not_unpickled(evil: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchvision asks for them with weights_only=False, and checks the hash of none that is there."""
+    cache = evil.parent / "torch" / "hub" / "checkpoints" / "resnet18-f37072fd.pth"
+    cache.parent.mkdir(parents=True)
+    torch.save(Pickled(), cache)
+    monkeypatch.setenv("TORCH_HOME", str(evil.parent / "torch"))
+    resnet = {"_target_": "torchvision.models.resnet18", "weights": "IMAGENET1K_V1"}
+    net = {"_target_": "torch.nn.Sequential", "_args_": [resnet]}
+    with pytest.raises(ConfigError, match=r"no model can be built of what it says \(UnpicklingError: Weights only load failed"):
+        load_model(saved(evil.with_name("hostile.ckpt"), changed({"net": net})))
+    assert not (evil.parent / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "variable", ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1", "HYDRA_INSTANTIATE_ALLOWLIST_OVERRIDE=os.system:os:builtins.exec"]
+)
+def test_variables_open_nothing(variable: str, evil: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(*variable.split("="))
+    for content in (Pickled(), changed(CHECKPOINTS["a shell"])):
+        with pytest.raises(ConfigError, match=r"^checkpoint=.*hostile.ckpt: "):
+            load_model(saved(evil.with_name("hostile.ckpt"), content))
+    assert not (evil.parent / "ran").exists()
 
 
 def project_with_a_net(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -91,14 +120,14 @@ def test_a_net_of_the_project_is_there_in_a_script_or_a_notebook(tmp_path: Path,
     ],
 )
 def test_what_models_are_made_of_is_allowed_in_a_checkpoint(path: str) -> None:
-    assert callable(resolve("model.net", path, TrustedTargets.for_checkpoint(Path("a.ckpt"))))
+    _check_part("model.net", path, Path("a.ckpt"))
 
 
 @pytest.mark.parametrize(
     ("key", "target"),
     [("datamodule", "os.system"), ("model.net", "os.system"), ("callbacks.best_checkpoint", "os.popen")],
 )
-def test_a_run_directory_made_to_run_code_is_refused(key: str, target: str, shipped: DictConfig, evil: Path) -> None:
+def test_a_config_that_names_a_shell_is_refused(key: str, target: str, shipped: DictConfig, evil: Path) -> None:
     OmegaConf.update(shipped, f"{key}._target_", target)
     with pytest.raises(ConfigError, match=rf"^{key}\._target_={target}: .*blocklisted"):
         build(shipped, Plan.from_config(shipped))

@@ -65,7 +65,7 @@ def test_decay_is_of_a_list_of_layers(group: dict[str, Any], line: str) -> None:
         ({"match": 0}, r"match=0: not a regular expression"),
         ({"match": "0", "lrr": 1}, r"lrr=1: no such option; accepted are match, .*, weight_decay, lr_factor$"),
         ({"match": "0", "lr": "fast"}, r"lr=fast: accepted is a number of at least 0$"),
-        ({"match": "0", "lr_factor": 0}, r"lr_factor=0: accepted is a number above 0$"),
+        ({"match": "0", "lr_factor": -1}, r"lr_factor=-1: accepted is a number of at least 0$"),
     ],
 )
 def test_what_makes_no_sense_is_one_line_that_names_the_key(group: dict[str, Any], line: str) -> None:

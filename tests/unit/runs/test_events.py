@@ -8,14 +8,12 @@ import pytest
 from omegaconf import DictConfig
 
 from lockstep.config.plan import Plan
-from lockstep.config.targets import buildable
 from lockstep.errors import ConfigError
 from lockstep.runs.events import RunEvents
 from lockstep.runs.run import Run
 from lockstep.runs.validation import validated
 
 
-@buildable
 class Diary(RunEvents):
     """Write down what it is told."""
 

@@ -1,20 +1,11 @@
 """A job's identity, its directory's name, and what jobs differ in."""
 
-import pytest
-
 from lockstep.runs.composition import compose
 from lockstep.sweeps.jobs import computed_config, directory_name, identity, varying
 
 
 def key(*overrides: str) -> str:
     return identity(computed_config(compose(*overrides), ()))
-
-
-def test_identity_stays_when_a_class_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sweep that was begun before goes on."""
-    monkeypatch.setattr("lockstep.sweeps.jobs.former_names", lambda: {"lockstep.nets.MLP": "lockstep.extras.mlp.MLP"})
-    before, now = ({"model": {"net": {"_target_": name}}} for name in ("lockstep.nets.MLP", "lockstep.extras.mlp.MLP"))
-    assert identity(now) == identity(before)
 
 
 def test_identity_is_what_is_computed_and_not_where_or_in_which_order() -> None:

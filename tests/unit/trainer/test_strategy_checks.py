@@ -3,11 +3,9 @@
 from typing import Any
 
 import pytest
-import torch
 from omegaconf import DictConfig
 from refusals import changed, refusal, validate
 
-from lockstep.config.class_checks import check_classes
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 
@@ -23,7 +21,7 @@ ON_CPU = {"trainer.accelerator": "cpu"}
         ),
         (
             {"trainer.strategy.process_group_backend": "nccl"},
-            "trainer.strategy.process_group_backend=nccl: is for GPUs; accepted is gloo, or null",
+            "trainer.strategy.process_group_backend=nccl: is for GPUs; use gloo, or null",
         ),
         (
             {"model.optimizer.line_search_fn": "strong_wolfe"},
@@ -40,17 +38,8 @@ def test_what_several_processes_can_not_do_is_refused(changes: dict[str, Any], m
 def test_cuda_graphs_of_a_net_do_not_accumulate(mode: str, shipped: DictConfig) -> None:
     compiled = {"model.compile": True, "model.compile_mode": mode, "trainer.accumulate_grad_batches": 2}
     cfg = changed(shipped, **compiled)
-    check_classes(cfg, Plan.from_config(changed(cfg.copy(), **ON_CPU)))
-    on_gpu = Plan.from_config(changed(cfg, **{"trainer.accelerator": "gpu"}), node_gpus=1)
+    Plan.from_config(changed(cfg.copy(), **ON_CPU))
+    changed(cfg, **{"trainer.accelerator": "gpu"})
     with pytest.raises(ConfigError, match=f"^model.compile_mode={mode}: writes over the gradients to which .*=2 adds"):
-        check_classes(cfg, on_gpu)
-    check_classes(changed(cfg, **{"model.compile": False}), on_gpu)
-
-
-def test_another_backend_is_accepted_where_torch_has_it(shipped: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    cfg = changed(shipped, **ON_CPU, **{"trainer.devices": 2, "trainer.strategy.process_group_backend": "mpi"})
-    if not torch.distributed.is_mpi_available():
-        words = "accepted is nccl, gloo, another one that this torch was built with, or null"
-        assert refusal(cfg) == f"trainer.strategy.process_group_backend=mpi: {words}"
-    monkeypatch.setattr("torch.distributed.is_backend_available", lambda name: name == "mpi")
-    validate(cfg)
+        Plan.from_config(cfg, node_gpus=1)
+    Plan.from_config(changed(cfg, **{"model.compile": False}), node_gpus=1)

@@ -16,7 +16,6 @@ from torch.utils.data import Subset
 
 from lockstep.atomic_files import replacing
 from lockstep.checkpointing import read_checkpoint
-from lockstep.config.targets import buildable
 from lockstep.datamodules.batches import Batches
 from lockstep.datamodules.options import DataOption
 from lockstep.datamodules.samplers import BatchIndices
@@ -29,7 +28,6 @@ _SCORES = "datamodule.curriculum.scores"
 _ROUNDING = 1e-6  # by which a power may be another on another processor
 
 
-@buildable
 class Curriculum(DataOption):
     """Decides which training samples take part when.
 
@@ -39,6 +37,11 @@ class Curriculum(DataOption):
     """
 
     def __init__(self, scores: Scores, pacing: Pacing, epochs: float) -> None:
+        if not epochs > 0:
+            raise ValueError(f"epochs={epochs}: is no time; use above 0")
+        first = float(pacing(torch.zeros(1, dtype=torch.float64)))
+        if not 0 < first <= 1:
+            raise ValueError(f"pacing: {first:g} of the samples take part at first; use a pacing.start above 0 and up to 1")
         self.scores, self.pacing, self.epochs = scores, pacing, epochs
 
     def reorder(self, train: Any) -> "EasiestFirst":
@@ -83,25 +86,21 @@ class EasiestFirst:
 # Pacing functions
 
 
-@buildable
 def linear(time: Tensor, start: float) -> Tensor:
     """Adds as many samples in each step as in any other (Platanios et al. 2019, arXiv:1903.09848)."""
     return start + (1 - start) * time
 
 
-@buildable
 def root(time: Tensor, start: float, power: float) -> Tensor:
     """More at first: the share of what is new stays as it is (Platanios et al. 2019)."""
     return (start**power + (1 - start**power) * time) ** (1 / power)
 
 
-@buildable
 def exponential(time: Tensor, start: float) -> Tensor:
     """More and more: by the same factor in each step (Hacohen & Weinshall 2019, arXiv:1904.03626, there in stairs)."""
     return start ** (1 - time)
 
 
-@buildable
 def step(time: Tensor, start: float) -> Tensor:
     """The same ones until all take part (Bengio et al. 2009; "single step" of Hacohen & Weinshall 2019)."""
     return torch.full_like(time, start)
@@ -110,7 +109,6 @@ def step(time: Tensor, start: float) -> Tensor:
 # Scores
 
 
-@buildable
 def distance_to_class_mean(train: Any) -> Tensor:
     """How far each input lies from the mean of its class. All inputs are in memory at once."""
     inputs, targets = Batches(train)[BatchIndices(torch.arange(len(train)), 0, 1.0)][:2]
@@ -122,7 +120,6 @@ def distance_to_class_mean(train: Any) -> Tensor:
     return (features - (sums / targets.bincount()[:, None])[targets]).norm(dim=1)
 
 
-@buildable
 def field(train: Any, name: str) -> Tensor:
     """What the data itself says of each sample: a column of Hugging Face's data, or what a data set of one's own has as an
     attribute of that name."""
@@ -134,7 +131,6 @@ def field(train: Any, name: str) -> Tensor:
     return torch.as_tensor(values)
 
 
-@buildable
 def saved(train: Any, path: str) -> Tensor:
     """What `save_scores` has written, scripts/score.py say; of a run directory its scores.pt."""
     file = Path(path) / "scores.pt" if Path(path).is_dir() else Path(path)

@@ -2,11 +2,9 @@
 
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from lockstep.config.targets import buildable
 from lockstep.runs.events import RunEvents
 
 
-@buildable
 class VirtualWorkers(RunEvents):
     """Puts the strategy of virtual workers in the place of DDP, and pins what another number of processes would change.
 

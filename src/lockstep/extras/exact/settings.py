@@ -5,7 +5,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.class_checks import is_plain
+from lockstep.config.plan import is_plain
 from lockstep.errors import config_error
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lockstep.callbacks import CounterBasedRandomness
 from lockstep.datamodules.batches import Batch
-from lockstep.errors import config_error
+from lockstep.errors import check_at_least, config_error
 from lockstep.extras.any_batch.any_batch import samples_in
 from lockstep.extras.exact.compilation import compiled_by_shape
 from lockstep.extras.exact.generators import OwnGenerators
@@ -55,6 +55,11 @@ class Exact(PlannedWorldSize, DDPStrategy):
         self, *, world_size: int, timeout: float, process_group_backend: str | None, workers: int, threads: int = 1
     ) -> None:
         super().__init__(timeout=timedelta(seconds=timeout), process_group_backend=process_group_backend)
+        if workers % world_size:
+            raise config_error(
+                "trainer.devices", world_size, f"does not divide trainer.exact={workers}; use a divisor of {workers}"
+            )
+        check_at_least(1, threads=threads)
         self.planned_world_size, self.workers = world_size, workers
         self._threads = threads
         torch.set_num_threads(threads)

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lockstep.config.targets import buildable
-from lockstep.errors import config_error
+from lockstep.errors import check_at_least, config_error
 
 
 class LoRALinear(nn.Linear):
@@ -42,13 +41,15 @@ class LoRALinear(nn.Linear):
         return layer
 
 
-@buildable
 def lora(net: nn.Module, rank: int = 8, alpha: float = 16.0, match: str = "", train: str | None = None) -> nn.Module:
     """The net, changed in place: its nn.Linear layers in whose names `match` is found get a LoRALinear's correction, of scale
     alpha / rank, and nothing else is trained but parameters in whose names `train` is found. Both are regular expressions.
 
     Raises ConfigError where no layer is found.
     """
+    check_at_least(1, rank=rank)
+    if not alpha > 0:
+        raise ValueError(f"alpha={alpha}: is no scale; use above 0")
     layers = {name: layer for name, layer in net.named_modules(remove_duplicate=False) if type(layer) is nn.Linear}
     matches = {name: layer for name, layer in layers.items() if re.search(match, name)}
     if not matches:

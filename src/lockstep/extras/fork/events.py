@@ -7,17 +7,14 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.checks import check_rules
+from lockstep.config.checks import check_types
 from lockstep.config.plan import Plan
-from lockstep.config.rules import TEXT
-from lockstep.config.targets import buildable
 from lockstep.runs.events import Origin, RunEvents
 
 log = logging.getLogger(__name__)
 _KEY = "fork"
 
 
-@buildable
 class Fork(RunEvents):
     """`fork=RUN_DIR[@STEP]` begins a new run with the settings of another one, from its checkpoint."""
 
@@ -29,7 +26,7 @@ class Fork(RunEvents):
         return command_to_fork(arguments, values[_KEY])
 
     def check(self, cfg: DictConfig, plan: Plan) -> None:
-        check_rules(cfg, {_KEY: TEXT.or_null()})
+        check_types(cfg, {_KEY: str | None})
 
     def origin(self, cfg: DictConfig) -> Origin | None:
         if (wanted := OmegaConf.select(cfg, _KEY)) is None:

@@ -3,13 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from lockstep.config.targets import buildable
 from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
 from lockstep.runs.events import RunEvents
 
 
-@buildable
 class FindLast(RunEvents):
     """`resume=last` is the newest unfinished run below the working directory."""
 

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from lockstep.config.memory import check_memory
 from lockstep.config.metrics import VALIDATION
 from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.splits import Splits
-from lockstep.errors import config_error
+from lockstep.errors import check_at_least, config_error
 from lockstep.extras.images.decoding import WORKERS, decode
 
 NAMES = {"train": ("train",), "val": VALIDATION, "test": ("test",)}
@@ -39,11 +38,13 @@ class HFDataset(DataModule):
         num_workers: int | None = None,
         **loading: Any,
     ) -> None:
+        check_at_least(1, size=size)
+        if not Path(data_dir).is_dir():
+            raise ValueError(f"data_dir={data_dir}: no such folder: {Path(data_dir).absolute()}; use a folder with data")
         tables = _tables(Path(data_dir))
         columns = [inputs] if isinstance(inputs, str) else inputs
         _check_columns(tables, inputs=columns, target=[target])
         targets = Targets(tables["train"], target)
-        check_memory("datamodule", {"size": size}, 3 * size**2)
         self.rows = {split: Rows(split, table, columns, targets, size) for split, table in tables.items()}
         train = self.rows["train"]
         if num_workers is None:

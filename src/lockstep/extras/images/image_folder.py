@@ -11,7 +11,7 @@ from torchvision.datasets.folder import find_classes
 
 from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.splits import Splits
-from lockstep.errors import config_error
+from lockstep.errors import check_at_least, config_error
 from lockstep.extras.images.decoding import WORKERS, damage, decode
 
 log = logging.getLogger(__name__)
@@ -56,6 +56,9 @@ class ImageFolder(DataModule):
     ) -> None:
         num_workers = WORKERS if num_workers is None else num_workers
         super().__init__(num_workers=num_workers, **loading)
+        check_at_least(1, size=size)
+        if not Path(data_dir).is_dir():
+            raise ValueError(f"data_dir={data_dir}: no such folder: {Path(data_dir).absolute()}; use a folder with data")
         self.data_dir, self.size, self.test_fraction, self.verify = Path(data_dir), size, test_fraction, verify
         self.is_split = (self.data_dir / "train").is_dir()
         self.has_test = (self.data_dir / "test").is_dir() if self.is_split else test_fraction > 0
@@ -63,7 +66,6 @@ class ImageFolder(DataModule):
             self.refuse_folds()
         self.classes = _class_names(self.data_dir / "train" if self.is_split else self.data_dir)
         self.spec = DataSpec((3, size, size), len(self.classes), class_names=tuple(self.classes))
-        self.check_batch("size", size, self.spec.input_shape)
 
     @cached_property
     def folders(self) -> dict[str, LabelledImages]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lockstep.errors import config_error
+from lockstep.errors import check_at_least, config_error
 
 
 class GPT(nn.Module):
@@ -40,6 +40,7 @@ class GPT(nn.Module):
         norm_eps: float = 1e-5,
     ) -> None:
         super().__init__()
+        check_at_least(1, width=width, depth=depth, heads=heads, mlp_width=mlp_width, kv_heads=kv_heads)
         kv_heads = heads if kv_heads is None else kv_heads
         if len(input_shape) != 1:
             needs = f"takes rows of tokens, and the data has shape {tuple(input_shape)}; accepted is datamodule=text"

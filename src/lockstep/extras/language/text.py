@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.splits import Splits
-from lockstep.errors import EpochTooShort, config_error
+from lockstep.errors import EpochTooShort, check_at_least, config_error
 from lockstep.extras.language.tokens import Windows, token_file
 from lockstep.extras.language.vocabulary import Bytes, vocabulary
 
@@ -43,6 +43,8 @@ class Text(DataModule):
         **loading: Any,
     ) -> None:
         super().__init__(**loading)
+        check_at_least(1, context=context)
+        check_at_least(0, overlap=overlap)
         if overlap >= context:
             raise config_error("datamodule.overlap", overlap, f"accepted is less than datamodule.context={context}")
         if self.standardize:
@@ -52,7 +54,6 @@ class Text(DataModule):
         self.vocabulary = vocabulary(tokenizer, separator)
         self.has_test = test_fraction > 0
         self.spec = DataSpec((context,), self.vocabulary.size)
-        self.check_batch("context", context, self.spec.input_shape)
 
     @property
     def token_bytes(self) -> Tensor:

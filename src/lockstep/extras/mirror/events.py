@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
-from lockstep.config.checks import check_rules
+from lockstep.config.checks import check_types
 from lockstep.config.plan import Plan
-from lockstep.config.rules import Rule, number
-from lockstep.config.targets import buildable
+from lockstep.errors import config_error
 from lockstep.runs.directory import absolute
 from lockstep.runs.events import RunEvents
 
@@ -24,13 +23,6 @@ def is_url(text: object) -> bool:
     return isinstance(text, str) and _URL.fullmatch(text) is not None
 
 
-_RULES = {
-    "mirror": Rule("accepted is a URL that fsspec knows, s3://BUCKET/PREFIX say", is_url).or_null(),
-    "mirror_wait": number(0, 10**7),
-}
-
-
-@buildable
 class MirrorEvents(RunEvents):
     """`mirror=URL` copies a run while it trains; `resume=URL`, or `resume=DIRECTORY mirror=URL`, goes on from the copy."""
 
@@ -56,7 +48,9 @@ class MirrorEvents(RunEvents):
             bring(copy_url(values["mirror"], directory), directory)
 
     def check(self, cfg: DictConfig, plan: Plan) -> None:
-        check_rules(cfg, _RULES)
+        check_types(cfg, {"mirror": str | None, "mirror_wait": float})
+        if cfg.mirror is not None and not is_url(cfg.mirror):
+            raise config_error("mirror", cfg.mirror, "is no URL; use one that fsspec knows, s3://BUCKET/PREFIX say")
 
     def claim(self, cfg: DictConfig, directory: Path, run_id: str, is_new: bool) -> None:
         if cfg.mirror is not None:

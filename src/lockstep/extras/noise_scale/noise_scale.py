@@ -14,6 +14,7 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lockstep.errors import check_at_least
 from lockstep.extras.monitors.monitor import Monitor, together, watched
 from lockstep.models import Task
 from lockstep.trainer.steps import begins_step
@@ -66,6 +67,9 @@ class NoiseScale(Monitor, Callback):
     """
 
     def __init__(self, every_n_steps: int = 40, every_n_steps_alone: int = 100, decay: float = 0.95) -> None:
+        check_at_least(1, every_n_steps=every_n_steps, every_n_steps_alone=every_n_steps_alone)
+        if not 0 <= decay < 1:
+            raise ValueError(f"decay={decay}: averages nothing; use 0 to less than 1")
         self.every_n_steps, self.every_n_steps_alone, self.decay = every_n_steps, every_n_steps_alone, decay
         self.smoothed = Smoothed()
         self._every = 0  # steps; 0: none is sampled

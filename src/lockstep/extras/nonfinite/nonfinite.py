@@ -2,7 +2,7 @@
 
 import logging
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning import Callback, LightningModule, Trainer
@@ -12,7 +12,7 @@ from torchmetrics import Metric
 
 from lockstep.console import join_first
 from lockstep.datamodules.batches import Batch
-from lockstep.errors import NamedFailure
+from lockstep.errors import NamedFailure, check_at_least
 from lockstep.trainer.steps import begins_step, ends_step
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,8 @@ class NonFinite(Callback):
             checkpoint is saved without one.
     """
 
-    def __init__(self, action: str = "stop", every_n_steps: int = 10) -> None:
+    def __init__(self, action: Literal["stop", "skip"] = "stop", every_n_steps: int = 10) -> None:
+        check_at_least(1, every_n_steps=every_n_steps)
         self.action, self.every_n_steps = action, every_n_steps
         self._losses: list[tuple[int, Tensor, Tensor | None]] = []  # step, loss, sample ids
         self._before: list[tuple[Tensor, Tensor]] = []  # what a step changes besides the weights, and its value before

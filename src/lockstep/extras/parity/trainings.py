@@ -13,16 +13,14 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.atomic_files import read_json
-from lockstep.config.checks import check_rules
+from lockstep.config.checks import check_types
 from lockstep.config.overrides import quote
 from lockstep.config.plan import Plan
-from lockstep.config.rules import integer, number, one_of
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.places import project
-from lockstep.trainer.checks import PRECISIONS
 
 REFERENCE, OTHER = "reference", "other"
-_RULES = {"parity.steps": integer(1), "parity.precision": one_of("run", *PRECISIONS), "parity.timeout": number(1)}
+_TYPES = {"parity.steps": int, "parity.precision": str | int, "parity.timeout": float}
 # Callbacks that end a training or only watch it, and what acts on a run rather than on its training.
 _CALLBACKS = (
     "LastCheckpoint",
@@ -53,7 +51,12 @@ class Sides:
     @classmethod
     def of(cls, cfg: DictConfig) -> "Sides":
         """Make them from the composed run. Raises ConfigError."""
-        check_rules(cfg, _RULES)
+        check_types(cfg, _TYPES)
+        if cfg.parity.steps < 1:
+            raise config_error("parity.steps", cfg.parity.steps, "trains nothing; use at least 1")
+        if OmegaConf.select(cfg, "trainer.strategy.stages") is not None:
+            why = "leaves each process the gradients of its own layers, which are not gathered; use another strategy"
+            raise config_error("trainer.strategy._target_", cfg.trainer.strategy._target_, why)
         plan, other = Plan.from_config(cfg), _for_training(cfg)
         if plan.world_size == 1:
             raise config_error("trainer.devices", cfg.trainer.devices, "one process is the reference; use 2 or more")

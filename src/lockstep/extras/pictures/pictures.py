@@ -11,6 +11,7 @@ from torch import Tensor
 from torchmetrics.classification import MulticlassConfusionMatrix
 
 from lockstep.datamodules.batches import Batch
+from lockstep.errors import check_at_least
 from lockstep.extras.monitors.monitor import Monitor, together
 from lockstep.extras.pictures.drawing import confusion, gallery
 from lockstep.models import Classifier
@@ -22,6 +23,7 @@ class Pictures(Monitor, Callback):
     `test/confusion`: the confusion matrix over the whole test set, rows the true classes."""
 
     def __init__(self, samples: int = 16) -> None:
+        check_at_least(1, samples=samples)
         self.samples = samples
         self._kept: tuple[Tensor, Tensor, Tensor] | None = None
         self._confusion: MulticlassConfusionMatrix | None = None

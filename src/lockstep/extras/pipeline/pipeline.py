@@ -7,7 +7,7 @@ optimizer passes over, as they never have a gradient.
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import Optimizer
 
-from lockstep.errors import config_error
+from lockstep.errors import check_at_least, config_error
 from lockstep.extras.pipeline.gathering import gather_parts
 from lockstep.extras.pipeline.stages import Stage, layers_of
 from lockstep.extras.sharding.divided import DividedModel
@@ -57,9 +57,10 @@ class Pipeline(DividedModel):
         timeout: float,
         process_group_backend: str | None,
         stages: int,
-        schedule: str,
+        schedule: Literal["1f1b", "gpipe"],
         microbatches: int,
     ) -> None:
+        check_at_least(1, stages=stages, microbatches=microbatches)
         super().__init__(
             data_parallel_size=world_size // stages,
             tensor_parallel_size=stages,
@@ -160,6 +161,9 @@ def check_model(model: Any, stages: int) -> None:
         needs = "has a training_step of its own, which stages can't take apart; accepted is a lockstep.models.Task with its own"
         raise config_error("model._target_", type(model).__name__, needs)
     net: Any = model.net
+    if net._compiled_call_impl is not None:
+        why = "compiles the net's forward pass, of which each stage computes a part in another way; use false"
+        raise config_error("model.compile", "true", why)
     if why := _why_not(model, net):
         raise config_error("model.net._target_", type(net).__name__, why)
     if stages > (most := len(net.layers)):

@@ -3,8 +3,7 @@
 from omegaconf import DictConfig, OmegaConf, flag_override
 
 from lockstep.config.arguments import Arguments
-from lockstep.config.class_checks import is_plain
-from lockstep.config.plan import rate_key
+from lockstep.config.plan import is_plain, rate_key
 from lockstep.config.targets import resolve
 from lockstep.errors import config_error
 

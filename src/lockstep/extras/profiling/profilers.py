@@ -13,7 +13,7 @@ from lightning import Callback, LightningModule, Trainer
 from torch.autograd.profiler import emit_nvtx
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from lockstep.errors import config_error
+from lockstep.errors import check_at_least, config_error
 from lockstep.extras.monitors.monitor import Monitor
 from lockstep.trainer.steps import ends_step
 
@@ -24,6 +24,7 @@ class _Window(Monitor, Callback):
     """Profile `steps` optimizer steps of rank zero, after `first_step` others since training began or was resumed."""
 
     def __init__(self, first_step: int, steps: int) -> None:
+        check_at_least(1, first_step=first_step, steps=steps)
         self.first_step, self.steps = first_step, steps
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

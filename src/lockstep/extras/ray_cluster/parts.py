@@ -2,16 +2,12 @@
 
 import importlib
 import logging
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from hydra.utils import get_object
 
-from lockstep.config.construct import Factory
-from lockstep.config.targets import Trust, buildable
-from lockstep.config.trust import TrustedTargets
+from lockstep.config.construct import construct
 from lockstep.errors import config_error
 
 TIME = "training_iteration"  # what Ray Tune calls the number of a trial's reports
@@ -37,21 +33,14 @@ def part(key: str, value: Any, parts: Mapping[str, dict[str, Any]]) -> dict[str,
     return parts[name] | (dict(value) if isinstance(value, Mapping) else {}) | {"_target_": parts[name]["_target_"]}
 
 
-def make(key: str, node: dict[str, Any], trust: Trust | None, seed: int = 0) -> Any:
+def make(key: str, node: dict[str, Any], seed: int = 0) -> Any:
     """Raises ConfigError for arguments that it does not take or a sweep sets itself, and where its library is missing."""
     given = {"time_attr": TIME, "metric": None, "mode": None, "space": None, "seed": seed, "random_state_seed": seed}
     logging.getLogger("ray.tune").setLevel(logging.WARNING)
     try:
-        return Factory(key, node, trust).construct(given)
+        return construct(key, node, given)
     except AssertionError as error:  # by which Ray Tune checks them
         raise config_error(key, node["_target_"], f"{error}; accepted is what it takes") from error
-
-
-def trusted_parts(directory: Path, allow: Sequence[str] = ()) -> TrustedTargets:
-    """What a search that was read from a directory may name."""
-    for known in (*SEARCHERS.values(), *SCHEDULERS.values()):
-        buildable(get_object(known["_target_"]))
-    return TrustedTargets(("ray.tune.search", "ray.tune.schedulers"), directory, allow)
 
 
 def distribution(one: Any) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 
 from lockstep.atomic_files import read_json, sync
 from lockstep.errors import NamedFailure
-from lockstep.extras.ray_cluster.parts import TIME, make, trusted_parts
+from lockstep.extras.ray_cluster.parts import TIME, make
 
 TUNE = "tune.json"  # in the sweep's directory: the scheduler that its jobs ask
 REPORTS = "tune.jsonl"  # and beside it: {job, validations, value, stop}, a line each
@@ -56,7 +56,7 @@ class _Schedule:
         if (known := read_json(directory / TUNE, _SHAPE)) is None:
             raise NamedFailure(f"{directory / TUNE} is damaged; the sweep's own command writes it anew")
         self.seed, self.metric = known["seed"], known["metric"]
-        self.scheduler = make("hydra.sweeper.scheduler", known["scheduler"], trusted_parts(directory))
+        self.scheduler = make("hydra.sweeper.scheduler", known["scheduler"])
         self.scheduler.set_search_properties(self.metric, known["mode"])
         self.controller = SimpleNamespace(get_live_trials=list, get_trials=list)
         self.jobs: dict[str, Job] = {}

@@ -17,9 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.atomic_files import write_json
 from lockstep.config.rules import SEED, Rule, integer
-from lockstep.config.targets import ALLOW
 from lockstep.errors import config_error
-from lockstep.extras.ray_cluster.parts import SCHEDULERS, SEARCHERS, TIME, Draws, distribution, make, part, trusted_parts
+from lockstep.extras.ray_cluster.parts import SCHEDULERS, SEARCHERS, TIME, Draws, distribution, make, part
 from lockstep.extras.ray_cluster.reports import TUNE
 from lockstep.extras.search.space import Space
 from lockstep.sweeps.composition import JobConfigs
@@ -61,8 +60,6 @@ class TuneSweep:
         self.config, self.loader, self.settings, self.launcher = config, loader, settings, launcher
         self.directory = Path(str(config.hydra.sweep.dir)).absolute()
         self.metric, self.mode = config.optimized_metric, config.optimized_mode
-        allow = config.get(ALLOW)
-        self.trust = None if allow is None else trusted_parts(self.directory, tuple(allow))
         self._failed: set[Point] = set()  # by an earlier call
         self._patience: float = _REFUSALS
 
@@ -91,7 +88,7 @@ class TuneSweep:
         composed = [*map(JobConfigs(self.config, self.loader).compose, self.space.corners())]
         if (scheduler := self.settings.scheduler) is None:
             return
-        make("hydra.sweeper.scheduler", scheduler, self.trust).set_search_properties(self.metric, self.mode)
+        make("hydra.sweeper.scheduler", scheduler).set_search_properties(self.metric, self.mode)
         if OmegaConf.select(composed[0], "callbacks.stopping") is None:
             accepted = "needs callbacks.stopping; accepted is sweep=ray_tune, which has it, or null"
             raise config_error("hydra.sweeper.scheduler", scheduler["_target_"], accepted)
@@ -99,7 +96,7 @@ class TuneSweep:
     def _searcher(self) -> Any:
         if self.settings.searcher is None:
             return self.draws
-        searcher = make("hydra.sweeper.searcher", self.settings.searcher, self.trust, self.draws.seed)
+        searcher = make("hydra.sweeper.searcher", self.settings.searcher, self.draws.seed)
         searcher.set_search_properties(self.metric, self.mode, self.draws.domains)
         return searcher
 

@@ -5,14 +5,12 @@ from collections.abc import Sequence
 import torchvision
 from torch import nn
 
-from lockstep.config.targets import buildable
 from lockstep.errors import config_error
 from lockstep.nets.input_shape import image_shape
 
 SMALL = 64  # pixels: images up to this size get the stem of the CIFAR experiments (He et al. 2016, section 4.2)
 
 
-@buildable
 def resnet(input_shape: Sequence[int], num_outputs: int, depth: int) -> nn.Module:
     """torchvision.models.resnet{depth}, weights drawn anew; small images get a 3x3 stem without stride and pooling."""
     if depth not in (18, 34, 50, 101, 152):

@@ -1,27 +1,26 @@
 """A finished run, opened again: its config with changes, its checkpoints."""
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.checkpoint_file import refuse_url
 from lockstep.config.overrides import override_key
+from lockstep.config.targets import targets_in
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import run_id
 from lockstep.runs.saved import FILE, read_config
 
 
-def saved_config(run_dir: Path, overrides: list[str], allow: Sequence[str] = ()) -> DictConfig:
-    """The config a run was composed of, with values overridden in Hydra's grammar; groups can't be chosen anew. What it may name
-    besides the parts of a run, `allow` says."""
+def saved_config(run_dir: Path, overrides: list[str]) -> DictConfig:
+    """The config a run was composed of, with values overridden in Hydra's grammar; groups can't be chosen anew."""
     refuse_url("RUN_DIR", run_dir)
     cfg = read_config(run_dir)
     if cfg is None:
         raise config_error("RUN_DIR", run_dir, f"has no {FILE}; name the directory of a run")
     cfg.fork, cfg.run_id = None, None
-    cfg.allow = list(allow)
     for override in OverridesParser.create().parse_overrides(overrides):
         key = override.key_or_group
         if override.is_delete() or override.is_sweep_override():
@@ -36,10 +35,10 @@ def saved_config(run_dir: Path, overrides: list[str], allow: Sequence[str] = ())
     return cfg
 
 
-def config_to_evaluate(run_dir: Path, overrides: list[str], allow: Sequence[str], folder: str) -> DictConfig:
+def config_to_evaluate(run_dir: Path, overrides: list[str], folder: str) -> DictConfig:
     """The run's config, less what only training needs: callbacks are those that `overrides` name. An evaluation has a directory
     and a record of its own, in a folder of the run's directory."""
-    cfg = saved_config(run_dir, overrides, allow)
+    cfg = saved_config(run_dir, overrides)
     keys = [override_key(override).split(".") for override in overrides]
     kept = {"progress", *(key[1] for key in keys if key[0] == "callbacks" and len(key) > 1)}
     if cfg.run_dir == str(run_dir):
@@ -52,6 +51,13 @@ def config_to_evaluate(run_dir: Path, overrides: list[str], allow: Sequence[str]
     if "global_batch_size" in (cfg.datamodule or ()):
         cfg.datamodule.global_batch_size = None  # counts do not depend on how the data is divided
     return cfg
+
+
+def load_saved_model(cfg: DictConfig, checkpoint: Path) -> Any:
+    """The trained model of a run's checkpoint, which may be built of whatever the run's own config names."""
+    from lockstep.models.from_checkpoint import load_model  # torch
+
+    return load_model(checkpoint, allow={str(target) for _, target in targets_in(OmegaConf.to_container(cfg.model))})
 
 
 def find_checkpoint(run_dir: Path, wanted: str | None) -> Path:

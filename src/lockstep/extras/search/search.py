@@ -14,12 +14,12 @@ from numpy.random import SeedSequence
 from omegaconf import DictConfig, OmegaConf
 from optuna.trial import Trial, TrialState
 
-from lockstep.config.construct import Factory, construct
+from lockstep.config.construct import construct
 from lockstep.config.rules import Rule, integer
-from lockstep.config.targets import ALLOW
+from lockstep.config.targets import resolve
 from lockstep.extras.search.files import PRUNED
 from lockstep.extras.search.space import Space
-from lockstep.extras.search.study import POINT, complete_trials, open_study, resume_trial, summarize, trusted_parts
+from lockstep.extras.search.study import POINT, complete_trials, open_study, resume_trial, summarize
 from lockstep.sweeps.composition import JobConfigs
 from lockstep.sweeps.job_directory import read_record
 from lockstep.sweeps.manifest import Manifest
@@ -77,8 +77,6 @@ class Search:
         self.config, self.loader, self.settings, self.launcher = config, loader, settings, launcher
         self.directory = Path(str(config.hydra.sweep.dir)).absolute()
         self.metric, self.mode = config.optimized_metric, config.optimized_mode
-        allow = config.get(ALLOW)
-        self.trust = None if allow is None else trusted_parts(self.directory, tuple(allow))
         self._interrupted: set[int] = set()  # trials whose jobs are to be continued by another call
         self._is_exhausted = False
         self._patience: float = _REFUSALS
@@ -108,7 +106,7 @@ class Search:
         for point in self.space.corners():
             configs.compose(point)
         self._sampler(0)
-        construct("hydra.sweeper.pruner", self.settings.pruner, trust=self.trust)
+        construct("hydra.sweeper.pruner", self.settings.pruner)
 
     def _stop(self) -> None:
         self._is_exhausted = True
@@ -127,11 +125,11 @@ class Search:
     def _sampler(self, number: int) -> optuna.samplers.BaseSampler:
         """Makes the sampler of one trial. What it draws is counted from the seed and the trial's number, so that a search that is
         resumed does not draw again what it had drawn before, but what it would have drawn."""
-        factory = Factory("hydra.sweeper.sampler", self.settings.sampler, self.trust)
-        seed = factory.keywords.pop("seed", None)
-        if seed is not None and factory.callee not in _OF_ONE_SEED:
+        node = dict(self.settings.sampler)
+        seed = node.pop("seed", None)
+        if seed is not None and resolve("hydra.sweeper.sampler", node["_target_"]) not in _OF_ONE_SEED:
             seed = int(SeedSequence((seed, number)).generate_state(1)[0])
-        return factory.construct({"seed": seed})
+        return construct("hydra.sweeper.sampler", node, {"seed": seed})
 
     def _begun(self, number: int) -> Point:
         """The point of a trial; what a killed sweep has not come to draw of it is drawn now."""

@@ -16,8 +16,6 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from lockstep.atomic_files import is_like, read_json, write_json
 from lockstep.config.construct import construct
-from lockstep.config.targets import buildable
-from lockstep.config.trust import TrustedTargets
 from lockstep.errors import config_error
 from lockstep.extras.search.files import SEARCH
 from lockstep.sweeps.job_directory import read_metadata
@@ -29,12 +27,6 @@ POINT = "overrides"  # a trial's attribute: the overrides of its job
 _NAME = "search"
 _ENDED = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 _DIRECTIONS = {"max": StudyDirection.MAXIMIZE, "min": StudyDirection.MINIMIZE}
-# Those that keep plain values in a study. CmaEsSampler keeps a pickle, which it would read.
-_PARTS = {
-    optuna.samplers: "TPESampler RandomSampler GridSampler QMCSampler NSGAIISampler BruteForceSampler PartialFixedSampler",
-    optuna.pruners: "MedianPruner NopPruner PatientPruner PercentilePruner HyperbandPruner SuccessiveHalvingPruner "
-    "ThresholdPruner",
-}
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -56,11 +48,11 @@ def open_study(directory: Path, metric: str, mode: str, pruner: dict[str, Any]) 
         raise config_error("optimized_metric", metric, accepted)
     write_json(directory / SEARCH, current)
     _mend(directory / STUDY)
-    return load_study(directory)
+    return load_study(directory, prunes=True)
 
 
-def load_study(directory: Path) -> optuna.Study:
-    """The study of a directory in which a search has begun."""
+def load_study(directory: Path, prunes: bool = False) -> optuna.Study:
+    """The study of a directory in which a search has begun; without its pruner for who only looks."""
     known = read_search(directory)
     if known is None:
         raise config_error("SWEEP_DIR", directory, "has no search; accepted is the directory of hydra/sweeper=optuna")
@@ -68,7 +60,7 @@ def load_study(directory: Path) -> optuna.Study:
         study_name=_NAME,
         storage=_storage(directory / STUDY),
         sampler=optuna.samplers.RandomSampler(),  # for who only looks; a search sets one for every trial
-        pruner=construct("hydra.sweeper.pruner", known["pruner"], trust=trusted_parts(directory)),
+        pruner=construct("hydra.sweeper.pruner", known["pruner"]) if prunes else optuna.pruners.NopPruner(),
         direction=_DIRECTIONS[next(iter(known["objectives"].values()))],
         load_if_exists=True,
     )
@@ -80,14 +72,6 @@ def _storage(file: Path) -> JournalStorage:
     except (ValueError, TypeError, KeyError) as error:
         accepted = "the sweep's command, or sweep.py resume, mends it"
         raise config_error("SWEEP_DIR", file.parent, f"{file.name} is damaged ({error}); {accepted}") from error
-
-
-def trusted_parts(directory: Path, allow: Sequence[str] = ()) -> TrustedTargets:
-    """What a search that was read from a directory may name."""
-    for module, names in _PARTS.items():
-        for name in names.split():
-            buildable(getattr(module, name))
-    return TrustedTargets(("optuna.pruners", "optuna.samplers"), directory, allow)
 
 
 def summarize(trials: Sequence[FrozenTrial]) -> str:
@@ -108,7 +92,7 @@ def failed_trials(study: optuna.Study) -> list[FrozenTrial]:
 
 def find_trial(run_dir: Path) -> Trial | None:
     """The trial that a job of the search above its directory is; None where it is none that is under way."""
-    study, overrides = load_study(run_dir.parent), (read_metadata(run_dir) or {}).get("overrides")
+    study, overrides = load_study(run_dir.parent, prunes=True), (read_metadata(run_dir) or {}).get("overrides")
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     return next((resume_trial(study, trial) for trial in running if trial.user_attrs.get(POINT) == overrides), None)
 

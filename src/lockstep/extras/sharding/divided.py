@@ -59,6 +59,9 @@ class DividedModel(PlannedWorldSize, ModelParallelStrategy):
         if self.sharded_checkpoints and self._io.asynchronous and self._writers is None:
             self._writers = dist.new_group(timeout=self._timeout, backend="gloo")
         self.accelerator.setup(trainer)
+        if trainer.world_size > 1 and getattr(self.precision_plugin, "scaler", None) is not None:
+            why = "its scaler of gradients does not see the parts that other processes have; use bf16-mixed, 32-true or 64-true"
+            raise config_error("trainer.precision", "16-mixed", why)
         self.precision_plugin.convert_module(self.lightning_module)
         self.parallelize(self.lightning_module)
         self.model_to_device()

@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 from torch.optim import Optimizer
 
 from lockstep.console import join_first
-from lockstep.errors import config_error
+from lockstep.errors import check_at_least, config_error
 from lockstep.extras.dtensors.dtensors import local_tensor
 from lockstep.extras.sharding.divided import DividedModel
 from lockstep.extras.sharding.shards import full_tensors, norm
@@ -64,6 +64,9 @@ class ModelParallel(DividedModel):
             process_group_backend=process_group_backend,
             timeout=timedelta(seconds=timeout),
         )
+        check_at_least(1, tensor_parallel_size=tensor_parallel_size)
+        for pattern in (blocks, *(plan or {}).values()):
+            re.compile(pattern)  # raises for what is none
         self.planned_world_size, self.blocks = world_size, blocks
         self.tensor_parallel_size, self.plan, self.sharded_checkpoints = tensor_parallel_size, plan, sharded_checkpoints
         if 1 < tensor_parallel_size <= world_size and plan is None:

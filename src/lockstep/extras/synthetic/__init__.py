@@ -3,8 +3,3 @@
 synthetic_images.py   images of any shape, for benchmarks
 random_regression.py  the toy data of the DDP guides
 """
-
-FORMER_NAMES = {
-    "lockstep.datamodules.random_regression.RandomRegression": "lockstep.extras.synthetic.random_regression.RandomRegression",
-    "lockstep.datamodules.synthetic_images.SyntheticImages": "lockstep.extras.synthetic.synthetic_images.SyntheticImages",
-}

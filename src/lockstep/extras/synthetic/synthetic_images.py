@@ -1,15 +1,14 @@
 """Images made up from the seed."""
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lockstep.config.memory import check_memory
 from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.batches import InMemory
 from lockstep.datamodules.splits import Splits
+from lockstep.errors import check_at_least
 
 
 class SyntheticImages(DataModule):
@@ -20,15 +19,10 @@ class SyntheticImages(DataModule):
     ) -> None:
         super().__init__(**loading)
         self.refuse_folds()
-        sizes = {
-            "shape": shape,
-            "num_classes": num_classes,
-            "length": length,
-            "val_length": val_length,
-            "test_length": test_length,
-        }
-        images = length + val_length + test_length + 8 * num_classes  # the patterns are of 8 bytes
-        check_memory("datamodule", sizes, images * math.prod(shape))
+        check_at_least(1, length=length, val_length=val_length, test_length=test_length)
+        check_at_least(2, num_classes=num_classes)
+        if min(shape) < 1:
+            raise ValueError(f"shape={list(shape)}: has no pixels; use three integers of at least 1")
         self.lengths = (length, val_length, test_length)
         self.spec = DataSpec(tuple(shape), num_classes)
 

@@ -5,12 +5,10 @@ from typing import Any, Literal
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
-from lockstep.config.targets import buildable
 from lockstep.errors import config_error
 from lockstep.models.schedules import Interval, TrainingLength, entry
 
 
-@buildable
 def one_cycle(
     optimizer: Optimizer, training: TrainingLength, interval: Interval, frequency: int, monitor: str | None, **cycle: Any
 ) -> dict[str, Any]:
@@ -27,7 +25,6 @@ def one_cycle(
     return entry(scheduler, interval, frequency, monitor)
 
 
-@buildable
 def plateau(
     optimizer: Optimizer,
     _training: TrainingLength,

@@ -6,8 +6,7 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from lockstep.config.targets import buildable
-from lockstep.errors import config_error
+from lockstep.errors import check_at_least, config_error
 from lockstep.nets.input_shape import image_shape
 
 LARGEST_PATCH = 16
@@ -38,6 +37,8 @@ class ViT(nn.Module):
         registers: int = 0,
     ) -> None:
         super().__init__()
+        check_at_least(1, width=width, depth=depth, heads=heads, mlp_width=mlp_width, patch=patch)
+        check_at_least(0, registers=registers)
         channels, height, image_width = image_shape("lockstep.extras.vit.vit.ViT", input_shape)
         if width % heads:
             raise config_error("model.net.heads", heads, f"accepted is a divisor of model.net.width={width}")
@@ -73,7 +74,6 @@ class ViT(nn.Module):
         return self.head(tokens[:, -len(self.positions) :].mean(dim=1))
 
 
-@buildable
 def torchvision_vit(input_shape: Sequence[int], num_outputs: int, name: str) -> nn.Module:
     """torchvision.models.{name}, vit_b_16 say, for the images' size; weights drawn anew."""
     channels, height, width = image_shape("lockstep.extras.vit.vit.torchvision_vit", input_shape)
