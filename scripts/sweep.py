@@ -13,21 +13,27 @@ import time
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+from omegaconf.errors import ConfigAttributeError
+from yaml import YAMLError
+
 from lockstep import console
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
-from lockstep.config.overrides import quote
+from lockstep.config.overrides import override_key, quote
 from lockstep.errors import ExitCode, config_error
 from lockstep.launchers.launch import POLL
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.places import project
+from lockstep.runs.directory import SWEEP_FILE
 from lockstep.sweeps.executor import queues
-from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.states import FAILED
 from lockstep.sweeps.sweep import sweep_command
+from lockstep.sweeps.sweep_jobs import SweepJobs
 from lockstep.sweeps.table import LiveTable, print_table
 from lockstep.sweeps.view import SweepView, look_at
 
+_OF_ONE_CALL = ("hydra.mode", "hydra.sweep.dir")
 QUEUE_INTERVAL = 10.0  # seconds at least between two questions to a cluster's queue
 
 
@@ -46,13 +52,13 @@ def main() -> None:
     if arguments.what == "status":
         print_table(view := look_at(arguments.sweep_dir), advice(view))
         return
-    manifest = Manifest(arguments.sweep_dir)
-    if not manifest.jobs:
+    sweep_jobs = SweepJobs(arguments.sweep_dir)
+    if not sweep_jobs.jobs:
         raise config_error("SWEEP_DIR", arguments.sweep_dir, "names no jobs; accepted is the directory of a sweep")
     if arguments.what == "cancel":
-        console.say(f"{sum(queue.cancel(manifest) for queue in queues())} job(s) cancelled")
+        console.say(f"{sum(queue.cancel(sweep_jobs) for queue in queues())} job(s) cancelled")
     else:
-        sys.exit(resume(manifest, arguments.sweep_dir.absolute(), arguments.program.absolute()))
+        sys.exit(resume(arguments.sweep_dir.absolute(), arguments.program.absolute()))
 
 
 def watch(sweep_dir: Path, interval: float, once: bool = False) -> int:
@@ -74,42 +80,47 @@ def watch(sweep_dir: Path, interval: float, once: bool = False) -> int:
 
 def has_ended(view: SweepView) -> bool:
     """Has neither a process nor a cluster any of its jobs?"""
-    return not view.is_held and not view.manifest.in_queue()
+    return not view.is_held and not view.sweep_jobs.in_queue()
 
 
 def advice(view: SweepView) -> str:
     """What a person can do about the sweep; nothing where it runs, or all is well."""
     if view.is_held or view.exit_code == ExitCode.FINISHED:
         return ""
-    command = sweep_command("resume", view.manifest.directory)
-    if view.manifest.in_queue():
+    command = sweep_command("resume", view.sweep_jobs.directory)
+    if view.sweep_jobs.in_queue():
         return f"No sweep process; a cluster has jobs in its queue. To have what follows them done: {command}"
     has_failed = view.exit_code == ExitCode.FAILED and view.counts[FAILED]
     return f"No sweep process. {'Try again what failed' if has_failed else 'Start it again'}: {command}"
 
 
-def resume(manifest: Manifest, sweep_dir: Path, program: Path) -> int:
-    """Calls the program again as it was called for the directory, from the same folder; the worst of the exit codes."""
-    if not manifest.calls:
-        raise config_error("SWEEP_DIR", sweep_dir, "does not say how it was started; accepted is its own command")
-    if other := next((call["program"] for call in manifest.calls if call["program"] != program.name), None):
-        raise config_error("SWEEP_DIR", sweep_dir, f"was started by {other}; accepted is --program and where that is")
-    here = (Path.cwd(), program.parent)
-    if manifest.cwd is not None and Path(manifest.cwd).resolve() not in [folder.resolve() for folder in here]:
-        raise config_error("SWEEP_DIR", sweep_dir, f"was started in {manifest.cwd}; accepted is to resume it from there")
-    codes = []
-    commands = [[sys.executable, str(program), *_again(call, sweep_dir)] for call in manifest.calls]
+def resume(sweep_dir: Path, program: Path) -> int:
+    """Calls the program again as it was called last for the directory, from the same folder."""
+    try:
+        hydra: Any = OmegaConf.load(sweep_dir / SWEEP_FILE).hydra
+    except (OSError, YAMLError, ConfigAttributeError) as error:
+        words = f"{SWEEP_FILE} can't be read ({error}); give the sweep's own command again"
+        raise config_error("SWEEP_DIR", sweep_dir, words) from error
+    if hydra.job.name != program.stem:
+        raise config_error("SWEEP_DIR", sweep_dir, f"was started by {hydra.job.name}.py; give --program and where that is")
+    given: Any = OmegaConf.to_container(hydra.overrides, resolve=False)
+    overrides = [item for item in (*given["task"], *given["hydra"]) if override_key(item) not in _OF_ONE_CALL]
+    where = f"hydra.sweep.dir={quote(str(sweep_dir))}"
+    command = [sys.executable, str(program), "-m", *_config_flags(hydra, program), *overrides, where]
     with STOP_SIGNALS.deferring() as received:
-        for command in commands:
-            codes.append(_called(command, manifest.cwd or ".", received))
-            if codes[-1] == ExitCode.PREEMPTED or received:
-                break
-    return max(code if code >= 0 else 128 - code for code in codes)  # killed by a signal, as a shell counts it
+        code = _called(command, hydra.runtime.cwd, received)
+    return code if code >= 0 else 128 - code  # killed by a signal, as a shell counts it
 
 
-def _again(call: dict[str, Any], sweep_dir: Path) -> list[str]:
-    """The arguments of a call."""
-    return ["-m", *call["flags"], *call["overrides"], f"hydra.sweep.dir={quote(str(sweep_dir))}"]
+def _config_flags(hydra: Any, program: Path) -> list[str]:
+    """The flags that name the config, less the folder that the program takes by itself."""
+    flags, own = ["--config-name", hydra.job.config_name], program.resolve().with_name("conf")
+    for source in hydra.runtime.config_sources:
+        if source.provider == "main" and Path(source.path).resolve() != own:
+            flags += ["--config-path", source.path]
+        elif source.provider == "command-line":
+            flags += ["--config-dir", source.path]
+    return flags
 
 
 def _called(command: list[str], cwd: str, received: list[int]) -> int:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from commands import ROOT, python
 
+from lockstep.sweeps.sweep_jobs import SweepJobs
+
 pytestmark = pytest.mark.slow
 WITNESS = "+callbacks.witness={_target_:faults.Witness}"
 
@@ -17,7 +19,7 @@ def sweep(folder: Path, *overrides: str) -> Any:
 
 
 def jobs(folder: Path) -> list[dict[str, Any]]:
-    return list(json.loads((folder / "sweep" / "manifest.json").read_text())["jobs"].values())
+    return list(SweepJobs(folder / "sweep").jobs.values())
 
 
 def test_processes_and_rates_are_each_job_s_own_and_a_rank_that_dies_takes_its_job_alone(tmp_path: Path) -> None:
@@ -36,6 +38,6 @@ def test_processes_and_rates_are_each_job_s_own_and_a_rank_that_dies_takes_its_j
             world = json.loads((folder / f"seen.{rank}.json").read_text())["world"]
             assert (world["rank"], world["trainer"], world["group"]) == (rank, 2, 2)
     beside = {path.name for path in (tmp_path / "sweep").iterdir()} - {job["directory"] for job in jobs(tmp_path)}
-    assert beside == {"manifest.json", "lock", "multirun.yaml", "results.csv", "results.md"}
+    assert beside == {"lock", "multirun.yaml", "results.csv", "results.md"}
     assert done.stdout.count(": finished  val/acc ") == 2
     assert "tensorboard --logdir" in done.stdout

@@ -14,6 +14,8 @@ import pytest
 from commands import ROOT, TIMEOUT, started
 from waiting import wait_for
 
+from lockstep.sweeps.sweep_jobs import SweepJobs
+
 pytestmark = pytest.mark.slow
 TRAIN = (ROOT / "train.py", "trainer.accelerator=cpu", "model=mlp")
 SLOW = "+callbacks.slow={_target_:faults.Slow}"
@@ -86,7 +88,7 @@ def test_a_sweep_finishes_with_its_table(name: str, tmp_path: Path) -> None:
     with started(*arguments, fresh=name.startswith("small"), cwd=tmp_path) as sweep:
         lose(sweep)
         assert sweep.wait(timeout=TIMEOUT) == 0
-    jobs = read(tmp_path / "sweep" / "manifest.json")["jobs"].values()
+    jobs = SweepJobs(tmp_path / "sweep").jobs.values()
     assert [job["status"] for job in jobs] == ["finished"] * 2
     metrics = [read(tmp_path / "sweep" / job["directory"] / "metrics.json")["metrics"]["val/acc"] for job in jobs]
     assert [job["metric"] for job in jobs] == metrics

@@ -18,7 +18,7 @@ from lockstep.runs.record import write_status
 from lockstep.runs.saved import FILE
 
 _RUN_FILES = (FILE, "status.json", "metrics.json", "checkpoints")  # any of them shows that a directory is a run's
-SWEEP_FILES = ("manifest.json", "multirun.yaml")  # the same for a sweep
+SWEEP_FILE = "multirun.yaml"  # the same for a sweep
 _SAID = (FILE, ".hydra/overrides.yaml", "status.json", "metrics.json")  # what a refused resumption must leave as it was
 _SWEEP = "hydra.sweep.dir"
 COULD_NOT_START = "could_not_start"  # in status.json: no step was taken, so that another run may take the directory
@@ -66,7 +66,7 @@ class OwnDirectory:
         """Remove the directory if it was made for a sweep that has no jobs, and leave it."""
         if os.getpid() != self._pid:
             return
-        if self._is_new and not (self.path / "manifest.json").exists():
+        if self._is_new and not any(self.path.glob("*/job.json")):
             shutil.rmtree(self.path, ignore_errors=True)
         self.leave()
 
@@ -91,7 +91,7 @@ def take_new(directory: Path, overwrite: bool, *, is_named: bool) -> OwnDirector
     """Take the directory of a new run. Raise ConfigError, with nothing changed, where another run or a sweep has it, unless that
     run is to be set aside. `is_named`: the command names the directory."""
     with _writing(directory, "hydra.run.dir"):
-        is_sweep_s, is_run_s = any((directory / name).exists() for name in SWEEP_FILES), has_run(directory)
+        is_sweep_s, is_run_s = (directory / SWEEP_FILE).exists(), has_run(directory)
     if is_sweep_s:
         raise config_error("hydra.run.dir", directory, "belongs to a sweep; name another directory")
     if is_run_s:
@@ -106,7 +106,7 @@ def take_new(directory: Path, overwrite: bool, *, is_named: bool) -> OwnDirector
 def take_sweep_directory(directory: Path) -> OwnDirectory:
     """Take the directory of a sweep. Raise ConfigError for a run's."""
     with _writing(directory, _SWEEP):
-        is_run_s = any((directory / name).exists() for name in _RUN_FILES) and not (directory / "manifest.json").exists()
+        is_run_s = any((directory / name).exists() for name in _RUN_FILES) and not (directory / SWEEP_FILE).exists()
     if is_run_s:
         raise config_error(_SWEEP, directory, "belongs to a run; name another directory")
     return OwnDirectory(directory, _SWEEP)

@@ -8,8 +8,8 @@ from omegaconf import DictConfig
 
 from lockstep.config.plan import Plan
 from lockstep.sweeps.jobs import Job
-from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.states import Exit, JobState
+from lockstep.sweeps.sweep_jobs import SweepJobs
 
 Begin = Callable[..., list[str]]  # of a job, and of where: notes that an attempt begins, before it does; returns the command
 
@@ -57,7 +57,7 @@ class Executor(Protocol):
     def check(self, jobs: Sequence[Job]) -> None:
         """Raises ConfigError where one asks for what is never to be had, before anything is written."""
 
-    def reconcile(self, manifest: Manifest) -> None:
+    def reconcile(self, sweep_jobs: SweepJobs) -> None:
         """Brings jobs that were under way when an earlier sweep process ended up to date; notes those that still are."""
 
     def adopt(self, job: Job) -> Attempt | None:
@@ -71,7 +71,7 @@ class Executor(Protocol):
 def queues() -> list[Any]:
     """Return the modules of jobs that go on without the sweep's process.
 
-    Each has two functions: show_state(manifest) brings the jobs in its queue up to date in a manifest that is not written;
-    cancel(manifest) takes them out of the queue, returns how many they were, and raises ConfigError where that can't be done.
+    Each has two functions: show_state(sweep_jobs) brings the jobs in its queue up to date in a sweep_jobs that is not written;
+    cancel(sweep_jobs) takes them out of the queue, returns how many they were, and raises ConfigError where that can't be done.
     """
     return [get_object("lockstep.extras.slurm.launcher")]

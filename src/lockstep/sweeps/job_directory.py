@@ -9,24 +9,25 @@ from lockstep.errors import ExitCode
 from lockstep.launchers.outcome import killed_by
 from lockstep.runs.locks import is_held
 from lockstep.runs.record import Status
-from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, WAITING, Exit, JobState
+from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, STATES, WAITING, Exit, JobState
 
-METADATA = "job.json"  # which job of which sweep this is: enough to write a lost manifest anew
+METADATA = "job.json"  # which job this is, and how it stands
 OUTPUT = "output.log"  # what a job's processes have said
 ATTEMPTS = "attempts"
 RECORDED = ("world_size", "global_batch_size", "lr", "samples_per_second", "train_time", "wall_time")
 DIED = "the sweep process died"
-_LONGEST = 2**14  # bytes of a reason, and of the end of a log, in the sweep's own file, which is written anew at each change
+_LONGEST = 2**14  # bytes of a reason, and of the end of a log
 
 # The shapes of these files; see lockstep.atomic_files.is_like.
 NUMBER = int | float | None
-CALL = {"program": str, "flags": [str], "overrides": [str]}  # of a sweep
 _RECORD = {"metrics": {str: NUMBER}, "optimized_metric": str, "ended_by?": str, "versions?": dict}
 _RECORD |= {f"{name}?": NUMBER for name in RECORDED}
 _PROGRESS = {"metrics?": {str: NUMBER}, "epoch?": NUMBER, "epochs?": NUMBER, "step?": NUMBER, "share?": NUMBER}
 _PROGRESS |= {"seconds_per_epoch?": NUMBER, "samples_per_second?": NUMBER, "seconds_left?": NUMBER}
-_METADATA = {"key": str, "number": int, "overrides": list, "devices": int, "command": list, "config": dict, "directory": str}
-_METADATA |= {"optimized_metric": str, "optimized_mode": str, "call?": CALL, "cwd": str}
+_METADATA = {"key": str, "number": int, "overrides": [str], "devices": int, "config": dict, "directory": str, "asked": int}
+_METADATA |= {"optimized_metric": str, "optimized_mode": str, "repetition": str}
+_METADATA |= {"status": STATES, "reason": str | None, "metric": NUMBER}
+_METADATA |= {"attempts": [{"started": int | float, "ended": NUMBER, "queue?": str}]}
 
 
 def read_record(directory: Path) -> dict[str, Any] | None:
@@ -119,7 +120,7 @@ def archive(directory: Path) -> None:
 
 def write_metadata(directory: Path, content: dict[str, Any]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    write_json(directory / METADATA, content | {"directory": directory.name})
+    write_json(directory / METADATA, content)
 
 
 def read_metadata(directory: Path) -> dict[str, Any] | None:

@@ -20,9 +20,9 @@ from lockstep.runs.saved import is_queued
 from lockstep.sweeps.executor import Attempt, Begin, Executor
 from lockstep.sweeps.job_directory import OUTPUT
 from lockstep.sweeps.jobs import Job, choose_pool
-from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.settings import LocalSettings
 from lockstep.sweeps.states import FAILED, Exit, JobState
+from lockstep.sweeps.sweep_jobs import SweepJobs
 
 
 @dataclass
@@ -122,9 +122,9 @@ class LocalExecutor(Executor):
         check_cores(config, plan.devices if name == "cpu" else 0, len(kept), "each of the launcher's jobs")
         return (f"{name} x {width}",)
 
-    def reconcile(self, manifest: Manifest) -> None:
-        refuse_queued(manifest, "lockstep")
-        manifest.reconcile()
+    def reconcile(self, sweep_jobs: SweepJobs) -> None:
+        refuse_queued(sweep_jobs, "lockstep")
+        sweep_jobs.reconcile()
 
     def start(self, waiting: list[Job], begin: Begin) -> list[tuple[Job, Attempt]]:
         started = []
@@ -157,9 +157,9 @@ class LocalExecutor(Executor):
         return LocalAttempt(process, pool, slots, mark)
 
 
-def refuse_queued(manifest: Manifest, launcher: str) -> None:
+def refuse_queued(sweep_jobs: SweepJobs, launcher: str) -> None:
     """Raises ConfigError where a queue has jobs of the sweep: this launcher would start them a second time."""
-    if queued := manifest.in_queue():
+    if queued := sweep_jobs.in_queue():
         accepted = "accepted is the launcher that put them there, or first scripts/sweep.py cancel"
         raise config_error("hydra/launcher", launcher, f"{len(queued)} job(s) of this sweep are in a queue; {accepted}")
 

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def write_results(view: SweepView) -> None:
-    directory = view.manifest.directory
+    directory = view.sweep_jobs.directory
     swept = varying([job.entry["overrides"] for job in view.jobs])
     results = [_result(job, swept) for job in view.jobs]
     names = [*dict.fromkeys(itertools.chain(*results))]

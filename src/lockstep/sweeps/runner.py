@@ -14,13 +14,14 @@ from lockstep.console import command_line
 from lockstep.errors import ExitCode
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.locks import is_held
+from lockstep.runs.record import git_commit
 from lockstep.runs.saved import read_run_id, write_config
 from lockstep.sweeps.executor import Attempt, Executor
-from lockstep.sweeps.job_directory import archive, read_log_tail, read_status, state_after
+from lockstep.sweeps.job_directory import archive, read_status, state_after
 from lockstep.sweeps.jobs import Job
-from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.settings import Settings
-from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, RUNNING, WAITING, Exit, JobState
+from lockstep.sweeps.states import FAILED, INTERRUPTED, RUNNING, WAITING, Exit, JobState
+from lockstep.sweeps.sweep_jobs import SweepJobs
 from lockstep.sweeps.table import LiveTable
 from lockstep.sweeps.view import SweepView
 
@@ -47,12 +48,12 @@ class Running:
 class Runner:
     """One call of `run` handles one batch; `stopped` says that no more jobs should be handed out."""
 
-    def __init__(self, manifest: Manifest, executor: Executor, settings: Settings) -> None:
-        self.manifest, self.executor, self.settings, self.table = manifest, executor, settings, LiveTable()
+    def __init__(self, sweep_jobs: SweepJobs, executor: Executor, settings: Settings) -> None:
+        self.sweep_jobs, self.executor, self.settings, self.table = sweep_jobs, executor, settings, LiveTable()
         self.stopped: str | None = None
         self._failures: dict[str, int] = {}
         self._running: list[Running] = []
-        self._note = f"From any terminal: {command_line('scripts/sweep.py', 'watch', manifest.directory)}"
+        self._note = f"From any terminal: {command_line('scripts/sweep.py', 'watch', sweep_jobs.directory)}"
 
     def run(self, jobs: Sequence[Job]) -> None:
         adopted = {job.key: attempt for job in jobs if (attempt := self.executor.adopt(job)) is not None}
@@ -74,12 +75,12 @@ class Runner:
                         self._running.clear()
                     if self.stopped:
                         self._withdraw()
-                    self.table.show(SweepView(self.manifest), self._note)
+                    self.table.show(SweepView(self.sweep_jobs), self._note)
                     time.sleep(POLL)
             finally:
                 if self.executor.ends_with_sweep:
                     self._kill_all()
-                self.table.show(SweepView(self.manifest), self._note)
+                self.table.show(SweepView(self.sweep_jobs), self._note)
                 self.table.close()
         if self.was_interrupted:  # a terminal that closes says so more than once, and there is the table to write
             STOP_SIGNALS.leave()
@@ -113,7 +114,7 @@ class Runner:
     def _withdraw(self) -> None:
         """No more jobs are handed out: those that were and have not begun are taken back."""
         for one in self._running:
-            if self.manifest.jobs[one.job.key]["status"] == WAITING and not one.is_withdrawn:
+            if self.sweep_jobs.jobs[one.job.key]["status"] == WAITING and not one.is_withdrawn:
                 one.is_withdrawn = True
                 one.attempt.kill()
 
@@ -123,16 +124,16 @@ class Runner:
             self._prepare(job)
         finally:
             attempt = {"command": [*job.command], "started": time.time(), "ended": None, "code": None, **where}
-            attempt |= {"saved_before": _checkpoint_time(job), "git_commit": self.manifest.git_commit}
-            attempts = [*self.manifest.jobs[job.key]["attempts"], attempt]
-            self.manifest.update(job.key, status=RUNNING, reason=None, log_tail=None, attempts=attempts)
+            attempt |= {"saved_before": _checkpoint_time(job), "git_commit": git_commit()}
+            attempts = [*self.sweep_jobs.jobs[job.key]["attempts"], attempt]
+            self.sweep_jobs.update(job.key, status=RUNNING, reason=None, attempts=attempts)
         return list(job.command)
 
     def _prepare(self, job: Job) -> None:
         """Make the directory that of a run which has not begun. One that was interrupted, or has saved when it was stopped, for
         its timeout say, goes on; what other attempts that failed have left is kept."""
         job.directory.mkdir(parents=True, exist_ok=True)
-        was_stopped = self.manifest.jobs[job.key]["status"] == INTERRUPTED or read_status(job.directory)[0] == "preempted"
+        was_stopped = self.sweep_jobs.jobs[job.key]["status"] == INTERRUPTED or read_status(job.directory)[0] == "preempted"
         if (was_stopped and read_run_id(job.directory)) or is_held(job.directory):  # a command that has resumed it, say
             return
         archive(job.directory)
@@ -151,25 +152,24 @@ class Runner:
         if time.monotonic() > one.kill_at:
             one.kill_at = float("inf")
             one.attempt.kill()
-        state, entry = one.attempt.state(), self.manifest.jobs[one.job.key]
+        state, entry = one.attempt.state(), self.sweep_jobs.jobs[one.job.key]
         if (why := one.attempt.requeued()) is not None:
             entry["attempts"][-1] |= {"ended": time.time(), "reason": why}
             entry["attempts"].append(entry["attempts"][-1] | {"started": time.time(), "ended": None, "reason": None})
         if (entry["status"], entry["reason"]) != (state.status, state.reason):
             if state.status == RUNNING:
                 entry["attempts"][-1]["started"] = time.time() - seconds
-            self.manifest.update(one.job.key, status=state.status, reason=state.reason)
+            self.sweep_jobs.update(one.job.key, status=state.status, reason=state.reason)
         return None
 
     def _conclude(self, one: Running, end: Exit, waiting: list[Job]) -> None:
-        job, entry = one.job, self.manifest.jobs[one.job.key]
+        job, entry = one.job, self.sweep_jobs.jobs[one.job.key]
         if one.is_withdrawn:
-            self.manifest.update(job.key, status=WAITING, reason=None, attempts=entry["attempts"][:-1])
+            self.sweep_jobs.update(job.key, status=WAITING, reason=None, attempts=entry["attempts"][:-1])
             return
         state, last = state_after(job.directory, end, one.ended_for), entry["attempts"][-1]
         last |= {"ended": time.time(), "code": end.code, "reason": state.reason}
-        tail = None if state.status == FINISHED else read_log_tail(job.directory)
-        self.manifest.update(job.key, **state._asdict(), log_tail=tail)
+        self.sweep_jobs.update(job.key, **state._asdict())
         # a job that is preempted before it can save would go round for ever
         has_advanced = _checkpoint_time(job) not in (None, last.get("saved_before"))
         was_preempted = state.status == INTERRUPTED and not (self.stopped or end.is_cancelled or end.code == ExitCode.REFUSED)

@@ -22,22 +22,20 @@ from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.runs.continuation import check_length
 from lockstep.runs.events import Subscribers, first
-from lockstep.runs.record import git_commit
 from lockstep.runs.validation import check_run_dir, validated
 from lockstep.sweeps.composition import JobConfigs
 from lockstep.sweeps.executor import Executor
 from lockstep.sweeps.jobs import Job, choose_pool, computed_config, directory_name, identity
-from lockstep.sweeps.manifest import UNREADABLE, Manifest
 from lockstep.sweeps.results import write_results
 from lockstep.sweeps.runner import DETACHED, Runner
 from lockstep.sweeps.settings import Settings
 from lockstep.sweeps.states import FAILED, sweep_exit_code
+from lockstep.sweeps.sweep_jobs import SweepJobs
 from lockstep.sweeps.table import print_table
 from lockstep.sweeps.view import SweepView
 
 log = logging.getLogger(__name__)
 _DATA_DIR = "datamodule.data_dir"
-_KEYS_OF_ONE_CALL = ("hydra.mode", "hydra.sweep.dir")
 
 
 class RefusedJob(ConfigError):
@@ -105,7 +103,7 @@ class Sweep:
         self.directory = Path(str(config.hydra.sweep.dir)).absolute()
         self.keys: set[str] = set()  # the jobs of this call
         self.planned: int | None = None
-        self.manifest = Manifest(self.directory)
+        self.sweep_jobs = SweepJobs(self.directory)
         self.runner: Runner | None = None
 
     def launch(self, job_overrides: Sequence[Sequence[str]]) -> list[JobReturn]:
@@ -136,10 +134,10 @@ class Sweep:
             self.executor.check(batch)
         try:
             with STOP_SIGNALS.deferring():  # until it can be continued
-                manifest, runner = self._open()
-                if (line := manifest.describe_changed(batch)) is not None:
+                sweep_jobs, runner = self._open()
+                if (line := sweep_jobs.describe_changed(batch)) is not None:
                     log.warning(line)
-                todo = manifest.register(batch)
+                todo = sweep_jobs.register(batch)
         except OSError as error:
             if not is_first:
                 raise
@@ -149,7 +147,7 @@ class Sweep:
         runner.run(todo)
         if runner.stopped:
             self._end()
-        return [_job_return(job, manifest.jobs[job.key].get("metric")) for job in batch]
+        return [_job_return(job, sweep_jobs.jobs[job.key].get("metric")) for job in batch]
 
     def _job(self, number: int, overrides: list[str]) -> Job:
         given: Any = OmegaConf.to_container(self.config.hydra.overrides.task, resolve=False)
@@ -166,7 +164,7 @@ class Sweep:
             raise RefusedJob(f"job {number} ({' '.join(overrides)}): {error}", number) from error
         config = computed_config(cfg, subscribers.settings)
         key = identity(config)
-        known = self.manifest.jobs.get(key)  # its overrides may be spelled in another way this time
+        known = self.sweep_jobs.jobs.get(key)  # its overrides may be spelled in another way this time
         directory = self.directory / (directory_name(swept or overrides, key) if known is None else known["directory"])
         pool, width = choose_pool(plan)
         return Job(
@@ -205,25 +203,20 @@ class Sweep:
             raise config_error("trainer.devices", list(plan.device_ids), "the launcher hands out the GPUs; accepted is a number")
         return full, cfg, plan, subscribers
 
-    def _open(self) -> tuple[Manifest, Runner]:
+    def _open(self) -> tuple[SweepJobs, Runner]:
         """Takes the directory, and what an earlier sweep has left in it."""
         if self.runner is not None:
-            return self.manifest, self.runner
-        manifest, commit = self.manifest, git_commit()
-        if manifest.jobs and manifest.git_commit != commit:
-            log.info(f"the sweep was last run with commit {manifest.git_commit}, this is {commit}")
-        self.executor.reconcile(manifest)
-        manifest.git_commit, manifest.planned = commit, self.planned
-        given = self.config.hydra.overrides
-        overrides = [item for item in (*given.task, *given.hydra) if override_key(item) not in _KEYS_OF_ONE_CALL]
-        manifest.add_call(Path(sys.argv[0]).name, _config_flags(self.config.hydra), overrides, Path.cwd())
-        self.runner = Runner(manifest, self.executor, self.settings)
-        return manifest, self.runner
+            return self.sweep_jobs, self.runner
+        sweep_jobs = self.sweep_jobs
+        self.executor.reconcile(sweep_jobs)
+        sweep_jobs.planned = self.planned
+        self.runner = Runner(sweep_jobs, self.executor, self.settings)
+        return sweep_jobs, self.runner
 
     def _end(self) -> None:
         assert self.runner is not None
         STOP_SIGNALS.leave()
-        view = SweepView(self.manifest, is_held=False)
+        view = SweepView(self.sweep_jobs, is_held=False)
         write_results(view)
         print_table(view)
         if view.best is not None and view.best.directory.is_dir():
@@ -235,7 +228,7 @@ class Sweep:
             self._leave_to_queue()
         if self.runner.stopped:
             console.say(f"The sweep was stopped: {self.runner.stopped}. Resume it: {sweep_command('resume', self.directory)}")
-            if queued := self.manifest.in_queue():
+            if queued := self.sweep_jobs.in_queue():
                 take_out = f"Take them out of it: {sweep_command('cancel', self.directory)}"
                 console.say(f"{len(queued)} job(s) stay in the queue. {take_out}")
         code = ExitCode.PREEMPTED if self.runner.was_interrupted else sweep_exit_code(self._states())
@@ -249,9 +242,9 @@ class Sweep:
         raise SystemExit(ExitCode.FAILED if FAILED in self._states() else ExitCode.FINISHED)
 
     def _states(self) -> set[str]:
-        """Returns those of this call's jobs, or of all where a sweeper takes several calls; and of those that nobody knows."""
-        own = self.keys if self.planned is None else self.manifest.jobs
-        return {job["status"] for key, job in self.manifest.jobs.items() if key in own or job["reason"] == UNREADABLE}
+        """Returns those of this call's jobs, or of all where a sweeper takes several calls."""
+        own = self.keys if self.planned is None else self.sweep_jobs.jobs
+        return {job["status"] for key, job in self.sweep_jobs.jobs.items() if key in own}
 
 
 def _in_directory(full: DictConfig, directory: Path) -> DictConfig:
@@ -260,18 +253,6 @@ def _in_directory(full: DictConfig, directory: Path) -> DictConfig:
     config.hydra.mode, config.hydra.run.dir = RunMode.RUN, str(directory)
     config.hydra.overrides.hydra = [*config.hydra.overrides.hydra, "hydra.mode=RUN", f"hydra.run.dir={quote(str(directory))}"]
     return config
-
-
-def _config_flags(hydra: Any) -> list[str]:
-    """Return the flags that name the config of this process, less the folder that its program takes by itself."""
-    flags, own = ["--config-name", str(hydra.job.config_name)], Path(sys.argv[0]).resolve().with_name("conf")
-    is_given = any(item.startswith(("--config-path", "-cp")) for item in sys.argv[1:])
-    for source in hydra.runtime.config_sources:
-        if source.provider == "main" and (is_given or Path(source.path).resolve() != own):
-            flags += ["--config-path", source.path]
-        elif source.provider == "command-line":
-            flags += ["--config-dir", source.path]
-    return flags
 
 
 def _no_jobs() -> ConfigError:

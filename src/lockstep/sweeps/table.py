@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from lockstep.console import UNLIMITED, format_duration, join_first, wide_console
-from lockstep.sweeps.manifest import GONE
 from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, RUNNING, UNKNOWN, WAITING
 from lockstep.sweeps.view import JobView, SweepView
 
@@ -51,13 +50,13 @@ class LiveTable:
 
     def _print_changes(self, view: SweepView, note: str) -> None:
         """A line for each begun job whose state or number of attempts is another one; the note comes before the first."""
-        states = {key: (job["status"], len(job["attempts"])) for key, job in view.manifest.jobs.items() if job["attempts"]}
+        states = {key: (job["status"], len(job["attempts"])) for key, job in view.sweep_jobs.jobs.items() if job["attempts"]}
         changed = [key for key, state in states.items() if self._known.get(key) != state]
         if changed and note and not self._known:
             print(note, flush=True)
         ended = sum(status in (FINISHED, FAILED) for key, (status, _) in self._known.items() if key not in changed)
         for key in changed:
-            job = view.manifest.jobs[key]
+            job = view.sweep_jobs.jobs[key]
             ended += job["status"] in (FINISHED, FAILED)
             place = f"{ended} of {view.total}  " if job["status"] in (FINISHED, FAILED) else ""
             metric = f"  {job['optimized_metric']} {job['metric']:.6g}" if job["status"] == FINISHED else ""
@@ -119,7 +118,7 @@ def _reasons(jobs: Sequence[JobView]) -> list[str]:
     ends = {job.reason for job in jobs if job.status == FINISHED and (job.reason or "").startswith("trainer.max_")}
     told = ends if len(ends) > 1 and not any(".max_" in key for job in jobs for key in job.varying) else ()
     for job in sorted(jobs, key=lambda job: (_PRIORITY.index(job.status), job.number)):
-        if job.reason is not None and (job.status != FINISHED or job.reason in (GONE, *told)):
+        if job.reason is not None and (job.status != FINISHED or job.reason in told):
             line = f"{'tried again' if job.status == RUNNING else job.status}: {shorten(job.reason)}"
             numbers.setdefault(line, []).append(job.number)
     lines = [f"{join_first(some, 6)} {line}" for line, some in numbers.items()]

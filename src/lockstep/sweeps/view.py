@@ -13,15 +13,15 @@ from lockstep.runs.locks import is_held
 from lockstep.sweeps.executor import queues
 from lockstep.sweeps.job_directory import read_progress, read_record
 from lockstep.sweeps.jobs import varying
-from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.states import FAILED, FINISHED, RUNNING, sweep_exit_code
+from lockstep.sweeps.sweep_jobs import SweepJobs
 
 
 @dataclass(frozen=True)
 class JobView:
     """One job.
 
-    entry: what the manifest says of it.
+    entry: what the sweep_jobs says of it.
     varying: the keys of the overrides that are not the same for all jobs.
     """
 
@@ -89,15 +89,15 @@ class JobView:
 
 @dataclass(frozen=True)
 class SweepView:
-    """All jobs of a manifest. `is_held`: a process runs the sweep."""
+    """All jobs of a sweep_jobs. `is_held`: a process runs the sweep."""
 
-    manifest: Manifest
+    sweep_jobs: SweepJobs
     is_held: bool = True
 
     @cached_property
     def jobs(self) -> list[JobView]:
         """Returns them by their final metrics, the best of each metric first; then those that have none, by their numbers."""
-        entries, folder = self.manifest.jobs, self.manifest.directory
+        entries, folder = self.sweep_jobs.jobs, self.sweep_jobs.directory
         names = varying([entry["overrides"] for entry in entries.values()])
         jobs = [JobView(key, entry, folder / entry["directory"], names) for key, entry in entries.items()]
         return sorted(jobs, key=_rank)
@@ -105,7 +105,7 @@ class SweepView:
     @property
     def total(self) -> int:
         """How many jobs there will be."""
-        return max(self.manifest.planned or 0, len(self.jobs))
+        return max(self.sweep_jobs.planned or 0, len(self.jobs))
 
     @cached_property
     def counts(self) -> Counter[str]:
@@ -142,11 +142,11 @@ def _rank(job: JobView) -> tuple[bool, tuple[str, bool], float, int]:
 def look_at(directory: Path) -> SweepView:
     """Reads a sweep. Where no process runs it, jobs that are said to run have been interrupted, unless a cluster has them. Raises
     ConfigError if the directory is no sweep's."""
-    is_running, manifest = is_held(directory), Manifest(directory)
-    if not manifest.jobs and not is_running:
+    is_running, sweep_jobs = is_held(directory), SweepJobs(directory)
+    if not sweep_jobs.jobs and not is_running:
         raise config_error("SWEEP_DIR", directory, "names no jobs; accepted is the directory of a sweep")
     if not is_running:
-        manifest.reconcile()
-        for queue in queues() if manifest.in_queue() else ():
-            queue.show_state(manifest)
-    return SweepView(manifest, is_running)
+        sweep_jobs.reconcile()
+        for queue in queues() if sweep_jobs.in_queue() else ():
+            queue.show_state(sweep_jobs)
+    return SweepView(sweep_jobs, is_running)

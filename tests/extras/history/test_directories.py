@@ -102,7 +102,7 @@ def test_the_last_one_is_no_job_of_a_sweep_and_a_torn_status_does_not_hide_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run_in(tmp_path / "logs" / "sweep" / "job")
-    (tmp_path / "logs" / "sweep" / "manifest.json").write_text("{}")
+    (tmp_path / "logs" / "sweep" / "multirun.yaml").write_text("{}")
     run_in(tmp_path / ".cache" / "run")
     torn = run_in(tmp_path / "elsewhere" / "run")
     (torn / "status.json").write_text('{"status": "pree')

@@ -13,6 +13,8 @@ from commands import ROOT, python, started
 from ray_nodes import Nodes, running_nodes, worker_of
 from waiting import wait_for
 
+from lockstep.sweeps.sweep_jobs import SweepJobs
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
@@ -26,8 +28,7 @@ WAITS = "seed=8"  # of program.py: it waits for ever after two steps
 
 def jobs(sweep: Path) -> dict[str, dict[str, Any]]:
     """By their last overrides."""
-    entries = json.loads((sweep / "manifest.json").read_text())["jobs"]
-    return {job["overrides"][-1]: job | {"key": key} for key, job in entries.items()}
+    return {job["overrides"][-1]: job for job in SweepJobs(sweep).jobs.values()}
 
 
 def results(sweep: Path) -> dict[str, Any]:
@@ -37,7 +38,7 @@ def results(sweep: Path) -> dict[str, Any]:
 
 
 def states(sweep: Path) -> dict[str, str]:
-    return {name: job["status"] for name, job in jobs(sweep).items()} if (sweep / "manifest.json").is_file() else {}
+    return {name: job["status"] for name, job in jobs(sweep).items()}
 
 
 def waits(sweep: Path, name: str) -> bool:
@@ -56,11 +57,9 @@ def test_a_sweep_ends_as_without_ray_and_what_has_finished_is_skipped(tmp_path: 
     done = python(TRAIN, *sweep, *RAY, cwd=tmp_path, timeout=400, fresh=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert results(tmp_path / "sweep") == results(tmp_path / "local")
-    before = (tmp_path / "sweep" / "manifest.json").stat().st_mtime_ns
     again = python(TRAIN, *sweep, *RAY, cwd=tmp_path, fresh=True)
     assert again.returncode == 0, again.stdout + again.stderr
     assert [len(job["attempts"]) for job in jobs(tmp_path / "sweep").values()] == [1, 1, 1]
-    assert (tmp_path / "sweep" / "manifest.json").stat().st_mtime_ns > before
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -17,8 +17,8 @@ from lockstep.extras.ray_cluster.reports import REPORTS, TUNE, report
 from lockstep.extras.ray_cluster.tune import Settings, TuneSweep
 from lockstep.sweeps.composition import JobConfigs
 from lockstep.sweeps.jobs import Job
-from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.sweep import RefusedJob
+from lockstep.sweeps.sweep_jobs import SweepJobs
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install -e '.[ray]'")
 LR = "model.optimizer.lr=tag(log,interval(1e-4,1e-1))"
@@ -44,12 +44,11 @@ class Launcher:
             raise SystemExit(137)
         key = f"{abs(hash(overrides)):012x}"[:12]
         job = Job(key, overrides, self.folder / key, "cpu", 1, 1, "val/acc", "max", ("python",), {"datamodule": {}})
-        manifest = Manifest(self.folder)
-        manifest.add_call("train.py", [], [], self.folder)
-        if manifest.register([job]):
+        sweep_jobs = SweepJobs(self.folder)
+        if sweep_jobs.register([job]):
             self.trained.append(overrides)
             has_value = isinstance(outcome, float)
-            leave(manifest, job, "finished" if has_value else outcome, outcome if has_value else 0.0)
+            leave(sweep_jobs, job, "finished" if has_value else outcome, outcome if has_value else 0.0)
         return SimpleNamespace(working_dir=str(job.directory))
 
 

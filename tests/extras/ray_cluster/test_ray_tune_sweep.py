@@ -13,6 +13,8 @@ import pytest
 from commands import ROOT, python, started
 from waiting import wait_for
 
+from lockstep.sweeps.sweep_jobs import SweepJobs
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
@@ -24,8 +26,7 @@ SMALL = ("trainer=cpu", "model=mlp", "datamodule.batch_size=256", "trainer.max_e
 
 
 def jobs(sweep: Path) -> dict[str, dict[str, Any]]:
-    manifest = sweep / "manifest.json"
-    return json.loads(manifest.read_text())["jobs"] if manifest.is_file() else {}
+    return SweepJobs(sweep).jobs
 
 
 def results(sweep: Path) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """What is read of a sweep's directory."""
 
-import json
 from pathlib import Path
 
 import measured
@@ -100,12 +99,3 @@ def test_the_rate_of_a_plain_module_is_an_axis(rate: str, tmp_path: Path) -> Non
 def test_what_is_no_sweep_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"SWEEP_DIR={tmp_path}: names no jobs"):
         read(tmp_path)
-
-
-def test_a_lost_manifest_changes_nothing(tmp_path: Path) -> None:
-    sweep = measured.sweep(tmp_path, [cell(1), cell(2, step=0.012), cell(4, status="failed", reason="boom")])
-    before = read(sweep)
-    (tmp_path / "manifest.json").write_text(json.dumps({"jobs": "none"}))
-    after = read(sweep)
-    assert [(row.job, row.status, row.metric) for row in after.rows] == [(r.job, r.status, r.metric) for r in before.rows]
-    assert [row.step_seconds for row in after.rows] == [row.step_seconds for row in before.rows]

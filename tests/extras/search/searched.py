@@ -18,8 +18,9 @@ def search_with_a_job(folder: Path, pruner: dict[str, Any]) -> tuple[Study, Path
     overrides = ["model.optimizer.lr=0.01"]
     study.ask().set_user_attr(POINT, overrides)
     run_dir = folder / "lr=0.01_abc"
-    metadata: dict[str, Any] = {"key": "abc", "number": 0, "overrides": overrides, "devices": 1, "command": [], "config": {}}
-    write_metadata(run_dir, metadata | {"optimized_metric": "val/acc", "optimized_mode": "max", "cwd": "."})
+    metadata: dict[str, Any] = {"key": "abc", "number": 0, "overrides": overrides, "devices": 1, "config": {}, "asked": 1}
+    state = {"directory": run_dir.name, "repetition": "abc", "status": "running", "reason": None, "metric": None, "attempts": []}
+    write_metadata(run_dir, metadata | {"optimized_metric": "val/acc", "optimized_mode": "max"} | state)
     return study, run_dir
 
 

@@ -19,8 +19,8 @@ from lockstep.extras.search.study import load_study
 from lockstep.runs.composition import CONF
 from lockstep.sweeps.composition import JobConfigs
 from lockstep.sweeps.jobs import Job
-from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.sweep import RefusedJob
+from lockstep.sweeps.sweep_jobs import SweepJobs
 
 LR = "model.optimizer.lr=tag(log,interval(1e-4,1e-1))"
 Outcome = float | str  # the metric, or how the job ended that has none
@@ -47,12 +47,14 @@ class Launcher:
             raise SystemExit(137)
         key = hashlib.sha256(repr(overrides).encode()).hexdigest()[:12]
         job = Job(key, overrides, self.folder / key, "cpu", 1, 1, "val/acc", "max", ("python",), {"datamodule": {}})
-        manifest = Manifest(self.folder)
-        manifest.add_call("train.py", [], [], self.folder)
-        if manifest.register([job]):
+        sweep_jobs = SweepJobs(self.folder)
+        if sweep_jobs.register([job]):
             self.trained.append(overrides)
             leave(
-                manifest, job, "finished" if isinstance(outcome, float) else outcome, outcome if isinstance(outcome, float) else 0
+                sweep_jobs,
+                job,
+                "finished" if isinstance(outcome, float) else outcome,
+                outcome if isinstance(outcome, float) else 0,
             )
         return SimpleNamespace(working_dir=str(job.directory))
 

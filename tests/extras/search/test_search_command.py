@@ -1,6 +1,5 @@
 """`python train.py -m hydra/sweeper=optuna ...`: a search of a small stand-in program (tests/support/fakes/program.py)."""
 
-import json
 import signal
 from collections import Counter
 from pathlib import Path
@@ -10,6 +9,7 @@ from commands import ROOT, python, started
 from waiting import wait_for
 
 from lockstep.extras.search.study import load_study
+from lockstep.sweeps.sweep_jobs import SweepJobs
 
 PROGRAM = ROOT / "tests" / "support" / "fakes" / "program.py"
 FIXED = ("-m", "hydra/sweeper=optuna", "trainer.accelerator=cpu", "fresh_processes=True", "hydra.sweep.dir=search")
@@ -34,8 +34,7 @@ def test_a_search_that_is_interrupted_between_two_trials_and_then_killed_goes_on
     assert done.returncode == 0, done.stdout + done.stderr
     study = load_study(tmp_path / "search")
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 3
-    manifest = json.loads((tmp_path / "search" / "manifest.json").read_text())
-    metrics = {job["directory"]: job["metric"] for job in manifest["jobs"].values()}
+    metrics = {job["directory"]: job["metric"] for job in SweepJobs(tmp_path / "search").jobs.values()}
     assert {trial.user_attrs["directory"]: trial.value for trial in study.trials} == metrics
     finished = Counter(path.name.rpartition(".")[0].rpartition(".")[0] for path in journal.glob("*.finished"))
     assert finished == Counter(str(trial.params["model.optimizer.lr"]) for trial in study.trials)
@@ -46,7 +45,7 @@ def test_a_search_that_is_interrupted_between_two_trials_and_then_killed_goes_on
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        ("5000", "{folder}: File too large"),  # job.json, which is larger than the study and the manifest
+        ("5000", "{folder}: File too large"),  # job.json, which is larger than the study
         ("raise", "ArithmeticError: planted fault"),
     ],
 )

@@ -1,7 +1,6 @@
 """Sweeps on a real SLURM, which is set up and taken down here: two nodes of four fake GPUs each."""
 
 import csv
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,8 @@ import slurm_cluster
 from commands import ROOT, python, started
 from slurm_cluster import Cluster
 from waiting import wait_for
+
+from lockstep.sweeps.sweep_jobs import SweepJobs
 
 pytestmark = [
     pytest.mark.slow,
@@ -35,7 +36,7 @@ def cluster() -> Iterator[Cluster]:
 
 def jobs(folder: Path) -> dict[str, dict[str, Any]]:
     """By their devices and seeds."""
-    entries = json.loads((folder / "sweep" / "manifest.json").read_text())["jobs"].values()
+    entries = SweepJobs(folder / "sweep").jobs.values()
     return {" ".join(item.partition("=")[2] for item in job["overrides"][2:]): job for job in entries}
 
 

@@ -18,8 +18,8 @@ from lockstep.extras.slurm.launcher import SlurmExecutor, cancel
 from lockstep.extras.slurm.settings import SlurmSettings
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.local import LocalExecutor
-from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.runner import DETACHED, Runner
+from lockstep.sweeps.sweep_jobs import SweepJobs
 from lockstep.sweeps.view import look_at
 
 # a job that writes its record, fails, or is preempted at its first start; it counts its starts
@@ -51,28 +51,27 @@ def job(folder: Path, name: str, how: str = "well", asks: tuple[str, ...] = ("--
     return Job(name, (), directory, "cpu", 1, 1, "val/acc", "max", command, swept=("seed", "lr"), resources=asks)
 
 
-def begin(folder: Path, **settings: Any) -> tuple[Runner, Manifest]:
+def begin(folder: Path, **settings: Any) -> tuple[Runner, SweepJobs]:
     """As the sweep's command does, the first time or again."""
-    manifest = Manifest(folder)
+    sweep_jobs = SweepJobs(folder)
     executor = SlurmExecutor(folder, SlurmSettings(**{"poll": 0.05} | settings))
-    executor.reconcile(manifest)
-    manifest.add_call("train.py", [], [], folder)
-    return Runner(manifest, executor, executor.settings), manifest
+    executor.reconcile(sweep_jobs)
+    return Runner(sweep_jobs, executor, executor.settings), sweep_jobs
 
 
 def sweep(folder: Path, jobs: list[Job], /, **settings: Any) -> dict[str, tuple[str, str | None]]:
     """Runs what has to be run; how the jobs stand in the end."""
-    runner, manifest = begin(folder, **settings)
-    runner.run(manifest.register(jobs))
-    return states(Manifest(folder))
+    runner, sweep_jobs = begin(folder, **settings)
+    runner.run(sweep_jobs.register(jobs))
+    return states(SweepJobs(folder))
 
 
-def states(manifest: Manifest) -> dict[str, tuple[str, str | None]]:
-    return {key: (job["status"], job["reason"]) for key, job in manifest.jobs.items()}
+def states(sweep_jobs: SweepJobs) -> dict[str, tuple[str, str | None]]:
+    return {key: (job["status"], job["reason"]) for key, job in sweep_jobs.jobs.items()}
 
 
 def are_in_queue(folder: Path, keys: str) -> bool:
-    return states(Manifest(folder)) == dict.fromkeys(keys, ("waiting", "in SLURM's queue: Priority"))
+    return states(SweepJobs(folder)) == dict.fromkeys(keys, ("waiting", "in SLURM's queue: Priority"))
 
 
 def starts(folder: Path) -> dict[str, int]:
@@ -93,7 +92,7 @@ def test_jobs_that_ask_for_the_same_are_one_array_and_all_are_answered_for(place
         (False, True, True),
     ]
     assert {path.read_text() for path in tmp_path.glob("starts.*")} == {"seed lr\n"}
-    (attempt,) = Manifest(tmp_path).jobs["c"]["attempts"]
+    (attempt,) = SweepJobs(tmp_path).jobs["c"]["attempts"]
     assert (attempt["code"], attempt["queue"].rpartition("_")[2]) == (1, "1")
     assert sweep(tmp_path, jobs[:2])["a"] == ("finished", None)  # nothing to do
     assert len((place / "calls").read_text().splitlines()) == 2
@@ -104,7 +103,7 @@ def test_a_failure_is_submitted_again_and_a_preempted_job_goes_on(tmp_path: Path
     jobs = [job(tmp_path, "a", "fails"), job(tmp_path, "b", "preempted")]
     assert sweep(tmp_path, jobs, retries=1) == {"a": ("failed", "ended with code 1: planted fault"), "b": ("finished", None)}
     assert starts(tmp_path) == {"a": 2, "b": 2}
-    attempts = Manifest(tmp_path).jobs["b"]["attempts"]
+    attempts = SweepJobs(tmp_path).jobs["b"]["attempts"]
     assert [(attempt["code"], attempt["reason"]) for attempt in attempts] == [(75, "preempted by SIGTERM"), (0, None)]
 
 
@@ -112,19 +111,19 @@ def test_whoever_comes_next_finds_the_jobs_in_the_queue(place: Path, tmp_path: P
     """A sweep that is stopped leaves them there, and so does one that is killed; nothing is submitted twice."""
     (place / "hold").touch()
     jobs = [job(tmp_path, "a"), job(tmp_path, "b")]
-    runner, manifest = begin(tmp_path)
+    runner, sweep_jobs = begin(tmp_path)
     once(lambda: are_in_queue(tmp_path, "ab"), os.kill, os.getpid(), signal.SIGTERM)
-    runner.run(manifest.register(jobs))
+    runner.run(sweep_jobs.register(jobs))
     assert runner.was_interrupted
     assert are_in_queue(tmp_path, "ab")
     assert starts(tmp_path) == {}
     with pytest.raises(ConfigError, match=r"hydra/launcher=lockstep: 2 job\(s\) of this sweep are in a queue"):
-        LocalExecutor({}, fake_sweep.run_code).reconcile(Manifest(tmp_path))
+        LocalExecutor({}, fake_sweep.run_code).reconcile(SweepJobs(tmp_path))
 
     (place / "hold").unlink()
     wait_for(lambda: len(starts(tmp_path)) == 2, 10)  # while nobody looks
     wait_for(lambda: "RUNNING" not in "".join(path.read_text() for path in (place / "tasks").iterdir()))
-    assert states(look_at(tmp_path).manifest) == dict.fromkeys("ab", ("finished", None))
+    assert states(look_at(tmp_path).sweep_jobs) == dict.fromkeys("ab", ("finished", None))
     assert sweep(tmp_path, [*jobs, job(tmp_path, "c")]) == dict.fromkeys("abc", ("finished", None))
     assert starts(tmp_path) == {"a": 1, "b": 1, "c": 1}
 
@@ -132,15 +131,15 @@ def test_whoever_comes_next_finds_the_jobs_in_the_queue(place: Path, tmp_path: P
 def test_a_sweep_that_detaches_ends_when_all_is_queued_and_the_next_one_collects_it(place: Path, tmp_path: Path) -> None:
     (place / "hold").touch()
     jobs = [job(tmp_path, "a"), job(tmp_path, "b")]
-    runner, manifest = begin(tmp_path, detach=True)
-    runner.run(manifest.register(jobs))
+    runner, sweep_jobs = begin(tmp_path, detach=True)
+    runner.run(sweep_jobs.register(jobs))
     assert runner.stopped == DETACHED
     assert not runner.was_interrupted
     assert are_in_queue(tmp_path, "ab")
-    runner, manifest = begin(tmp_path, detach=True)  # which finds them there
+    runner, sweep_jobs = begin(tmp_path, detach=True)  # which finds them there
     (place / "hold").unlink()
-    runner.run(manifest.register(jobs))
-    assert (runner.stopped, states(Manifest(tmp_path))) == (None, dict.fromkeys("ab", ("finished", None)))
+    runner.run(sweep_jobs.register(jobs))
+    assert (runner.stopped, states(SweepJobs(tmp_path))) == (None, dict.fromkeys("ab", ("finished", None)))
     assert starts(tmp_path) == {"a": 1, "b": 1}
 
 
@@ -155,15 +154,15 @@ def test_a_sweep_that_detaches_ends_when_all_is_queued_and_the_next_one_collects
 def test_what_slurm_says_of_an_end_is_its_reason(state: str, expected: Any, place: Path, tmp_path: Path) -> None:
     (place / "hold").touch()
     jobs = [job(tmp_path, "a")]
-    runner, manifest = begin(tmp_path)
-    runner.executor.start(manifest.register(jobs), runner.begin)
+    runner, sweep_jobs = begin(tmp_path)
+    runner.executor.start(sweep_jobs.register(jobs), runner.begin)
     if state == "NODE_FAIL":
         (place / "nodes").write_text("n1|down*|Not responding\n")
     reason = "BadConstraints" if state == "FAILED" else "None"
     fake_slurm.say(place, "1_0", f"1|0|{task_name(tmp_path)}|{state}|{reason}|1:00|n1" if state else "")
-    manifest = look_at(tmp_path).manifest
-    assert states(manifest) == {"a": expected}
-    assert len(manifest.jobs["a"]["attempts"]) == (1 if state else 0)
+    sweep_jobs = look_at(tmp_path).sweep_jobs
+    assert states(sweep_jobs) == {"a": expected}
+    assert len(sweep_jobs.jobs["a"]["attempts"]) == (1 if state else 0)
 
 
 def task_name(folder: Path) -> str:
@@ -174,15 +173,15 @@ def task_name(folder: Path) -> str:
 def test_jobs_are_taken_back_when_one_fails_or_when_they_are_cancelled(place: Path, tmp_path: Path) -> None:
     (place / "hold").touch()
     jobs = [job(tmp_path, "a"), job(tmp_path, "b")]
-    runner, manifest = begin(tmp_path, on_failure="stop")
+    runner, sweep_jobs = begin(tmp_path, on_failure="stop")
     once(lambda: are_in_queue(tmp_path, "ab"), fake_slurm.state, place, "1_0", "NODE_FAIL")
-    runner.run(manifest.register(jobs))
-    assert states(manifest) == {"a": ("failed", "NODE_FAIL by SLURM"), "b": ("waiting", None)}
+    runner.run(sweep_jobs.register(jobs))
+    assert states(sweep_jobs) == {"a": ("failed", "NODE_FAIL by SLURM"), "b": ("waiting", None)}
 
-    runner, manifest = begin(tmp_path)
-    runner.executor.start(manifest.register(jobs), runner.begin)
-    assert cancel(Manifest(tmp_path)) == 2
-    assert states(look_at(tmp_path).manifest) == dict.fromkeys("ab", ("interrupted", "CANCELLED by SLURM"))
+    runner, sweep_jobs = begin(tmp_path)
+    runner.executor.start(sweep_jobs.register(jobs), runner.begin)
+    assert cancel(SweepJobs(tmp_path)) == 2
+    assert states(look_at(tmp_path).sweep_jobs) == dict.fromkeys("ab", ("interrupted", "CANCELLED by SLURM"))
 
 
 def test_a_sweep_does_not_begin_while_nobody_answers(place: Path, tmp_path: Path) -> None:
@@ -193,8 +192,8 @@ def test_a_sweep_does_not_begin_while_nobody_answers(place: Path, tmp_path: Path
         SlurmExecutor(tmp_path, SlurmSettings()).check([job(tmp_path, "a")])  # before there is a directory
     (place / "down").unlink()
     jobs = [job(tmp_path, "a")]
-    runner, manifest = begin(tmp_path)
+    runner, sweep_jobs = begin(tmp_path)
     (place / "down").touch()  # while it runs, things are taken to stand as they did
     threading.Timer(0.5, (place / "down").unlink).start()
-    runner.run(manifest.register(jobs))
-    assert states(manifest) == {"a": ("finished", None)}
+    runner.run(sweep_jobs.register(jobs))
+    assert states(sweep_jobs) == {"a": ("finished", None)}

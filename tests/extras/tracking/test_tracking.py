@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from saved_run import save_run
 from tracked import wandb_rows
 
 from lockstep.errors import ConfigError
 from lockstep.extras.tracking.loggers import MLFlowLogger, WandbLogger
-from lockstep.launchers.command_line import CommandLine
-from lockstep.runs.identity import Identity
+from lockstep.runs.saved import read_run_id
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries, among themselves
 
 
 def run_directory(folder: Path, name: str = "run") -> Path:
     (folder / name).mkdir(parents=True)
-    Identity.new(CommandLine(), None).write(folder / name)
+    save_run(folder / name)
     return folder / name
 
 
@@ -125,12 +125,12 @@ def test_a_run_of_w_and_b_goes_on_as_the_same_run(tmp_path: Path, monkeypatch: p
     wandb = pytest.importorskip("wandb", reason="W&B is not installed: pip install -e '.[wandb]'")
     monkeypatch.setenv("WANDB_SILENT", "true")
     run = run_directory(tmp_path / "sweep", "seed=0")
-    (tmp_path / "sweep" / "manifest.json").touch()
+    (tmp_path / "sweep" / "multirun.yaml").touch()
     for steps in (range(4), range(4, 7)):
         one = WandbLogger(run_dir=str(run), project="digits", offline=True)
         for step in steps:
             one.log_metrics({"loss": step / 2}, step)
-        assert (one.experiment.id, one.experiment.name, one.experiment.group) == (Identity.read(run).id, "seed=0", "sweep")
+        assert (one.experiment.id, one.experiment.name, one.experiment.group) == (read_run_id(run), "seed=0", "sweep")
         one.finalize("failed")
         wandb.teardown()
     rows = wandb_rows(run)  # of the second life; wandb sync uploads both to one run

@@ -12,8 +12,9 @@ from typing import Any
 
 from lockstep.runs import locks
 from lockstep.sweeps.jobs import Job, directory_name
-from lockstep.sweeps.manifest import Manifest
+from lockstep.sweeps.sweep_jobs import SweepJobs
 
+CONFIG = "optimized_metric: val/acc\noptimized_mode: max\nrun_dir: .\n"
 STATUS = {"finished": "finished", "failed": "failed", "interrupted": "preempted"}
 
 
@@ -31,7 +32,7 @@ def job(folder: Path, number: int, seed: int = 0, lr: float = 0.1, hidden: int =
     return Job(key, overrides, directory, "cpu", 1, 1, "val/acc", "max", ("python", "train.py", *overrides), config)
 
 
-def leave(manifest: Manifest, one: Job, status: str, metric: float = 0.5) -> None:
+def leave(sweep_jobs: SweepJobs, one: Job, status: str, metric: float = 0.5) -> None:
     """What a job leaves that ended so; one that waits has left nothing."""
     if status == "waiting":
         return
@@ -39,7 +40,7 @@ def leave(manifest: Manifest, one: Job, status: str, metric: float = 0.5) -> Non
     reason = None if status == "finished" else "planted"
     attempt = {"started": 1.0, "ended": 2.0, "code": 0, "reason": reason, "command": list(one.command)}
     value = metric if status == "finished" else None
-    manifest.update(one.key, status=status, reason=reason, metric=value, log_tail=["a line"], attempts=[attempt])
+    sweep_jobs.update(one.key, status=status, reason=reason, metric=value, log_tail=["a line"], attempts=[attempt])
     files: dict[str, Any] = {
         "status.json": {"status": STATUS[status], "reason": reason},
         "progress.json": {"epoch": 1, "epochs": 2, "seconds_per_epoch": 1.0, "metrics": {"val/acc": metric}},
@@ -48,21 +49,23 @@ def leave(manifest: Manifest, one: Job, status: str, metric: float = 0.5) -> Non
         files["metrics.json"] = {"metrics": {"val/acc": metric}, "optimized_metric": "val/acc", "world_size": 1}
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content, indent=2))
-    for name in (".hydra/overrides.yaml", ".hydra/config.yaml", "output.log", "checkpoints/last.ckpt", "tensorboard/events.out"):
+    texts = dict.fromkeys(
+        (".hydra/overrides.yaml", "output.log", "checkpoints/last.ckpt", "tensorboard/events.out"), "- seed=0\n"
+    )
+    for name, text in (texts | {".hydra/config.yaml": CONFIG}).items():
         (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text("- seed=0\n")
+        (folder / name).write_text(text)
 
 
-def sweep(folder: Path, jobs: dict[Job, str]) -> Manifest:
+def sweep(folder: Path, jobs: dict[Job, str]) -> SweepJobs:
     """The jobs and how each stands."""
-    manifest = Manifest(folder)
-    manifest.add_call("train.py", [], ["seed=0,1"], folder.parent)
-    manifest.register(list(jobs))
+    sweep_jobs = SweepJobs(folder)
+    sweep_jobs.register(list(jobs))
     for one, status in jobs.items():
-        leave(manifest, one, status)
+        leave(sweep_jobs, one, status)
     for name in ("lock", "multirun.yaml", "results.csv", "results.md"):
         (folder / name).write_text("of an earlier call\n")
-    return manifest
+    return sweep_jobs
 
 
 @contextmanager

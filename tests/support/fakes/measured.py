@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.sweeps.jobs import Job, directory_name
-from lockstep.sweeps.manifest import Manifest
+from lockstep.sweeps.sweep_jobs import SweepJobs
 
 RECORD = {"parameters": 1_000_000, "precision": "32-true", "device_name": "NVIDIA H100", "host": "node1", "threads": 1}
 RECORD |= {"cpu_count": 64, "accelerator": "gpu", "num_nodes": 1, "git_commit": "0123456789abcdef", "git_dirty": False}
@@ -23,15 +23,14 @@ def cell(devices: int, lr: float = 0.1, seed: int = 0, status: str = "finished",
 
 def sweep(folder: Path, cells: Iterable[dict[str, Any]], mode: str = "max") -> Path:
     """The directory of a sweep of these jobs."""
-    manifest = Manifest(folder)
-    manifest.add_call("train.py", [], ["sweep=scaling"], folder.parent)
+    sweep_jobs = SweepJobs(folder)
     for cell in cells:
-        _add(manifest, mode, **cell)
+        _add(sweep_jobs, mode, **cell)
     return folder
 
 
 def _add(
-    manifest: Manifest,
+    sweep_jobs: SweepJobs,
     mode: str,
     devices: int,
     lr: float,
@@ -46,23 +45,23 @@ def _add(
     rate: str = "optimizer.lr",
     **more: Any,
 ) -> None:
-    number = len(manifest.jobs)
+    number = len(sweep_jobs.jobs)
     key = f"{number:012x}"
     swept = (f"trainer.devices={devices}", f"model.{rate}={lr}", f"seed={seed}", *overrides)
-    directory = manifest.directory / directory_name(swept, key)
+    directory = sweep_jobs.directory / directory_name(swept, key)
     data = {"batch_size": batch, "global_batch_size": global_batch}
     config = {"seed": seed, "trainer": {"devices": devices}, "datamodule": data}
     config["model"] = {"optimizer": {"lr": lr}} if rate == "optimizer.lr" else {rate: lr}
     config |= {"others": dict(item.split("=") for item in overrides)}
     command = ("python", "train.py", *swept)
     job = Job(key, swept, directory, "gpu", devices, devices, "val/acc", mode, command, config)
-    manifest.register([job])
+    sweep_jobs.register([job])
     if status in ("waiting", "running"):
-        manifest.update(key, status=status)
+        sweep_jobs.update(key, status=status)
         return
     finished = status == "finished"
     attempts = [{"started": 100.0, "ended": 136.0, "code": 0, "reason": reason, "command": list(command)}]
-    manifest.update(key, status=status, reason=reason, metric=metric if finished else None, attempts=attempts)
+    sweep_jobs.update(key, status=status, reason=reason, metric=metric if finished else None, attempts=attempts)
     (directory / "status.json").write_text(json.dumps({"status": status, "reason": reason}))
     if not finished:
         return

@@ -121,11 +121,11 @@ def test_what_can_not_be_a_directory_is_one_line(where: str, words: str, tmp_pat
 def test_a_sweep_s_directory_is_no_run_s_not_to_be_set_aside_either(tmp_path: Path) -> None:
     sweep = tmp_path / "sweep"
     sweep.mkdir()
-    (sweep / "manifest.json").write_text("{}")
+    (sweep / "multirun.yaml").write_text("{}")
     for overwrite in (False, True):
         with pytest.raises(ConfigError, match=rf"^hydra\.run\.dir={sweep}: belongs to a sweep; name another directory$"):
             begin(sweep, overwrite=overwrite)
-    assert [path.name for path in sweep.iterdir()] == ["manifest.json"]
+    assert [path.name for path in sweep.iterdir()] == ["multirun.yaml"]
 
 
 def test_a_run_s_directory_is_no_sweep_s(run: Path, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """A sweep's directory of which any file has been torn or lost: it goes on, and finished jobs stay finished."""
 
-import csv
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,9 +10,9 @@ import fake_sweep
 import pytest
 
 from lockstep.sweeps.job_directory import state_after
-from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.results import write_results
 from lockstep.sweeps.states import FAILED, FINISHED, INTERRUPTED, WAITING, Exit
+from lockstep.sweeps.sweep_jobs import SweepJobs
 from lockstep.sweeps.table import print_table
 from lockstep.sweeps.view import SweepView, look_at
 
@@ -64,39 +63,17 @@ def test_any_file_may_be_damaged(
 def goes_on(folder: Path) -> list[int]:
     """The same sweep command again: the numbers of the jobs that it would run. Writes its tables."""
     jobs = [fake_sweep.job(folder, i, seed=i) for i in range(len(STATES))]
-    manifest = Manifest(folder)
-    manifest.reconcile()
-    manifest.add_call("train.py", [], ["seed=0,1"], folder.parent)
-    todo = manifest.register(jobs)
-    write_results(SweepView(manifest))
-    assert Manifest(folder).jobs == manifest.jobs
+    sweep_jobs = SweepJobs(folder)
+    sweep_jobs.reconcile()
+    todo = sweep_jobs.register(jobs)
+    write_results(SweepView(sweep_jobs))
+    assert SweepJobs(folder).jobs == sweep_jobs.jobs
     return [jobs.index(one) for one in todo]
 
 
-def test_a_lost_manifest_is_made_anew_from_the_jobs(whole: Path, tmp_path: Path) -> None:
+def test_a_job_whose_directory_was_removed_runs_again(whole: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(whole, tmp_path / "sweep"))
-    before = Manifest(folder)
-    (folder / "manifest.json").unlink()
-    after = Manifest(folder)
-    assert (after.calls, after.cwd) == (before.calls, before.cwd)
-    assert [job["status"] for job in after.jobs.values()] == list(STATES)
-    for name in ("number", "overrides", "metric", "directory", "devices", "command", "repetition", "optimized_mode"):
-        assert [job[name] for job in after.jobs.values()] == [job[name] for job in before.jobs.values()]
-
-
-def test_a_finished_job_whose_directory_is_gone_keeps_its_metric_until_it_is_asked_for_again(
-    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It lost it to who only looked, or asked for other jobs in that directory."""
-    folder = Path(shutil.copytree(whole, tmp_path / "sweep"))
-    shutil.rmtree(folder / Manifest(folder).jobs[f"{1:012x}"]["directory"])
-    manifest = Manifest(folder)
-    manifest.reconcile()
-    write_results(SweepView(manifest))
-    (row,) = (one for one in csv.DictReader((folder / "results.csv").read_text().splitlines()) if one["key"] == f"{1:012x}")
-    assert (row["status"], row["metric"], row["reason"]) == ("finished", "0.5", "its directory is gone")
-    print_table(look_at(folder))
-    assert "\n1 finished: its directory is gone\n" in capsys.readouterr().out
+    shutil.rmtree(folder / SweepJobs(folder).jobs[f"{1:012x}"]["directory"])
     assert goes_on(folder) == [1, 2, 3, 4]
 
 

@@ -1,4 +1,4 @@
-"""Jobs, slots and the manifest, without starting anything but small stand-in processes."""
+"""Jobs and slots, without starting anything but small stand-in processes."""
 
 import errno
 import json
@@ -21,11 +21,11 @@ from lockstep.runs.saved import read_run_id
 from lockstep.sweeps.job_directory import state_from_record
 from lockstep.sweeps.jobs import Job, identity
 from lockstep.sweeps.local import LocalExecutor, Pool
-from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.results import write_results
 from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.settings import LocalSettings, Settings
 from lockstep.sweeps.states import FINISHED, INTERRUPTED, RUNNING
+from lockstep.sweeps.sweep_jobs import SweepJobs
 from lockstep.sweeps.view import SweepView, look_at
 
 # a job that writes its record after `seconds`
@@ -64,16 +64,13 @@ def broken_job(folder: Path) -> Job:
     return Job("broken", ("number=9",), folder / "broken", "gpu", 1, 1, "val/acc", "max", command)
 
 
-def run(jobs: list[Job], slots: int | LocalExecutor, folder: Path, **settings: Any) -> Manifest:
-    manifest = Manifest(folder)
-    for number, one in enumerate(jobs):
-        entry = {"number": number, "status": "waiting", "reason": None, "metric": None, "attempts": [], "optimized_mode": "max"}
-        facts = {"overrides": list(one.overrides), "directory": one.directory.name, "devices": one.width}
-        manifest.jobs[one.key] = entry | facts | {"optimized_metric": "val/acc"}
+def run(jobs: list[Job], slots: int | LocalExecutor, folder: Path, **settings: Any) -> SweepJobs:
+    sweep_jobs = SweepJobs(folder)
+    sweep_jobs.register(jobs)
     if isinstance(slots, int):
         slots = LocalExecutor({"gpu": Pool(tuple(map(str, range(slots)))), "cpu": Pool(("0",))}, fake_sweep.run_code)
-    Runner(manifest, slots, Settings(**settings)).run(jobs)
-    return Manifest(folder)
+    Runner(sweep_jobs, slots, Settings(**settings)).run(jobs)
+    return SweepJobs(folder)
 
 
 def test_jobs_of_all_widths_are_packed_without_overlap_or_starvation() -> None:
@@ -112,10 +109,10 @@ def test_a_narrow_job_does_not_overtake_a_wide_one_it_would_delay() -> None:
 
 def test_a_failure_is_tried_again_and_does_not_stop_the_others(tmp_path: Path) -> None:
     broken = broken_job(tmp_path)
-    manifest = run([broken, job(1, 1, tmp_path)], 1, tmp_path, retries=2)
-    assert manifest.jobs["key1"]["status"] == FINISHED
-    assert [attempt["code"] for attempt in manifest.jobs["broken"]["attempts"]] == [3, 3, 3]
-    assert manifest.jobs["broken"]["reason"] == "ended with code 3"
+    sweep_jobs = run([broken, job(1, 1, tmp_path)], 1, tmp_path, retries=2)
+    assert sweep_jobs.jobs["key1"]["status"] == FINISHED
+    assert [attempt["code"] for attempt in sweep_jobs.jobs["broken"]["attempts"]] == [3, 3, 3]
+    assert sweep_jobs.jobs["broken"]["reason"] == "ended with code 3"
     assert (tmp_path / "broken" / "attempts" / "2" / "output.log").is_file()
 
 
@@ -145,12 +142,12 @@ def test_a_job_that_can_not_be_started_does_not_stop_the_others(
     else:
         where = "lockstep.sweeps.runner.archive" if step == "archive" else "lockstep.sweeps.local.start"
         monkeypatch.setattr(where, failing(vars(sys.modules[where.rpartition(".")[0]])[step]))
-    manifest = run([broken_job(tmp_path), job(1, 1, tmp_path)], 1, tmp_path, retries=1)
-    entry = manifest.jobs["broken"]
+    sweep_jobs = run([broken_job(tmp_path), job(1, 1, tmp_path)], 1, tmp_path, retries=1)
+    entry = sweep_jobs.jobs["broken"]
     said = "Is a directory" if step == "open" else "No space left on device"
     assert (entry["status"], entry["reason"]) == ("failed", f"could not be started ({said})")
     assert [attempt["ended"] is None for attempt in entry["attempts"]] == [False, False]
-    assert manifest.jobs["key1"]["status"] == FINISHED
+    assert sweep_jobs.jobs["key1"]["status"] == FINISHED
 
 
 def failing(call: Any) -> Any:
@@ -164,31 +161,30 @@ def failing(call: Any) -> Any:
 
 def test_on_failure_stop_hands_out_no_more_jobs(tmp_path: Path) -> None:
     broken = broken_job(tmp_path)
-    manifest = run([broken, job(1, 1, tmp_path)], 1, tmp_path, on_failure="stop")
-    assert (manifest.jobs["broken"]["status"], manifest.jobs["key1"]["status"]) == ("failed", "waiting")
+    sweep_jobs = run([broken, job(1, 1, tmp_path)], 1, tmp_path, on_failure="stop")
+    assert (sweep_jobs.jobs["broken"]["status"], sweep_jobs.jobs["key1"]["status"]) == ("failed", "waiting")
 
 
 def test_jobs_that_ran_when_a_sweep_died_have_the_states_of_their_directories(tmp_path: Path) -> None:
-    manifest = Manifest(tmp_path)
+    sweep_jobs = SweepJobs(tmp_path)
     for name, finished in (("a", True), ("b", False)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "status.json").write_text(json.dumps({"status": "finished" if finished else "running"}))
         (tmp_path / name / "metrics.json").write_text(json.dumps({"metrics": {"val/acc": 0.75}, "optimized_metric": "val/acc"}))
-        manifest.jobs[name] = {"status": RUNNING, "reason": None, "directory": name, "metric": None, "attempts": []}
-    manifest.reconcile()
-    assert [manifest.jobs[name]["status"] for name in "ab"] == [FINISHED, INTERRUPTED]
-    assert [manifest.jobs[name]["metric"] for name in "ab"] == [0.75, None]
+        sweep_jobs.jobs[name] = {"status": RUNNING, "reason": None, "directory": name, "metric": None, "attempts": []}
+    sweep_jobs.reconcile()
+    assert [sweep_jobs.jobs[name]["status"] for name in "ab"] == [FINISHED, INTERRUPTED]
+    assert [sweep_jobs.jobs[name]["metric"] for name in "ab"] == [0.75, None]
 
 
 def test_a_job_that_was_resumed_by_itself_has_finished(tmp_path: Path) -> None:
     """Its results are not set aside to train it again."""
     one = fake_sweep.job(tmp_path, 1)
-    manifest = fake_sweep.sweep(tmp_path, {one: "finished"})
-    manifest.update(one.key, status="failed", reason="planted", metric=None)
+    sweep_jobs = fake_sweep.sweep(tmp_path, {one: "finished"})
+    sweep_jobs.update(one.key, status="failed", reason="planted", metric=None)
     (found,) = look_at(tmp_path).jobs
     assert (found.status, found.reason, found.metric) == (FINISHED, None, 0.5)
-    again = Manifest(tmp_path)
-    again.add_call("train.py", [], [], tmp_path)
+    again = SweepJobs(tmp_path)
     again.reconcile()
     assert again.register([one]) == []
 
@@ -210,14 +206,14 @@ def test_what_had_saved_when_it_was_stopped_goes_on(tmp_path: Path) -> None:
     """A job that has taken too long, which is a failure; or that a person has continued, and stopped: it began anew."""
     hydra = {"overrides": {"task": []}, "runtime": {"choices": {}}}
     one = replace(broken_job(tmp_path), composed=OmegaConf.create(CONFIG | {"run_id": None, "hydra": hydra}))
-    manifest = run([one], 1, tmp_path)
-    runner = Runner(manifest, LocalExecutor({}, fake_sweep.run_code), Settings())
+    sweep_jobs = run([one], 1, tmp_path)
+    runner = Runner(sweep_jobs, LocalExecutor({}, fake_sweep.run_code), Settings())
     save_run(one.directory, run_id="id")
     (one.directory / "status.json").write_text('{"status": "preempted"}')
     runner.begin(one)
     assert read_run_id(one.directory) == "id"
     (one.directory / "status.json").write_text('{"status": "running"}')  # it was killed
-    manifest.update(one.key, status="failed")
+    sweep_jobs.update(one.key, status="failed")
     runner.begin(one)
     assert read_run_id(one.directory) not in ("id", None)
     assert read_run_id(one.directory / "attempts" / "1") == "id"
@@ -225,11 +221,11 @@ def test_what_had_saved_when_it_was_stopped_goes_on(tmp_path: Path) -> None:
 
 def test_the_results_rank_jobs_and_average_over_seeds(tmp_path: Path) -> None:
     jobs = [job(i, 1, tmp_path, metric=metric) for i, metric in enumerate([0.5, 0.7, 0.2, 0.4])]
-    manifest = run(jobs, 4, tmp_path)
+    sweep_jobs = run(jobs, 4, tmp_path)
     for i, one in enumerate(jobs):
-        manifest.jobs[one.key] |= {"overrides": [f"model.optimizer.lr={i // 2}", f"seed={i % 2}"], "repetition": str(i // 2)}
-    manifest.update("key2", status="failed", metric=None, reason="planted")
-    write_results(SweepView(manifest))
+        sweep_jobs.jobs[one.key] |= {"overrides": [f"model.optimizer.lr={i // 2}", f"seed={i % 2}"], "repetition": str(i // 2)}
+    sweep_jobs.update("key2", status="failed", metric=None, reason="planted")
+    write_results(SweepView(sweep_jobs))
     rows = (tmp_path / "results.csv").read_text().splitlines()
     assert [row.split(",")[1] for row in rows[1:]] == ["job_key1", "job_key0", "job_key3", "job_key2"]
     text = (tmp_path / "results.md").read_text()
@@ -258,8 +254,8 @@ def test_jobs_of_one_gpu_have_it_together_where_that_is_asked_for(tmp_path: Path
     executor = LocalExecutor.from_settings(LocalSettings(jobs_per_gpu=2), fake_sweep.run_code)
     jobs = [job(number, 1, tmp_path) for number in (0, 1)]
     jobs = [replace(one, command=(sys.executable, "-S", "-c", BESIDE, str(one.directory))) for one in jobs]
-    manifest = run(jobs, executor, tmp_path, timeout=30)
-    assert [manifest.jobs[one.key]["status"] for one in jobs] == [FINISHED, FINISHED]
+    sweep_jobs = run(jobs, executor, tmp_path, timeout=30)
+    assert [sweep_jobs.jobs[one.key]["status"] for one in jobs] == [FINISHED, FINISHED]
     assert {(one.directory / "gpu").read_text() for one in jobs} == {"GPU-8932f937"}
     plan: Any = SimpleNamespace(devices=2, accelerator="gpu")
     with pytest.raises(ConfigError, match=r"^trainer.devices=2: hydra.launcher.jobs_per_gpu is for jobs of one GPU"):
@@ -291,10 +287,9 @@ def test_jobs_that_another_config_has_made_new_are_said_to_be(tmp_path: Path) ->
         return [Job(key, (item,), tmp_path / key, "cpu", 1, 1, "val/acc", "max", **commands) for key, item in named]
 
     before, now = batch(test="auto", model={"a": 1, "b": 2}), batch(test=True, model={"a": 1})
-    manifest = Manifest(tmp_path)
-    manifest.add_call("train.py", [], [], tmp_path)
-    assert manifest.describe_changed(before) is None
-    manifest.register(before)
-    assert Manifest(tmp_path).describe_changed(before) is None
+    sweep_jobs = SweepJobs(tmp_path)
+    assert sweep_jobs.describe_changed(before) is None
+    sweep_jobs.register(before)
+    assert SweepJobs(tmp_path).describe_changed(before) is None
     line = "2 of 2 jobs have other values of model.b, test than before: they begin anew, beside the earlier ones"
-    assert Manifest(tmp_path).describe_changed(now) == line
+    assert SweepJobs(tmp_path).describe_changed(now) == line

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lockstep.atomic_files import read_json
 from lockstep.errors import config_error
-from lockstep.runs.directory import SWEEP_FILES
+from lockstep.runs.directory import SWEEP_FILE
 from lockstep.runs.record import actual_status
 from lockstep.runs.saved import FILE
 
@@ -35,7 +35,7 @@ def run_directories(folder: Path, depth: int = sys.maxsize) -> Iterator[Path]:
 def newest_unfinished(folder: Path) -> Path:
     """The run below a folder whose status was written last, of those that have not finished and are not running. Jobs of sweeps
     are not among them: a sweep goes on as a whole."""
-    runs = (run for run in run_directories(folder, _DEPTH) if not any((run.parent / name).exists() for name in SWEEP_FILES))
+    runs = (run for run in run_directories(folder, _DEPTH) if not (run.parent / SWEEP_FILE).exists())
     candidates = [run for run in runs if actual_status(run) not in ("finished", "running")]
     if not candidates:
         sweeps = "a sweep goes on by its own command, or by scripts/sweep.py resume"

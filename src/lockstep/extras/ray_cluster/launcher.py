@@ -13,7 +13,7 @@ from lockstep.extras.ray_cluster.settings import LOCAL, RaySettings, Share
 from lockstep.sweeps.executor import Attempt, Begin, Executor
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.local import refuse_queued
-from lockstep.sweeps.manifest import Manifest
+from lockstep.sweeps.sweep_jobs import SweepJobs
 
 _KEYS = {"GPU": "trainer.devices", "CPU": "hydra.launcher.cpus_per_device", "nodes": "trainer.num_nodes"}
 
@@ -48,9 +48,9 @@ class RayExecutor(Executor):
                 had = f"accepted is what Ray has: {', '.join(map(_words, nodes))}"
                 raise config_error(_KEYS[name], _value(name, share), f"{problem}; {had}")
 
-    def reconcile(self, manifest: Manifest) -> None:
-        refuse_queued(manifest, "ray")
-        manifest.reconcile()
+    def reconcile(self, sweep_jobs: SweepJobs) -> None:
+        refuse_queued(sweep_jobs, "ray")
+        sweep_jobs.reconcile()
 
     def start(self, waiting: list[Job], begin: Begin) -> list[tuple[Job, Attempt]]:
         jobs = waiting[:]

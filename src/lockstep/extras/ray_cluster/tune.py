@@ -23,10 +23,10 @@ from lockstep.extras.ray_cluster.reports import TUNE
 from lockstep.extras.search.space import Space
 from lockstep.sweeps.composition import JobConfigs
 from lockstep.sweeps.job_directory import read_record
-from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.settings import Keys
 from lockstep.sweeps.states import FAILED, FINISHED
 from lockstep.sweeps.sweep import RefusedJob, Sweep
+from lockstep.sweeps.sweep_jobs import SweepJobs
 
 log = logging.getLogger(__name__)
 Point = tuple[str, ...]  # the overrides of a job
@@ -73,7 +73,7 @@ class TuneSweep:
             self.launcher.launch([self._point(searcher.suggest(str(number))) for number in range(self.settings.n_jobs)], 0)
             return
         OmegaConf.save(self.config, self.directory / "multirun.yaml")
-        jobs = Manifest(self.directory).jobs.values()
+        jobs = SweepJobs(self.directory).jobs.values()
         self._failed = {tuple(job["overrides"]) for job in jobs if job["status"] == FAILED}
         Sweep.expect(self.settings.n_trials)
         (self.directory / TUNE).unlink(missing_ok=True)
@@ -129,7 +129,7 @@ class TuneSweep:
                 todo.pop(refusal.number)
                 continue
             self._patience = math.inf
-            states = {job["directory"]: job["status"] for job in Manifest(self.directory).jobs.values()}
+            states = {job["directory"]: job["status"] for job in SweepJobs(self.directory).jobs.values()}
             folders = dict(zip(todo, (Path(str(one.working_dir)) for one in returned), strict=True))
             if any(states[folder.name] not in (FINISHED, FAILED) for folder in folders.values()):
                 raise KeyboardInterrupt  # a job was interrupted, though not the sweep: the same command continues both

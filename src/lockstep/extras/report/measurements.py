@@ -13,7 +13,6 @@ from lockstep.config.plan import rate_key
 from lockstep.errors import config_error
 from lockstep.sweeps.job_directory import read_metadata
 from lockstep.sweeps.jobs import REPEATS
-from lockstep.sweeps.manifest import UNREADABLE
 from lockstep.sweeps.states import FAILED, FINISHED
 from lockstep.sweeps.view import JobView, look_at
 
@@ -109,8 +108,7 @@ def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
     """Reads the jobs that have the overrides `only` (KEY=VALUE); if several variants are left, the one with the most finished
     jobs. Raises ConfigError if there is none."""
     every = look_at(sweep_dir).jobs
-    jobs = [job for job in every if job.reason != UNREADABLE]
-    jobs = [job for job in jobs if {*only} <= {item.lstrip("+") for item in job.entry["overrides"]}]
+    jobs = [job for job in every if {*only} <= {item.lstrip("+") for item in job.entry["overrides"]}]
     if not jobs:
         raise config_error("--only", " ".join(only), "no job has these; accepted are overrides of the sweep's jobs")
     rows = [_row(job) for job in jobs]

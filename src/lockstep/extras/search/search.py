@@ -22,10 +22,10 @@ from lockstep.extras.search.space import Space
 from lockstep.extras.search.study import POINT, complete_trials, open_study, resume_trial, summarize
 from lockstep.sweeps.composition import JobConfigs
 from lockstep.sweeps.job_directory import read_record
-from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.settings import Keys
 from lockstep.sweeps.states import FINISHED, INTERRUPTED
 from lockstep.sweeps.sweep import RefusedJob, Sweep
+from lockstep.sweeps.sweep_jobs import SweepJobs
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ class Search:
                 self._tell(points.pop(list(points)[refusal.number]), TrialResult(TrialState.FAIL, reason=str(refusal)))
                 continue
             self._patience = math.inf
-            jobs = {job["directory"]: job for job in Manifest(self.directory).jobs.values()}
+            jobs = {job["directory"]: job for job in SweepJobs(self.directory).jobs.values()}
             for numbers, one in zip(points.values(), returned, strict=True):
                 folder = Path(str(one.working_dir))
                 if jobs[folder.name]["status"] == INTERRUPTED:

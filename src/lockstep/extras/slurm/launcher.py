@@ -27,8 +27,8 @@ from lockstep.sweeps.executor import Attempt, Begin, Executor
 from lockstep.sweeps.job_directory import OUTPUT, state_after
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.local import refuse_queued
-from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.states import UNKNOWN, WAITING
+from lockstep.sweeps.sweep_jobs import SweepJobs
 
 log = logging.getLogger(__name__)
 # What a person has set where sbatch refuses a flag that is neither a key of the launcher nor in its `sbatch`.
@@ -78,12 +78,12 @@ class SlurmExecutor(Executor):
             except Unanswered as error:
                 raise _no_answer(error) from error
 
-    def reconcile(self, manifest: Manifest) -> None:
-        if len(places(manifest)) < len(manifest.in_queue()):
-            refuse_queued(manifest, "slurm")
-        manifest.reconcile()
+    def reconcile(self, sweep_jobs: SweepJobs) -> None:
+        if len(places(sweep_jobs)) < len(sweep_jobs.in_queue()):
+            refuse_queued(sweep_jobs, "slurm")
+        sweep_jobs.reconcile()
         try:
-            self._adopted = reconcile(manifest, self.queue)
+            self._adopted = reconcile(sweep_jobs, self.queue)
         except Unanswered as error:
             raise _no_answer(error) from error
 
@@ -163,24 +163,24 @@ def _are_taken(flags: Sequence[str]) -> bool:
     return True
 
 
-def reconcile(manifest: Manifest, queue: Queue | None = None) -> dict[str, QueuedAttempt]:
+def reconcile(sweep_jobs: SweepJobs, queue: Queue | None = None) -> dict[str, QueuedAttempt]:
     """Brings the jobs that were in the queue up to date; returns those that still are in it. Raises Unanswered."""
-    queue = queue or Queue(manifest.directory)
+    queue = queue or Queue(sweep_jobs.directory)
     commands.wait_for_sbatch(queue.folder)
     queue.ask()
     for place, key in queue.keys().items():
-        if key in manifest.jobs and places(manifest).get(key) != place:  # the manifest was lost
-            manifest.jobs[key]["attempts"].append({"queue": place, "started": time.time(), "ended": None, "code": None})
+        if key in sweep_jobs.jobs and places(sweep_jobs).get(key) != place:  # the sweep_jobs was lost
+            sweep_jobs.jobs[key]["attempts"].append({"queue": place, "started": time.time(), "ended": None, "code": None})
     queued: dict[str, QueuedAttempt] = {}
-    for key, place in places(manifest).items():
-        job = manifest.jobs[key]
-        attempt = QueuedAttempt(queue, place, manifest.directory / job["directory"])
+    for key, place in places(sweep_jobs).items():
+        job = sweep_jobs.jobs[key]
+        attempt = QueuedAttempt(queue, place, sweep_jobs.directory / job["directory"])
         if (end := attempt.reap()) is None:
             queued[key] = attempt
             state = attempt.state()
             job |= {"status": state.status, "reason": state.reason}
         else:
-            state = state_after(manifest.directory / job["directory"], end)
+            state = state_after(sweep_jobs.directory / job["directory"], end)
             job |= state._asdict()
             if state.status == WAITING:  # it never came to the queue
                 job["attempts"].pop()
@@ -189,25 +189,25 @@ def reconcile(manifest: Manifest, queue: Queue | None = None) -> dict[str, Queue
     return queued
 
 
-def show_state(manifest: Manifest) -> None:
+def show_state(sweep_jobs: SweepJobs) -> None:
     """`reconcile` for who only looks: where SLURM does not answer, nobody knows their states."""
-    if not places(manifest):
+    if not places(sweep_jobs):
         return
     try:
-        reconcile(manifest)
+        reconcile(sweep_jobs)
     except Unanswered as error:
         say(str(error))
-        for key in places(manifest):
-            manifest.jobs[key] |= {"status": UNKNOWN, "reason": "SLURM does not answer"}
+        for key in places(sweep_jobs):
+            sweep_jobs.jobs[key] |= {"status": UNKNOWN, "reason": "SLURM does not answer"}
 
 
-def cancel(manifest: Manifest) -> int:
+def cancel(sweep_jobs: SweepJobs) -> int:
     """Takes what SLURM has of a sweep out of its queue, running jobs too; returns how many."""
-    if manifest.in_queue() and not places(manifest):  # another queue has them
+    if sweep_jobs.in_queue() and not places(sweep_jobs):  # another queue has them
         return 0
     try:
-        queued = reconcile(manifest)
+        queued = reconcile(sweep_jobs)
         commands.cancel([task.id for attempt in queued.values() if (task := attempt.task) is not None])
     except Unanswered as error:
-        raise config_error("SWEEP_DIR", manifest.directory, f"{error}; a sweep on this machine is ended by Ctrl-C") from error
+        raise config_error("SWEEP_DIR", sweep_jobs.directory, f"{error}; a sweep on this machine is ended by Ctrl-C") from error
     return len(queued)

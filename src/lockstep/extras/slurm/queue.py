@@ -13,11 +13,11 @@ from lockstep.extras.slurm import commands
 from lockstep.extras.slurm.commands import Task, Unanswered
 from lockstep.sweeps.executor import Attempt
 from lockstep.sweeps.job_directory import read_state, read_status
-from lockstep.sweeps.manifest import Manifest
 from lockstep.sweeps.states import FAILED, INTERRUPTED, RUNNING, WAITING, Exit, JobState
+from lockstep.sweeps.sweep_jobs import SweepJobs
 
 log = logging.getLogger(__name__)
-PREFIX = "lockstep-"  # begins the name of each array, and its jobs' places in the manifest
+PREFIX = "lockstep-"  # begins the name of each array, and its jobs' places in the sweep_jobs
 CODE = "exit_code"  # in a job's directory: what srun has ended with
 _WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 # Reasons, of JOB REASON CODES in squeue(1), for which a job waits for ever, unless somebody changes it or the cluster.
@@ -26,9 +26,9 @@ _NEVER += r"|MaxMemPerLimit|(Assoc|QOS)Max\w+Per(Job|Node)\w*"
 _GOES_ON = ("PREEMPTED", "TIMEOUT")  # from its last checkpoint
 
 
-def places(manifest: Manifest) -> dict[str, str]:
-    """Returns the place of each job, by its key, that SLURM has as far as the manifest knows."""
-    return {key: place for key, place in manifest.in_queue().items() if place.startswith(PREFIX)}
+def places(sweep_jobs: SweepJobs) -> dict[str, str]:
+    """Returns the place of each job, by its key, that SLURM has as far as the sweep_jobs knows."""
+    return {key: place for key, place in sweep_jobs.in_queue().items() if place.startswith(PREFIX)}
 
 
 class Queue:

@@ -25,7 +25,7 @@ RUN, SWEEP, DIRECTORY = "lockstep.run", "lockstep.sweep", "lockstep.directory"  
 
 def name_of_sweep(run_dir: Path) -> str | None:
     """Returns the name of the sweep that a run is a job of; None for a run that is no sweep's."""
-    return run_dir.parent.name if (run_dir.parent / "manifest.json").is_file() else None
+    return run_dir.parent.name if (run_dir.parent / "multirun.yaml").is_file() else None
 
 
 class MLFlowLogger(loggers.MLFlowLogger):
