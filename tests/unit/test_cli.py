@@ -71,7 +71,7 @@ def _full_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     ("override", "line"),
     [
         ("sede=1", "sede=1: unknown key; did you mean seed?"),
-        ("seed=${no.such.key}", "seed: Interpolation key 'no.such.key' not found"),
+        ("seed=${no.such.key}", "seed=${no.such.key}: Interpolation key 'no.such.key' not found"),
     ],
 )
 def test_an_override_that_can_not_be_applied_ends_with_one_line_and_code_2(

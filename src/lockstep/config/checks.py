@@ -15,7 +15,7 @@ GROUPS = ("model", "trainer", "trainer.checkpoint_io", "trainer.strategy")
 GROUPS_OF_ENTRIES = ("guards", "callbacks", "logger")
 OF_THE_WHOLE = ("experiment", "debug", "sweep")  # groups whose options set keys of the whole config
 NEEDS_PACKAGE = "accepted is a file that begins with `# @package _global_`"  # of such an option
-# The types of the root keys, and of the other keys that the plan reads.
+# The types of the root keys, and of the other keys that are read before their class is constructed.
 ROOT: dict[str, Any] = {
     **dict.fromkeys(("overwrite", "fresh_processes"), bool),
     **dict.fromkeys(("max_processes_per_core", "base_batch_size", "seed", "max_restarts"), int),
@@ -30,6 +30,8 @@ _OF_THE_PLAN: dict[str, Any] = {
     "trainer.devices": int | Literal["auto"] | Sequence[int],
     "trainer.num_nodes": int | Literal["auto"],
     "trainer.accumulate_grad_batches": int,
+    **dict.fromkeys(("guards.preemption.deadline", "guards.watchdog.seconds_to_first_batch"), float | None),
+    **dict.fromkeys(("trainer.max_epochs", "trainer.check_val_every_n_epoch"), int | None),
     **dict.fromkeys(("datamodule.batch_size", "datamodule.global_batch_size", "datamodule.num_workers"), int | None),
 }
 _AT_LEAST_ONE = ("max_processes_per_core", "base_batch_size", "trainer.num_nodes", "trainer.accumulate_grad_batches")

@@ -14,6 +14,7 @@ from lightning import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 
+from lockstep.config.construct import naming
 from lockstep.datamodules.augment import CropFlip
 from lockstep.datamodules.batches import Augment, Batch, Batches
 from lockstep.datamodules.loaders import make_loader
@@ -90,7 +91,8 @@ class DataModule(LightningDataModule):
         self.drop_last, self.shuffle, self.seed, self.val_fraction = drop_last, shuffle, seed, val_fraction
         self.folds, self.fold = folds, fold
         self.standardize, self.options = standardize, checked_options(type(self).__name__, options)
-        self.augment: Augment | None = CropFlip(**augment, seed=seed) if augment else None
+        with naming("datamodule.augment"):
+            self.augment: Augment | None = CropFlip(**augment, seed=seed) if augment else None
         self.num_workers, self.pin_memory = num_workers, pin_memory
         self.persistent_workers = num_workers > 0 if persistent_workers is None else persistent_workers
         self.scaler: StandardScaler | None = None

@@ -48,7 +48,7 @@ def make_optimizer(make: Callable[..., Optimizer], model: nn.Module, groups: Gro
 def _by_depth(groups: Groups) -> dict[str, Mapping[str, Any]]:
     expanded: dict[str, Mapping[str, Any]] = {}
     for name, group in groups.items():
-        if "match" not in group:
+        if not isinstance(group, Mapping) or "match" not in group:
             raise config_error(f"model.param_groups.{name}.match", "???", "a value is required: part of a parameter's name")
         decay, layers = group.get("lr_decay"), group["match"]
         if decay is None or not isinstance(layers, list) or not (isinstance(decay, int | float) and decay > 0):

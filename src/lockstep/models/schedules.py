@@ -49,6 +49,8 @@ def _factors(
     warmup_epochs: int,
 ) -> dict[str, Any]:
     """The base rate times factor(t), t counted in intervals after a linear warm-up from near zero."""
+    if interval not in ("step", "epoch"):
+        raise ValueError(f"interval={interval}: is no interval; use step or epoch")
     check_at_least(1, frequency=frequency)
     check_at_least(0, warmup_steps=warmup_steps, warmup_epochs=warmup_epochs)
     warmup = _warmup_length(training, interval, warmup_steps, warmup_epochs)

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.console import join_first
-from lockstep.errors import ConfigError, config_error
+from lockstep.errors import ConfigError, check_at_least, config_error
 from lockstep.launchers.environment import this_rank
 
 _UNUSED = re.compile(
@@ -55,6 +55,7 @@ class DDP(PlannedWorldSize, DDPStrategy):
             if (value := ddp.pop(name)) is not None:
                 accepts = f"no such argument; accepted are {', '.join(sorted(accepted))}"
                 raise config_error(f"trainer.strategy.{name}", value, accepts)
+        check_at_least(1, timeout=timeout)
         super().__init__(timeout=timedelta(seconds=timeout), process_group_backend=process_group_backend, **ddp)
         self.planned_world_size, self._may_send_less = world_size, not _BROADCAST & ddp.keys()
         self._trained: list[str] = []  # parameters, as torch numbers them

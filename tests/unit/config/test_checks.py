@@ -65,7 +65,7 @@ def test_values_on_the_edge_are_accepted(key: str, value: object, shipped: DictC
         ("trainer.max_time", "1h", "trainer: "),
         ("trainer.limit_train_batches", 1.5, "trainer: You have passed invalid value 1.5 for limit_train_batches"),
         ("datamodule.val_fraction", 0.95, "datamodule.val_fraction=0.95: leaves nothing to train on; use 0 to 0.9"),
-        ("datamodule.augment", {"pad": 1}, "datamodule: CropFlip.__init__() got an unexpected keyword argument 'pad'"),
+        ("datamodule.augment", {"pad": 1}, "datamodule.augment: CropFlip.__init__() got an unexpected keyword argument 'pad'"),
         ("datamodule.persistent_workers", True, "datamodule.persistent_workers=true: there are no workers; use datamodule."),
         ("datamodule.fold", 1, "datamodule.fold=1: is not one of datamodule.folds=None; use 0 to 0"),
         ("model.optimizer.lr", "1e-3x", "model.optimizer.lr=1e-3x: accepted is a number"),

@@ -17,6 +17,8 @@ class CommunicatingDDP(DDP):
 
     def __init__(self, *, communication: dict[str, Any] | None, **ddp: Any) -> None:
         super().__init__(**ddp)
+        for name in (communication or {}).keys() - {"hook", "rank", "start", "seed"}:
+            raise ValueError(f"communication.{name}=...: no such argument; use hook, rank, start, seed")
         hook = (communication or {}).get("hook", "fp16")
         if hook not in ("fp16", "bf16", "power_sgd"):
             raise ValueError(f"communication.hook={hook}: is no such hook; use fp16, bf16, power_sgd")
