@@ -49,9 +49,6 @@ class RunEvents:
         `values` are those of the command line's overrides.
         """
 
-    def fetch(self, wanted: str, values: Mapping[str, str], directory: Path) -> None:
-        """Brings the run that `resume=WANTED` names to its directory, where it may be missing or older."""
-
     def arguments(self, arguments: list[str], values: Mapping[str, str], saved: Identity | None) -> list[str]:
         """Returns the arguments of a command as Hydra is to read them. `saved` says what the run is that the command resumes."""
         return arguments

@@ -25,7 +25,7 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
 
     Done before Hydra starts: inside it a new directory exists already, and ranks are started with the command line.
     Raises ConfigError where there is no such run, where it is still running, can't be continued so, or names what a directory may
-    not. Changes nothing, but that a run which is not on this machine, or has gone on elsewhere, is fetched from its copy.
+    not. Changes nothing.
     """
     flags, overrides = split_flags(arguments)
     values, rank = values_by_key(overrides), this_rank()
@@ -36,8 +36,6 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
         raise config_error("resume", wanted, "is for one run; a sweep goes on by its own command, or by scripts/sweep.py resume")
     subscribers = Subscribers.before_composition()
     run_dir = locate_run(wanted, values, subscribers)
-    for subscriber in subscribers:
-        subscriber.fetch(wanted, values, run_dir)
     left_out = {*START_KEYS, *subscribers.start_keys}
     new = [item for item in overrides if override_key(item) not in left_out]
     if any(override_key(item) == "overwrite" and not item.endswith("=false") for item in overrides):
