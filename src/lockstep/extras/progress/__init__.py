@@ -1,3 +1,1 @@
-"""How far a run is: a bar on a terminal, a line an epoch, and progress.json."""
-
-FORMER_NAMES = {"lockstep.callbacks.Progress": "lockstep.extras.progress.progress.Progress"}
+"""A bar on a terminal, a line an epoch, and progress.json."""
