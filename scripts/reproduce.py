@@ -15,11 +15,9 @@ from pathlib import Path
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.errors import config_error
-from lockstep.extras.history.code import FILE, check_out, read_code
+from lockstep.extras.history.code import FILE, check_out
 from lockstep.places import project
 from lockstep.runs.identity import Identity
-
-CHECKOUT = project()
 
 
 def main() -> None:
@@ -27,23 +25,14 @@ def main() -> None:
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("path", type=Path, nargs="?", metavar="PATH")
     given = parser.parse_args()
-    identity, code = Identity.read(given.run_dir), read_code(given.run_dir)
-    if identity is None or code is None:
-        raise config_error("RUN_DIR", given.run_dir, f"has no {FILE}; accepted is a run that was started in a checkout of git")
-    path: Path = given.path or CHECKOUT.with_name(f"{CHECKOUT.name}-{given.run_dir.resolve().name}")
-    check_out(CHECKOUT, code, path.absolute())
-    print(command(identity, path.absolute()))
-
-
-def command(identity: Identity, path: Path) -> str:
-    """Configs in the checkout are taken from the worktree, and so is the package, whichever is installed."""
-    words = [sys.executable, str(path / "train.py"), *(moved(flag, path) for flag in identity.flags), *identity.overrides]
-    return f"PYTHONPATH={shlex.quote(str(path / 'src'))} {shlex.join(words)}"
-
-
-def moved(flag: str, path: Path) -> str:
-    """A flag's folder in the checkout is the worktree's."""
-    return str(path / Path(flag).relative_to(CHECKOUT)) if Path(flag).is_relative_to(CHECKOUT) else flag
+    run, checkout = Identity.read(given.run_dir), project()
+    if run is None or not (given.run_dir / FILE).is_file():
+        raise config_error("RUN_DIR", given.run_dir, f"has no {FILE}; choose a run that was started in a checkout of git")
+    path = (given.path or checkout.with_name(f"{checkout.name}-{given.run_dir.resolve().name}")).absolute()
+    check_out(checkout, (given.run_dir / FILE).read_bytes(), path)
+    flags = [str(path / flag[len(f"{checkout}/") :]) if flag.startswith(f"{checkout}/") else flag for flag in run.flags]
+    command = [sys.executable, str(path / "train.py"), *flags, *run.overrides]
+    print(f"PYTHONPATH={shlex.quote(str(path / 'src'))} {shlex.join(command)}")  # the worktree's package, not the installed one
 
 
 if __name__ == "__main__":
