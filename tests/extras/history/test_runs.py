@@ -134,9 +134,7 @@ def test_what_two_runs_have_not_in_common(logs: Path) -> None:
     compared = differences(*(RunRecord(logs / name, name) for name in ("a/0", "a/sweep/1")))
     assert compared == {
         "config": {"model.optimizer.lr": (0.1, 0.001), "model: option": ("cnn", "mlp")},
-        "code": {},
-        "versions": {},
-        "machine": {},
+        "recorded": {"lr": (0.1, 0.001)},
         "metrics": {"val/acc": (0.5, 0.9)},
     }
 

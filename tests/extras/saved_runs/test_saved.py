@@ -21,16 +21,13 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_a_config_that_is_not_whole_is_one_line(run: Path) -> None:
-    path = run / ".hydra" / "config.yaml"
-    whole = path.read_bytes()
-    assert saved_config(run, []).seed == 3
-    for damaged in (b"", whole[: len(whole) // 2], whole + b"\n: [", b"\xff\xfe", b"- 1\n", b"just text", b"a: ${\nrun_dir: x\n"):
-        path.write_bytes(damaged)
-        with pytest.raises(ConfigError) as refused:
-            saved_config(run, [])
-        assert str(refused.value).startswith(f"RUN_DIR={run}: .hydra/config.yaml is damaged (")
-        assert "\n" not in str(refused.value)
+def test_unknown_keys_and_other_groups_are_refused(run: Path) -> None:
+    cfg = saved_config(run, ["model.net.width=4", "+model.net.depth=2"])
+    assert (cfg.seed, cfg.model.net) == (3, {"width": 4, "depth": 2})
+    with pytest.raises(ConfigError, match=r"^sed=3: unknown key; see .*/run/.hydra/config.yaml$"):
+        saved_config(run, ["sed=3"])
+    with pytest.raises(ConfigError, match=r"^model=mlp: a group can't be chosen anew; set values inside it, model.NAME=VALUE$"):
+        saved_config(run, ["model=mlp"])
 
 
 def test_a_run_that_was_not_tested_can_be_evaluated(tmp_path: Path, compose: Callable[..., DictConfig]) -> None:

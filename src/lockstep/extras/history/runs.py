@@ -1,6 +1,5 @@
 """Runs below a folder: listed, searched, sorted and compared by what their directories say."""
 
-import hashlib
 import json
 from collections.abc import Iterable
 from datetime import datetime
@@ -14,14 +13,12 @@ from lockstep.atomic_files import read_json, read_regular
 from lockstep.config.modes import mode_by_name
 from lockstep.config.overrides import flat
 from lockstep.errors import config_error
-from lockstep.extras.history.code import FILE as CODE
 from lockstep.extras.history.directories import run_directories
 from lockstep.runs.record import actual_status
 from lockstep.sweeps.job_directory import read_progress
 
 COLUMNS = ("run", "state", "metric", "devices", "lr", "duration", "started", "reason")  # of the table
 RECORDED = ("lr", "devices", "num_nodes", "world_size", "global_batch_size", "seed", "samples_per_second", "git_commit")
-_MACHINE = ("host", "platform", "cpu_count", "device_name", "world_size", "num_nodes", "threads", "precision", "python")
 _KILLED = "it was killed, or its machine went down: no process has it"
 Differences = dict[str, tuple[Any, Any]]
 
@@ -128,22 +125,18 @@ def best_run(runs: list[RunRecord]) -> RunRecord:
 
 
 def differences(one: RunRecord, other: RunRecord) -> dict[str, Differences]:
-    """Return for each section the names whose values differ, with both values; None where a run lacks one."""
-
-    def sections(run: RunRecord) -> dict[str, dict[str, Any]]:
-        patch = run.path / CODE
-        kept = hashlib.sha256(patch.read_bytes()).hexdigest()[:12] if patch.is_file() else None
-        options = {f"{group}: option": option for group, option in run.choices.items()}
-        return {
-            "config": {key: value for key, value in flat(run.config).items() if key != "run_dir"} | options,
-            "code": {"git_commit": run.result.get("git_commit"), CODE: kept},
-            "versions": run.result.get("versions") or {},
-            "machine": {name: run.result.get(name) for name in _MACHINE},
+    """Return for config, recorded facts and metrics the names whose values differ, with both values; None for none."""
+    sides = [
+        {
+            "config": flat(run.config)
+            | {f"{group}: option": option for group, option in run.choices.items()}
+            | {"run_dir": None},
+            "recorded": flat({name: value for name, value in run.result.items() if name != "metrics"}),
             "metrics": run.metrics,
         }
-
-    pairs = zip(sections(one).items(), sections(other).values(), strict=True)
-    return {section: _unequal(values, others) for (section, values), others in pairs}
+        for run in (one, other)
+    ]
+    return {section: _unequal(sides[0][section], sides[1][section]) for section in sides[0]}
 
 
 def _unequal(one: dict[str, Any], other: dict[str, Any]) -> Differences:
