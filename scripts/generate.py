@@ -13,18 +13,13 @@ import lockstep.launchers.stop_at_once  # noqa: F401
 import itertools
 import sys
 from pathlib import Path
-from typing import Any
 
 from omegaconf import OmegaConf
 
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
-from lockstep.config.rules import SEED, Rule, integer, number
 from lockstep.errors import config_error
 from lockstep.extras.saved_runs.saved import find_checkpoint, saved_config
-
-ABOVE_ZERO = Rule("accepted is a number above 0 and up to 1", lambda value: 0 < value <= 1)
-ACCEPTED = {"length": integer(1), "temperature": number(0), "top_k": integer(1).or_null(), "top_p": ABOVE_ZERO, "seed": SEED}
 
 
 def main() -> None:
@@ -37,18 +32,7 @@ def main() -> None:
     parser.add_argument("--top-p", type=float, default=1.0, help="draw from the likeliest that add up to it; default: 1.0")
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
     parser.add_argument("--checkpoint", metavar="best|last|PATH", help="default: best")
-    arguments = parser.parse_args()
-    for name, accepts in ACCEPTED.items():
-        if not accepts.test(value := getattr(arguments, name)):
-            raise config_error(f"--{name.replace('_', '-')}", value, accepts.words)
-    cfg = saved_config(arguments.run_dir, [])
-    checkpoint = find_checkpoint(arguments.run_dir, arguments.checkpoint)
-    tokens = (OmegaConf.select(cfg, f"datamodule.{key}") for key in ("tokenizer", "separator"))
-    sys.stdout.write(text(arguments, checkpoint, *tokens) + "\n")
-
-
-def text(arguments: Any, checkpoint: Path, tokenizer: str | None, separator: str | None) -> str:
-    """The prompt and what follows it."""
+    given = parser.parse_args()
     import torch
 
     from lockstep.extras.language.gpt import GPT
@@ -57,14 +41,15 @@ def text(arguments: Any, checkpoint: Path, tokenizer: str | None, separator: str
     from lockstep.extras.language.vocabulary import vocabulary
     from lockstep.models.from_checkpoint import load_model
 
-    model = load_model(checkpoint)
+    cfg, model = saved_config(given.run_dir, []), load_model(find_checkpoint(given.run_dir, given.checkpoint))
     if not isinstance(model, LanguageModel) or not isinstance(model.net, GPT):
-        raise config_error("RUN_DIR", arguments.run_dir, f"is of a {type(model).__name__}; accepted is the run of a model=gpt")
-    tokens = vocabulary(tokenizer, separator)
-    prompt = [tokens.separator, *map(int, tokens.encode(arguments.prompt.encode()))]
-    how = {name: getattr(arguments, name) for name in ("temperature", "top_k", "top_p", "seed")}
-    drawn = itertools.islice(continuation(model.net, torch.tensor(prompt), **how), arguments.length)
-    return tokens.decode([*prompt, *itertools.takewhile(lambda token: token != tokens.separator, drawn)])
+        raise config_error("RUN_DIR", given.run_dir, f"is of a {type(model).__name__}; choose the run of a model=gpt")
+    tokens = vocabulary(*(OmegaConf.select(cfg, f"datamodule.{key}") for key in ("tokenizer", "separator")))
+    prompt = [tokens.separator, *map(int, tokens.encode(given.prompt.encode()))]
+    how = {name: getattr(given, name) for name in ("temperature", "top_k", "top_p", "seed")}
+    drawn = itertools.islice(continuation(model.net, torch.tensor(prompt), **how), given.length)
+    text = tokens.decode([*prompt, *itertools.takewhile(lambda token: token != tokens.separator, drawn)])
+    sys.stdout.write(f"{text}\n")
 
 
 if __name__ == "__main__":

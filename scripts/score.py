@@ -17,7 +17,6 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from lockstep import console
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.config.construct import construct, get_trust
@@ -32,31 +31,26 @@ def main() -> None:
     parser.add_argument("--checkpoint", metavar="best|last|PATH", help="default: best")
     parser.add_argument("--to", type=Path, metavar="FILE", help="default: RUN_DIR/scores.pt")
     parser.add_argument("--allow", nargs="+", default=[], metavar="MODULE", help="trust what RUN_DIR names in it")
-    arguments = parser.parse_intermixed_args()
+    given = parser.parse_intermixed_args()
     from lockstep.datamodules import DataModule
     from lockstep.extras.curriculum.curriculum import save_scores
     from lockstep.models import Task
     from lockstep.models.from_checkpoint import load_model
 
-    cfg = saved_config(arguments.run_dir, arguments.overrides, arguments.allow)
+    cfg = saved_config(given.run_dir, given.overrides, given.allow)
     cfg.datamodule.pop("curriculum", None)
     datamodule: Any = construct("datamodule", OmegaConf.to_container(cfg.datamodule, resolve=True), trust=get_trust(cfg))
-    model = load_model(find_checkpoint(arguments.run_dir, arguments.checkpoint), arguments.allow)
-    for part, kind in ((datamodule, DataModule), (model, Task)):
-        if not isinstance(part, kind):
-            accepted = f"is a {type(part).__name__}; accepted is a run of a lockstep {kind.__name__}"
-            raise config_error("RUN_DIR", arguments.run_dir, accepted)
+    model = load_model(find_checkpoint(given.run_dir, given.checkpoint), given.allow)
+    if not isinstance(datamodule, DataModule) or not isinstance(model, Task):
+        raise config_error("RUN_DIR", given.run_dir, "has no model and data of this package; choose a run of a Task")
     datamodule.prepare_data()
-    (losses, parts), target = compute_losses(model, datamodule), arguments.to or arguments.run_dir / "scores.pt"
+    (losses, parts), target = compute_losses(model, datamodule), given.to or given.run_dir / "scores.pt"
     save_scores(datamodule.splits.train, losses, target)
-    mean = float(losses @ parts / parts.sum())
-    rows = [("scores", str(target)), ("samples", str(len(losses))), ("mean loss", f"{mean:.4f}")]
-    console.show_table(rows)
+    print(f"{len(losses)} scores in {target}; the mean loss is {float(losses @ parts / parts.sum()):.4f}")
 
 
 def compute_losses(model: Any, datamodule: Any) -> Any:
-    """Of each sample of the training split its loss, and of how many parts it is the mean: the tokens of a window that are
-    targets, one of other samples. Both (length,), in float64."""
+    """Return for each sample of the training split its loss, and the number of tokens it is the mean of. Both (length,)."""
     import torch
 
     train = datamodule.splits.train

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from evaluate import _compose_evaluation
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.console import show_result
@@ -33,8 +32,8 @@ def test_unknown_keys_and_other_groups_are_refused(run: Path) -> None:
 def test_a_run_that_was_not_tested_can_be_evaluated(tmp_path: Path, compose: Callable[..., DictConfig]) -> None:
     (tmp_path / "run" / ".hydra").mkdir(parents=True)
     OmegaConf.save(compose("trainer=cpu", "test=false", f"run_dir={tmp_path}"), tmp_path / "run" / ".hydra" / "config.yaml")
-    cfg, _ = validated(_compose_evaluation(tmp_path / "run", [], []))
-    assert cfg.optimized_metric == "test/acc"
+    cfg, _ = validated(config_to_evaluate(tmp_path / "run", [], [], "evaluations"))
+    assert cfg.test
 
 
 def test_callbacks_that_the_command_names_are_called_and_no_others(tmp_path: Path, compose: Callable[..., DictConfig]) -> None:

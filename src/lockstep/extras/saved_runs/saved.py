@@ -46,7 +46,7 @@ def config_to_evaluate(run_dir: Path, overrides: list[str], allow: Sequence[str]
         cfg.run_dir = str(run_dir / folder / run_id())
     cfg.callbacks = {name: callback for name, callback in (cfg.get("callbacks") or {}).items() if name in kept}
     cfg.logger, cfg.events, cfg.init_without = {}, {}, None
-    cfg.test = True  # whatever the training did
+    cfg.test, cfg.optimized_metric = True, None  # whatever the training did, and chose by
     cfg.trainer.accumulate_grad_batches, cfg.trainer.num_nodes = 1, 1
     if "global_batch_size" in (cfg.datamodule or ()):
         cfg.datamodule.global_batch_size = None  # counts do not depend on how the data is divided
