@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning import LightningDataModule, LightningModule, Trainer
+from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
 from lightning.pytorch.utilities import CombinedLoader
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig
 from torch import Tensor
 from torch.utils.data import IterableDataset
@@ -27,10 +26,6 @@ def predict(cfg: DictConfig, plan: Plan, output: Path) -> Trainer:
     Called on every rank. The file has a list of such where there are several loaders.
     """
     datamodule, model, trainer = build(cfg, plan)
-    source = datamodule or model
-    if not (isinstance(source, LightningModule | LightningDataModule) and is_overridden("predict_dataloader", source)):
-        words = f"{type(source).__name__} has no predict_dataloader; choose a run whose data has one, or give images as INPUT"
-        raise config_error("RUN_DIR", Path(cfg.init_from).parents[1], words)
     trainer.callbacks.append(_Writer(output))  # pyright: ignore[reportAttributeAccessIssue]
     warnings.filterwarnings("ignore", "Couldn't infer the batch indices")  # batches of ours say them, a stream has none
     trainer.predict(model, datamodule, return_predictions=False)

@@ -1,6 +1,4 @@
 """Lightning's loggers for MLflow and Weights & Biases: a run of Lockstep is one run there, however often it is resumed."""
-# pyright: reportMissingImports=false
-# (either library may be absent)
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -12,11 +10,11 @@ from lightning.pytorch import loggers
 from lightning.pytorch.loggers.logger import rank_zero_experiment
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
+from lockstep.atomic_files import read_json, write_json
 from lockstep.launchers.environment import is_rank_zero
 from lockstep.runs.identity import read_run_id
 
 log = logging.getLogger(__name__)
-RUN, SWEEP, DIRECTORY = "lockstep.run", "lockstep.sweep", "lockstep.directory"  # tags of an MLflow run
 
 
 def _sweep(run_dir: Path) -> str | None:
@@ -24,30 +22,26 @@ def _sweep(run_dir: Path) -> str | None:
 
 
 class MLFlowLogger(loggers.MLFlowLogger):
-    """Continue the MLflow run that has the run's id as a tag. A server that fails later gets nothing more until the run ends."""
+    """Continue the MLflow run whose id is in the run's directory. A server that fails gets nothing more until the run ends."""
 
-    def __init__(self, *, run_dir: str, tracking_uri: str, experiment_name: str, tags: dict[str, str] | None = None) -> None:
+    def __init__(self, *, run_dir: str, tracking_uri: str, experiment_name: str, tags: dict[str, Any] | None = None) -> None:
         run, self._is_lost = Path(run_dir), False
-        own = {RUN: read_run_id(run) or run_dir, SWEEP: _sweep(run) or "", DIRECTORY: run_dir}
-        self._same_run = f"tags.`{RUN}` = '{own[RUN]}'"
+        self._known = run / "mlflow.json"
         # Lightning makes a client in every rank, and that of a database would create its tables, all at once.
         address = tracking_uri if is_rank_zero() else "http://localhost"
-        super().__init__(experiment_name, run.name, address, {**(tags or {}), **own})
+        own = {"lockstep.sweep": _sweep(run) or "", "lockstep.directory": run_dir}
+        run_id = (read_json(self._known) or {}).get("run_id")
+        super().__init__(experiment_name, run.name, address, {**(tags or {}), **own}, run_id=run_id)
 
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
         """The mlflow.MlflowClient; its run is `version`."""
-        from mlflow.exceptions import MlflowException
-
-        if not self._initialized:
-            client: Any = self._mlflow_client
-            with suppress(MlflowException):  # it is there, or another job of a sweep creates it
-                client.create_experiment(self._experiment_name)
-            experiment = client.get_experiment_by_name(self._experiment_name)
-            if runs := client.search_runs([experiment.experiment_id], self._same_run):
-                self._run_id = runs[0].info.run_id
-                client.update_run(self._run_id, status="RUNNING")
+        if self._run_id is None:
+            with suppress(Exception):  # it is there, or another job of a sweep creates it at the same time
+                self._mlflow_client.create_experiment(self._experiment_name)
+            _ = super().experiment
+            write_json(self._known, {"run_id": self._run_id})
         return super().experiment
 
     @rank_zero_only
