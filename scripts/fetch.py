@@ -3,7 +3,7 @@
     python scripts/fetch.py s3://bucket/prefix/logs/NAME/RUN           # to logs/NAME/RUN
     python train.py resume=logs/NAME/RUN
 
-A directory that is as new as its copy is left as it is; an older one is moved to DIRECTORY.before-1.
+A directory that is as new as its copy is left as it is; an older one is to be moved first.
 """
 
 from lockstep.__main__ import script_parser

@@ -38,7 +38,7 @@ def test_a_run_that_is_not_here_any_more_is_brought_back(run: Path, url: str) ->
     assert {path.relative_to(run): path.read_bytes() for path in run.rglob("*") if path.is_file()} == files
 
 
-def test_what_is_here_is_left_alone_unless_its_copy_is_newer(
+def test_a_directory_that_is_there_is_left_alone(
     run: Path, prefix: str, url: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     save(run, 3)  # not copied yet
@@ -50,13 +50,10 @@ def test_what_is_here_is_left_alone_unless_its_copy_is_newer(
         other = bring(url)
         save(other, 7)
         started(other, prefix).finish()
-    capsys.readouterr()
-    bring(url)
-    assert (step_at(run), step_at(run.with_name("run.before-1"))) == (7, 3)
-    assert capsys.readouterr().err.splitlines() == [
-        f"Fetching {url} to {run}.",
-        f"{run} was older than its copy; it is now run.before-1.",
-    ]
+    with pytest.raises(ConfigError, match=f"^URL={url}: {run} is an older state of this run, or another run; move it first$"):
+        bring(url)
+    run.rename(run.with_name("older"))
+    assert step_at(bring(url)) == 7
 
 
 def test_a_fetch_that_is_broken_off_leaves_no_run(run: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,9 +67,7 @@ def test_a_fetch_that_is_broken_off_leaves_no_run(run: Path, url: str, monkeypat
     assert step_at(run) == 2
 
 
-def test_what_is_no_copy_of_this_run_is_refused(run: Path, prefix: str, url: str) -> None:
+@pytest.mark.usefixtures("run")
+def test_what_is_no_copy_is_refused(prefix: str) -> None:
     with pytest.raises(ConfigError, match=f"^URL={prefix}: has no mirror.json; give the URL"):
         bring(prefix)
-    (run / "mirror.json").unlink()
-    with pytest.raises(ConfigError, match=f"^URL={url}: {run} is another run's; move it, or work in another folder$"):
-        bring(url)

@@ -34,10 +34,7 @@ class TorchProfiler(Monitor, Callback):
         if self._profile is not None and ends_step(trainer, batch_idx):
             self._profile.step()
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.release()
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self.release()
 
     def release(self) -> None:
