@@ -1,4 +1,4 @@
-"""How fast is an all-reduce here? The time of one by message size, over real processes and the actual backend.
+"""Measure the time of an all-reduce by message size, over real processes and the actual backend.
 
     python scripts/allreduce.py [--processes 2 4] [--backend gloo|nccl] [--seconds 5] [--largest 64] [--json FILE]
 

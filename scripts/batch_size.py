@@ -1,4 +1,4 @@
-"""How large may a batch be? The largest that fits in the memory of one device, found by short trainings.
+"""Find the largest batch that fits in the memory of one device, by short trainings.
 
     python scripts/batch_size.py [any overrides of train.py]
     python scripts/batch_size.py model=resnet50 trainer.precision=bf16-mixed

@@ -1,4 +1,4 @@
-"""Tests a checkpoint of a run with the run's own config, at any number of devices.
+"""Test a checkpoint of a run with the run's own config, at any number of devices.
 
     python scripts/evaluate.py RUN_DIR [key=value ...]
     python scripts/evaluate.py RUN_DIR trainer.devices=3 --checkpoint last

@@ -1,4 +1,4 @@
-"""Writes a trained model's weights as safetensors, to be read without Lightning, Hydra or this package.
+"""Write a trained model's weights as safetensors, to be read without Lightning, Hydra or this package.
 
     python scripts/export.py RUN_DIR                     # RUN_DIR/export/best.safetensors
     python scripts/export.py RUN_DIR --checkpoint last --to weights.safetensors

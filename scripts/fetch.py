@@ -1,4 +1,4 @@
-"""Brings the copy of a run that `mirror=URL` has made to this machine.
+"""Bring the copy of a run that `mirror=URL` has made to this machine.
 
     python scripts/fetch.py s3://bucket/prefix/logs/NAME/RUN           # to logs/NAME/RUN
     python train.py resume=logs/NAME/RUN

@@ -1,4 +1,4 @@
-"""Writes text with a trained language model: a prompt, and what follows it.
+"""Write text with a trained language model: a prompt, and what follows it.
 
     python scripts/generate.py RUN_DIR "def "
     python scripts/generate.py RUN_DIR "class Reader:" --length 800 --temperature 0.7 --top-k 40 --top-p 0.95 --seed 1

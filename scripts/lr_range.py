@@ -1,4 +1,4 @@
-"""Which learning rate? A range test: one short training whose rate rises until it diverges (Smith 2017, arXiv:1506.01186).
+"""Find a learning rate: one short training whose rate rises until it diverges (Smith 2017, arXiv:1506.01186).
 
     python scripts/lr_range.py [any overrides of train.py]
     python scripts/lr_range.py trainer.devices=2 model=resnet18 datamodule=cifar10 lr_range.from=1e-5 lr_range.to=3

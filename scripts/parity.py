@@ -1,4 +1,4 @@
-"""Do N processes give what one process gives? Trains the composed experiment on both and compares them step by step.
+"""Compare N processes with one: train the composed experiment on both, step by step.
 
     python scripts/parity.py trainer.devices=4 [any overrides of train.py]
     python scripts/parity.py trainer.devices=2 model=cnn parity.steps=50

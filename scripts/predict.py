@@ -1,4 +1,4 @@
-"""Predicts images with a trained classifier, to CSV: path, prediction, probability; or data by a module's predict_step.
+"""Predict images with a trained classifier, to CSV: path, prediction, probability; or data by a module's predict_step.
 
     python scripts/predict.py RUN_DIR INPUT... [key=value ...]
     python scripts/predict.py RUN_DIR photos/ cat.jpg --output predictions.csv datamodule.batch_size=256

@@ -1,4 +1,4 @@
-"""The code of a run, brought back: a worktree of its commit with what the working tree had beside it.
+"""Bring back the code of a run: a worktree of its commit with what the working tree had beside it.
 
 python scripts/reproduce.py RUN_DIR [PATH]
 

@@ -1,4 +1,4 @@
-"""What was trained: the runs below a folder, with their results, and what two of them have not in common.
+"""List the runs below a folder with their results, and compare two of them.
 
 python scripts/runs.py [LOGS]                                    # all runs, those of sweeps too; LOGS is logs by default
 python scripts/runs.py --where model=cnn seed=1 --sort val/acc   # the best first

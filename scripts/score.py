@@ -1,4 +1,4 @@
-"""Writes the loss of each training sample by a trained model: what a curriculum takes for how hard it is.
+"""Write the loss of each training sample by a trained model: what a curriculum takes for how hard it is.
 
     python scripts/score.py RUN_DIR                          # RUN_DIR/scores.pt
     python scripts/score.py RUN_DIR --checkpoint last --to scores.pt
