@@ -3,8 +3,8 @@
     python scripts/batch_size.py [any overrides of train.py]
     python scripts/batch_size.py model=resnet50 trainer.precision=bf16-mixed
 
-Each size makes three optimizer steps and a validation batch, in this one process: 16 samples, twice as many until memory runs out or
-an epoch is one batch, then by bisection, to one part in 16. 10% of a GPU's memory stay free.
+Each size makes three optimizer steps and a validation batch, in this one process: 16 samples, twice as many until memory runs out
+or an epoch is one batch, then by bisection, to one part in 16. 10% of a GPU's memory stay free.
 """
 
 import lockstep.launchers.stop_at_once  # noqa: F401
