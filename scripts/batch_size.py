@@ -1,11 +1,10 @@
-"""How large may a batch be? The largest that fits in the memory of one device, found by short trainings.
+"""Find the largest batch that fits in the memory of one device, by short trainings.
 
     python scripts/batch_size.py [any overrides of train.py]
     python scripts/batch_size.py model=resnet50 trainer.precision=bf16-mixed
 
-prints the size, and the command that trains with it. Each size makes three optimizer steps and a validation batch, in this one
-process: 16 samples, twice as many until memory runs out or an epoch is one batch, then by bisection, to one part in 16. 10% of a
-GPU's memory stay free.
+Each size makes three optimizer steps and a validation batch, in this one process: 16 samples, twice as many until memory runs out
+or an epoch is one batch, then by bisection, to one part in 16. 10% of a GPU's memory stay free.
 """
 
 import lockstep.launchers.stop_at_once  # noqa: F401
@@ -14,12 +13,9 @@ import lockstep.launchers.stop_at_once  # noqa: F401
 import logging
 import tempfile
 
-from omegaconf import OmegaConf
-
-from lockstep import console
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
-from lockstep.config.overrides import check_single, override_key, quote
+from lockstep.config.overrides import check_single, quote
 from lockstep.runs.composition import compose
 from lockstep.runs.validation import validated
 
@@ -28,23 +24,15 @@ def main() -> None:
     parser = script_parser(__doc__)
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value")
     parser.add_argument("--memory", type=float, metavar="GIB", help="beyond what the process takes at its start; a CPU needs it")
-    arguments = parser.parse_args()
-    check_single(arguments.overrides)
+    given = parser.parse_args()
+    check_single(given.overrides)
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     with tempfile.TemporaryDirectory(prefix="lockstep-batch-") as folder:
-        cfg, plan = validated(compose(f"run_dir={quote(folder)}", *arguments.overrides))
+        cfg, plan = validated(compose(f"run_dir={quote(folder)}", *given.overrides))
         from lockstep.extras.batch_size.batch_size import find_batch_size
 
-        size = find_batch_size(cfg, plan, arguments.memory)
-    print(f"\nThe largest batch that fits: {size} samples of one process")
-    own = [item for item in arguments.overrides if override_key(item) != "datamodule.batch_size"]
-    if (total := OmegaConf.select(cfg, "datamodule.global_batch_size")) is None:
-        own.append(f"datamodule.batch_size={size}")
-    else:
-        share = -(-total // plan.data_parallel_size)  # of the process that has most
-        parts = next(parts for parts in range(1, share + 1) if share % parts == 0 and share // parts <= size)
-        own.append(f"trainer.accumulate_grad_batches={parts}")
-    print(console.command_line("train.py", *own))
+        size = find_batch_size(cfg, plan, given.memory)
+    print(f"\nThe largest batch that fits: datamodule.batch_size={size}")
 
 
 if __name__ == "__main__":

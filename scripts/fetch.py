@@ -1,27 +1,20 @@
-"""Brings the copy of a run that `mirror=URL` has made to this machine.
+"""Bring the copy of a run that `mirror=URL` has made to this machine.
 
     python scripts/fetch.py s3://bucket/prefix/logs/NAME/RUN           # to logs/NAME/RUN
-    python scripts/fetch.py s3://bucket/prefix/logs/NAME/RUN --to DIRECTORY
+    python train.py resume=logs/NAME/RUN
 
-A directory that is as new as its copy is left as it is; an older one is moved to DIRECTORY.before-1.
+A directory that is as new as its copy is left as it is; an older one is to be moved first.
 """
-
-from pathlib import Path
 
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
-from lockstep.extras.mirror.fetch import bring, directory_for
-from lockstep.runs.directory import absolute
+from lockstep.extras.mirror.fetch import bring
 
 
 def main() -> None:
     parser = script_parser(__doc__)
     parser.add_argument("url", metavar="URL", help="of a run; its mirror.json says it")
-    parser.add_argument("--to", type=Path, metavar="DIRECTORY")
-    arguments = parser.parse_args()
-    directory = absolute(arguments.to or directory_for(arguments.url))
-    bring(arguments.url, directory)
-    print(directory)
+    print(bring(parser.parse_args().url))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes text with a trained language model: a prompt, and what follows it.
+"""Write text with a trained language model: a prompt, and what follows it.
 
     python scripts/generate.py RUN_DIR "def "
     python scripts/generate.py RUN_DIR "class Reader:" --length 800 --temperature 0.7 --top-k 40 --top-p 0.95 --seed 1
@@ -13,13 +13,12 @@ import lockstep.launchers.stop_at_once  # noqa: F401
 import itertools
 import sys
 from pathlib import Path
-from typing import Any
 
 from omegaconf import OmegaConf
 
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
-from lockstep.errors import ConfigError, check_at_least, config_error
+from lockstep.errors import config_error
 from lockstep.extras.saved_runs.saved import find_checkpoint, saved_config
 
 
@@ -33,22 +32,7 @@ def main() -> None:
     parser.add_argument("--top-p", type=float, default=1.0, help="draw from the likeliest that add up to it; default: 1.0")
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
     parser.add_argument("--checkpoint", metavar="best|last|PATH", help="default: best")
-    arguments = parser.parse_args()
-    try:
-        check_at_least(1, length=arguments.length, **{"top-k": arguments.top_k})
-        check_at_least(0, temperature=arguments.temperature, seed=arguments.seed)
-    except ValueError as error:
-        raise ConfigError(f"--{error}") from None
-    if not 0 < arguments.top_p <= 1:
-        raise config_error("--top-p", arguments.top_p, "is no part of the probability; use above 0 to 1")
-    cfg = saved_config(arguments.run_dir, [])
-    checkpoint = find_checkpoint(arguments.run_dir, arguments.checkpoint)
-    tokens = (OmegaConf.select(cfg, f"datamodule.{key}") for key in ("tokenizer", "separator"))
-    sys.stdout.write(text(arguments, checkpoint, *tokens) + "\n")
-
-
-def text(arguments: Any, checkpoint: Path, tokenizer: str | None, separator: str | None) -> str:
-    """The prompt and what follows it."""
+    given = parser.parse_args()
     import torch
 
     from lockstep.extras.language.gpt import GPT
@@ -57,14 +41,15 @@ def text(arguments: Any, checkpoint: Path, tokenizer: str | None, separator: str
     from lockstep.extras.language.vocabulary import vocabulary
     from lockstep.models.from_checkpoint import load_model
 
-    model = load_model(checkpoint)
+    cfg, model = saved_config(given.run_dir, []), load_model(find_checkpoint(given.run_dir, given.checkpoint))
     if not isinstance(model, LanguageModel) or not isinstance(model.net, GPT):
-        raise config_error("RUN_DIR", arguments.run_dir, f"is of a {type(model).__name__}; accepted is the run of a model=gpt")
-    tokens = vocabulary(tokenizer, separator)
-    prompt = [tokens.separator, *map(int, tokens.encode(arguments.prompt.encode()))]
-    how = {name: getattr(arguments, name) for name in ("temperature", "top_k", "top_p", "seed")}
-    drawn = itertools.islice(continuation(model.net, torch.tensor(prompt), **how), arguments.length)
-    return tokens.decode([*prompt, *itertools.takewhile(lambda token: token != tokens.separator, drawn)])
+        raise config_error("RUN_DIR", given.run_dir, f"is of a {type(model).__name__}; choose the run of a model=gpt")
+    tokens = vocabulary(*(OmegaConf.select(cfg, f"datamodule.{key}") for key in ("tokenizer", "separator")))
+    prompt = [tokens.separator, *map(int, tokens.encode(given.prompt.encode()))]
+    how = {name: getattr(given, name) for name in ("temperature", "top_k", "top_p", "seed")}
+    drawn = itertools.islice(continuation(model.net, torch.tensor(prompt), **how), given.length)
+    text = tokens.decode([*prompt, *itertools.takewhile(lambda token: token != tokens.separator, drawn)])
+    sys.stdout.write(f"{text}\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes a project of your own, a dozen files whose engine is this package.
+"""Write a project of your own, a dozen files whose engine is this package.
 
     lockstep new PATH                    # its Python package is named after the folder
     lockstep new PATH --model text       # image (the default), text, or lightning: a plain LightningModule
@@ -9,24 +9,23 @@ An update leaves the files that you have changed or deleted as they are, and nam
 Exit codes: 0, or 2 where PATH is no place for a project or has none.
 """
 
-import argparse
 from pathlib import Path
 
+from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.extras.new_project.project import create, update
 
 
 def main() -> None:
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="lockstep new", description=__doc__, formatter_class=form)
+    parser = script_parser(__doc__)
     parser.add_argument("path", type=Path, metavar="PATH")
     parser.add_argument("--model", default="image", help="image, text or lightning")
     parser.add_argument("--update", action="store_true")
     given = parser.parse_args()
     if given.update:
         changes = update(given.path)
-        print("\n".join([f"written: {file}" for file in changes.written] or ["Nothing to write."]))
-        print("".join(f"kept, for you have changed it: {file}\n" for file in changes.kept), end="")
+        lines = [f"written: {file}" for file in changes.written] or ["Nothing to write."]
+        print("\n".join(lines + [f"kept, for you have changed it: {file}" for file in changes.kept]))
     else:
         create(given.path, given.model)
         print(f"{given.path} is a project that trains. Next:\n  cd {given.path}\n  make train\n  make test")

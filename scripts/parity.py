@@ -1,13 +1,11 @@
-"""Do N processes give what one process gives? Trains the composed experiment on both and compares them step by step.
+"""Compare N processes with one: train the composed experiment on both, step by step.
 
     python scripts/parity.py trainer.devices=4 [any overrides of train.py]
     python scripts/parity.py trainer.devices=2 model=cnn parity.steps=50
 
 Both take the same global batches and the same initial weights, one training after the other. Compared are samples, learning
-rates, the loss, every gradient, weights and buffers before each step, and the metrics of training, validation and test, as
-max|a-b| over the largest |a| that a tensor has had. Tolerated is 1e-8 in float64, 1e-5 for numbers held in float32 there,
-and 1e-3 in float32; what differs in float32 is compared again in float64. With trainer.exact the bits are compared. Where the
-sides differ, the causes that may be to blame are switched off on both, one by one, and named if that helps.
+rates, the loss, every gradient, weights and buffers before each step, and the metrics. Where the sides differ, the causes that
+may be to blame are switched off on both, one by one, and named if that helps.
 
     parity.steps=20            optimizer steps
     parity.precision=64-true   of both sides; run: the run's own trainer.precision

@@ -1,4 +1,4 @@
-"""How many devices, and which learning rate: the report of a sweep over them.
+"""Report on a sweep over devices and learning rates.
 
 python scripts/report.py SWEEP_DIR
 python scripts/report.py SWEEP_DIR --only model=cnn                # of the jobs that have this override

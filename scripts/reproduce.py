@@ -1,4 +1,4 @@
-"""The code of a run, brought back: a worktree of its commit with what the working tree had beside it.
+"""Bring back the code of a run: a worktree of its commit with what the working tree had beside it.
 
 python scripts/reproduce.py RUN_DIR [PATH]
 
@@ -15,12 +15,10 @@ from pathlib import Path
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.errors import config_error
-from lockstep.extras.history.code import FILE, check_out, read_code
+from lockstep.extras.history.code import FILE, check_out
 from lockstep.places import project
 from lockstep.runs.resume import arguments_for
 from lockstep.runs.saved import FOLDER, read_config
-
-CHECKOUT = project()
 
 
 def main() -> None:
@@ -28,18 +26,13 @@ def main() -> None:
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("path", type=Path, nargs="?", metavar="PATH")
     given = parser.parse_args()
-    config, code = read_config(given.run_dir), read_code(given.run_dir)
-    if config is None or code is None:
-        raise config_error("RUN_DIR", given.run_dir, f"has no {FILE}; accepted is a run that was started in a checkout of git")
-    path: Path = given.path or CHECKOUT.with_name(f"{CHECKOUT.name}-{given.run_dir.resolve().name}")
-    check_out(CHECKOUT, code, path.absolute())
-    print(command(given.run_dir, path.absolute()))
-
-
-def command(run_dir: Path, path: Path) -> str:
-    """The saved config, run by the worktree's train.py with the worktree's package, whichever is installed."""
-    words = [sys.executable, str(path / "train.py"), *arguments_for(run_dir.absolute() / FOLDER, ["run_id=null"])]
-    return f"PYTHONPATH={shlex.quote(str(path / 'src'))} {shlex.join(words)}"
+    run, checkout = read_config(given.run_dir), project()
+    if run is None or not (given.run_dir / FILE).is_file():
+        raise config_error("RUN_DIR", given.run_dir, f"has no {FILE}; choose a run that was started in a checkout of git")
+    path = (given.path or checkout.with_name(f"{checkout.name}-{given.run_dir.resolve().name}")).absolute()
+    check_out(checkout, (given.run_dir / FILE).read_bytes(), path)
+    command = [sys.executable, str(path / "train.py"), *arguments_for(given.run_dir.absolute() / FOLDER, ["run_id=null"])]
+    print(f"PYTHONPATH={shlex.quote(str(path / 'src'))} {shlex.join(command)}")  # the worktree's package, not the installed one
 
 
 if __name__ == "__main__":

@@ -1,70 +1,56 @@
-"""What was trained: the runs below a folder, with their results, and what two of them have not in common.
+"""List the runs below a folder with their results, and compare two of them.
 
 python scripts/runs.py [LOGS]                                    # all runs, those of sweeps too; LOGS is logs by default
 python scripts/runs.py --where model=cnn seed=1 --sort val/acc   # the best first
 python scripts/runs.py --best --where model=cnn                  # the directory of the best alone, for other commands
-python scripts/runs.py --json                                    # or --csv: all metrics, for notebooks
+python scripts/runs.py --json                                    # all metrics, for notebooks
 python scripts/runs.py diff RUN_DIR RUN_DIR                      # config, code, versions, machine, metrics
 
 KEY is a column, a metric, a config group or a key of the config. Exit codes: 0, or 2 where there is no such run or key.
 """
 
-import csv
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from rich.table import Table
 
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
-from lockstep.console import format_duration, show_table, wide_console
+from lockstep.console import format_duration, show_table
 from lockstep.errors import config_error
-from lockstep.extras.history.diff import differences
-from lockstep.extras.history.runs import COLUMNS, RunRecord, best_run, find_runs, sort_runs, where
-from lockstep.runs.saved import FILE
+from lockstep.extras.history.runs import COLUMNS, RunRecord, best_run, differences, find_runs, sort_runs, where
 
 
 def main() -> None:
     if sys.argv[1:2] == ["diff"]:
-        print_differences(sys.argv[2:])
-    else:
-        list_runs()
-
-
-def list_runs() -> None:
+        show_differences(sys.argv[2:])
+        return
     parser = script_parser(__doc__)
     parser.add_argument("logs", type=Path, nargs="?", default=Path("logs"), metavar="LOGS")
     parser.add_argument("--where", nargs="+", default=[], metavar="KEY=VALUE", help="only runs of which each of these is true")
     parser.add_argument("--sort", default="started", metavar="KEY", help="the best, smallest or earliest first (started)")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--best", action="store_true", help="print the directory of the run with the best optimized_metric")
-    form.add_argument("--csv", action="store_true", help="print a table for other programs")
     form.add_argument("--json", action="store_true", help="print a list of objects")
     given = parser.parse_args()
     runs = sort_runs(where(find_runs(given.logs), given.where), given.sort)
     if given.best:
         print(best_run(runs).path)
     elif given.json:
-        json.dump([run.as_dict() for run in runs], sys.stdout, indent=2)
-        print()
-    elif given.csv:
-        print_csv(runs)
+        print(json.dumps([run.as_dict() for run in runs], indent=2))
     else:
-        print_runs(runs, given.sort)
+        show_runs(runs, given.sort)
 
 
-def print_runs(runs: Sequence[RunRecord], key: str) -> None:
-    """A line for each run; the key by which they are sorted is a column, too."""
+def show_runs(runs: Sequence[RunRecord], key: str) -> None:
+    """Print a line for each run; the key by which they are sorted is a column, too."""
     columns = [*COLUMNS[:2], *([key] if key not in COLUMNS else []), *COLUMNS[2:]]
     rows = [[cell(run, column) for column in columns] for run in runs]
     show_table(rows or [["no runs"]], columns if rows else (), box=None, pad_edge=False)
 
 
 def cell(run: RunRecord, column: str) -> str:
-    value = run.value(column)
+    value = run.values.get(column)
     if value is None:
         return ""
     if column == "metric":
@@ -74,33 +60,15 @@ def cell(run: RunRecord, column: str) -> str:
     return f"{value:.5g}" if isinstance(value, float) else " ".join(str(value).split())  # an error may have several lines
 
 
-def print_csv(runs: Sequence[RunRecord]) -> None:
-    """A column for each metric that some run has."""
-    rows = [run.as_dict() for run in runs]
-    rows = [row | row.pop("metrics") | {"overrides": " ".join(row["overrides"])} for row in rows]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(sys.stdout, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-
-
-def print_differences(arguments: list[str]) -> None:
+def show_differences(arguments: list[str]) -> None:
     parser = script_parser("What two runs have not in common.", "diff")
     parser.add_argument("run_dirs", type=Path, nargs=2, metavar="RUN_DIR")
     paths: list[Path] = parser.parse_args(arguments).run_dirs
-    if missing := next((path for path in paths if not (path / FILE).is_file()), None):
-        raise config_error("RUN_DIR", missing, f"has no {FILE}; accepted is the directory of a run")
-    console = wide_console()
-    one, other = (RunRecord(path, str(path)) for path in paths)
-    for section, names in differences(one, other).items():
-        table = Table(section if names else f"{section}: equal", *(["", ""] if names else []), box=None, pad_edge=False)
-        for name, values in names.items():
-            table.add_row(f"  {name}", *(_shown(value) for value in values))
-        console.print(table)
-
-
-def _shown(value: Any) -> str:
-    return "" if value is None else str(value)
+    if missing := next((path for path in paths if not (path / "status.json").is_file()), None):
+        raise config_error("RUN_DIR", missing, "has no status.json; give the directory of a run")
+    for section, names in differences(*(RunRecord(path, str(path)) for path in paths)).items():
+        rows = [[f"  {name}", *("" if value is None else str(value) for value in values)] for name, values in names.items()]
+        show_table([[section if rows else f"{section}: equal", "", ""], *rows], box=None, pad_edge=False)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes the loss of each training sample by a trained model: what a curriculum takes for how hard it is.
+"""Write the loss of each training sample by a trained model: what a curriculum takes for how hard it is.
 
     python scripts/score.py RUN_DIR                          # RUN_DIR/scores.pt
     python scripts/score.py RUN_DIR --checkpoint last --to scores.pt
@@ -17,7 +17,6 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from lockstep import console
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.config.construct import construct
@@ -31,30 +30,25 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="changes to the saved config")
     parser.add_argument("--checkpoint", metavar="best|last|PATH", help="default: best")
     parser.add_argument("--to", type=Path, metavar="FILE", help="default: RUN_DIR/scores.pt")
-    arguments = parser.parse_intermixed_args()
+    given = parser.parse_intermixed_args()
     from lockstep.datamodules import DataModule
     from lockstep.extras.curriculum.curriculum import save_scores
     from lockstep.models import Task
 
-    cfg = saved_config(arguments.run_dir, arguments.overrides)
+    cfg = saved_config(given.run_dir, given.overrides)
     cfg.datamodule.pop("curriculum", None)
     datamodule: Any = construct("datamodule", OmegaConf.to_container(cfg.datamodule, resolve=True))
-    model = load_saved_model(cfg, find_checkpoint(arguments.run_dir, arguments.checkpoint))
-    for part, kind in ((datamodule, DataModule), (model, Task)):
-        if not isinstance(part, kind):
-            accepted = f"is a {type(part).__name__}; accepted is a run of a lockstep {kind.__name__}"
-            raise config_error("RUN_DIR", arguments.run_dir, accepted)
+    model = load_saved_model(cfg, find_checkpoint(given.run_dir, given.checkpoint))
+    if not isinstance(datamodule, DataModule) or not isinstance(model, Task):
+        raise config_error("RUN_DIR", given.run_dir, "has no model and data of this package; choose a run of a Task")
     datamodule.prepare_data()
-    (losses, parts), target = compute_losses(model, datamodule), arguments.to or arguments.run_dir / "scores.pt"
+    (losses, parts), target = compute_losses(model, datamodule), given.to or given.run_dir / "scores.pt"
     save_scores(datamodule.splits.train, losses, target)
-    mean = float(losses @ parts / parts.sum())
-    rows = [("scores", str(target)), ("samples", str(len(losses))), ("mean loss", f"{mean:.4f}")]
-    console.show_table(rows)
+    print(f"{len(losses)} scores in {target}; the mean loss is {float(losses @ parts / parts.sum()):.4f}")
 
 
 def compute_losses(model: Any, datamodule: Any) -> Any:
-    """Of each sample of the training split its loss, and of how many parts it is the mean: the tokens of a window that are
-    targets, one of other samples. Both (length,), in float64."""
+    """Return for each sample of the training split its loss, and the number of tokens it is the mean of. Both (length,)."""
     import torch
 
     train = datamodule.splits.train

@@ -46,9 +46,6 @@ class RunEvents:
         `values` are those of the command line's overrides.
         """
 
-    def fetch(self, wanted: str, values: Mapping[str, str], directory: Path) -> None:
-        """Brings the run that `resume=WANTED` names to its directory, where it may be missing or older."""
-
     def arguments(self, arguments: list[str], values: Mapping[str, str]) -> list[str]:
         """Returns the arguments of the command of a new run as Hydra is to read them."""
         return arguments

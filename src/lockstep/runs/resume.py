@@ -28,8 +28,7 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     """Return the arguments with a `resume=` among them as Hydra is to read them: the saved config, with what is new. Without one
     as they are; None where the run has finished and nothing new is asked of it.
 
-    Raise ConfigError where there is no such run, where it is still running, or for what a resumption can't change. Change
-    nothing, but that a run which is not on this machine, or has gone on elsewhere, is fetched from its copy.
+    Raise ConfigError where there is no such run, where it is still running, or for what a resumption can't change.
     """
     flags, overrides = split_flags(arguments)
     values, rank = values_by_key(overrides), this_rank()
@@ -40,10 +39,7 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
         raise config_error("resume", wanted, "is for one run; give a sweep its own command again, or scripts/sweep.py resume")
     if values.get("overwrite", "false") != "false":
         raise config_error("resume", wanted, "goes on with what overwrite=true would set aside; give one of them")
-    subscribers = Subscribers.before_composition()
-    run_dir = locate_run(wanted, values, subscribers)
-    for subscriber in subscribers:
-        subscriber.fetch(wanted, values, run_dir)
+    run_dir = locate_run(wanted, values, Subscribers.before_composition())
     saved = read_config(run_dir, "resume")
     if saved is None:
         raise config_error("resume", wanted, f"has no {FOLDER}/config.yaml; name the directory of a run")

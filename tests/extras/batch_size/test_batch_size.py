@@ -1,7 +1,6 @@
 """The largest batch that fits: how sizes are tried, and what the script prints."""
 
 import math
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,19 +79,11 @@ def test_auto_is_no_batch_size(compose: Callable[..., DictConfig]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [("datamodule.batch_size=5", "datamodule.batch_size={}"), ("datamodule.global_batch_size=96", "accumulate_grad_batches={}")],
-)
-def test_the_script_prints_the_command_that_trains_with_it(given: str, found: str, tmp_path: Path) -> None:
+def test_the_script_prints_the_number(tmp_path: Path) -> None:
     """Where memory really runs out, under a limit on a CPU."""
-    overrides = (*HUNGRY, "trainer.devices=2", given)
+    overrides = (*HUNGRY, "trainer.devices=2", "datamodule.batch_size=5")
     done = python(ROOT / "scripts" / "batch_size.py", *overrides, "--memory", "6.2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    line, command = done.stdout.splitlines()[-2:]
-    size = int(line.removeprefix("The largest batch that fits: ").partition(" ")[0])
-    assert 4 <= size <= 12, done.stdout
-    number = size if "batch_size=5" in given else next(parts for parts in (4, 6, 8, 12) if 48 // parts <= size)
-    assert shlex.split(command)[-1].endswith(found.format(number))
-    assert shlex.split(command)[0] == "python"
+    size = done.stdout.splitlines()[-1].removeprefix("The largest batch that fits: datamodule.batch_size=")
+    assert 4 <= int(size) <= 12, done.stdout
     assert list(tmp_path.iterdir()) == []

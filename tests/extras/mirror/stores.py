@@ -1,4 +1,4 @@
-"""Places that a run is copied to: file systems of fsspec's own kind that fail, hang, or kill."""
+"""Places that a run is copied to: a file system of fsspec's own kind that fails, hangs, or kills."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 from saved_run import save_run
 
-from lockstep.checkpointing import write_checkpoint
+from lockstep.checkpointing import read_checkpoint, write_checkpoint
 from lockstep.extras.mirror import mirror
 from lockstep.runs import record
 
@@ -29,11 +29,12 @@ class Store(LocalFileSystem):
         return super()._strip_protocol(path.removeprefix("planted://"))
 
     def put_file(self, path1: str, path2: str, *_: Any, **__: Any) -> None:
-        name, half = Path(path2).name.removeprefix(".").removesuffix(".partial"), Path(path1).stat().st_size // 2
-        Path(path2).write_bytes(Path(path1).read_bytes()[:half])
+        name, content = Path(path2).name.removeprefix(".").removesuffix(".partial"), Path(path1).read_bytes()
+        half = len(content) // 2
+        Path(path2).write_bytes(content[:half])
         Store.fault(name)
         with Path(path2).open("ab") as file:
-            file.write(Path(path1).read_bytes()[half:])
+            file.write(content[half:])
         self.done.append(name)
 
 
@@ -57,7 +58,13 @@ def hang(_: str) -> None:
 Store.fault = well
 
 
-def copy_until_killed(run: Path, url: str) -> None:
+def started(run: Path, prefix: str) -> mirror.Mirror:
+    """The mirror of a run that has just begun, or goes on."""
+    mirror.claim(prefix, run, is_new=False)
+    return mirror.Mirror(run)
+
+
+def copy_until_killed(run: Path, prefix: str) -> None:
     """In a process of its own: dies in the middle of the second checkpoint that it copies."""
     seen = list[str]()
 
@@ -66,18 +73,16 @@ def copy_until_killed(run: Path, url: str) -> None:
         if seen.count("last.ckpt") == 2:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    Store.fault = kill
-    copy = mirror.Mirror(url, run, wait=20)
-    copy.start()
+    Store.fault, mirror.POLL = kill, 0.05
+    started(run, prefix)
     for step in range(2, 1000):
         save(run, step)
-        copy.copy_soon()
         time.sleep(0.05)
 
 
-def run_in(folder: Path, run_id: str = "its id") -> Path:
+def run_in(folder: Path) -> Path:
     """A run's directory as far as copying it is concerned, with a checkpoint of step 1."""
-    save_run(folder, "model=mlp", run_id=run_id)
+    save_run(folder, "model=mlp")
     (folder / "train.log").write_text("epoch 1\n")
     record.write_status(folder, "running")
     save(folder, 1)
@@ -86,3 +91,7 @@ def run_in(folder: Path, run_id: str = "its id") -> Path:
 
 def save(folder: Path, step: int) -> None:
     write_checkpoint({"global_step": step, "state_dict": {}}, folder / "checkpoints" / "last.ckpt", keep_as="previous.ckpt")
+
+
+def step_at(folder: Path) -> int:
+    return read_checkpoint("last", folder / "checkpoints" / "last.ckpt")["global_step"]

@@ -1,4 +1,4 @@
-"""`mirror=URL` and `resume=URL`, as a user types them: the machine that a run was on is gone, the run is not."""
+"""`mirror=URL` and scripts/fetch.py, as a user types them: the machine that a run was on is gone, the run is not."""
 
 import json
 import shutil
@@ -29,9 +29,11 @@ def test_a_run_of_two_processes_goes_on_bit_for_bit_from_its_copy(tmp_path: Path
     assert f"Copied to {url}" in done.stdout
     shutil.rmtree(tmp_path / "killed")
 
-    done = train(f"resume={url}", cwd=tmp_path / "elsewhere")
+    done = python(ROOT / "scripts" / "fetch.py", url, cwd=tmp_path / "elsewhere")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith(f"Fetching {url} to {tmp_path}/elsewhere/logs/digits/run.\n")
+    assert done.stdout == f"{tmp_path}/elsewhere/logs/digits/run\n"
+    done = train("resume=logs/digits/run", cwd=tmp_path / "elsewhere")
+    assert done.returncode == 0, done.stderr
     whole, run = (
         read_checkpoint("last", tmp_path / name / "logs" / "digits" / "run" / "checkpoints" / "last.ckpt")
         for name in ("whole", "elsewhere")
@@ -40,5 +42,3 @@ def test_a_run_of_two_processes_goes_on_bit_for_bit_from_its_copy(tmp_path: Path
     assert not differences(whole | {"callbacks": None}, run | {"callbacks": None})
     copied = json.loads((tmp_path / "store" / "logs" / "digits" / "run" / "status.json").read_text())
     assert copied["status"] == "finished"
-    done = python(ROOT / "scripts" / "fetch.py", url, cwd=tmp_path / "elsewhere")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{tmp_path}/elsewhere/logs/digits/run\n", "")

@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stores import run_in, save
+from stores import run_in, save, started, step_at
 
-from lockstep.checkpointing import read_checkpoint
 from lockstep.errors import ConfigError
 from lockstep.extras.mirror.fetch import bring
-from lockstep.extras.mirror.mirror import Mirror, check_mirror, copy_url
+from lockstep.extras.mirror.mirror import claim
 
 s3fs = pytest.importorskip("s3fs", reason="needs s3fs: pip install 'lockstep[s3]'")
 server = pytest.importorskip("moto.server", reason="needs moto, which stands in for S3: pip install 'moto[server]'")
@@ -33,27 +32,28 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     s3fs.S3FileSystem.clear_instance_cache()
 
 
+HYDRA = (".hydra/config.yaml", ".hydra/saved.yaml", ".hydra/overrides.yaml", ".hydra/hydra.yaml")
+
+
 def test_a_run_is_copied_to_a_bucket_and_comes_back(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run = run_in(tmp_path / "logs" / "name" / "run")
-    check_mirror(bucket, run, "its id", is_new=True)
-    copy = Mirror(copy_url(bucket, run), run, wait=60)
-    copy.start()
+    claim(bucket, run, is_new=True)
+    copy = started(run, bucket)
     save(run, 2)
     copy.finish()
     keys = s3fs.S3FileSystem().find("bucket")
-    names = ("checkpoints/last.ckpt", "mirror.json", "status.json", "train.log")
-    names += tuple(f".hydra/{name}.yaml" for name in ("config", "hydra", "overrides", "saved"))
-    assert keys == sorted(f"bucket/prefix/logs/name/run/{name}" for name in names)
+    names = ("checkpoints/last.ckpt", "mirror.json", "status.json", "train.log", *HYDRA)
+    assert keys == [f"bucket/prefix/logs/name/run/{name}" for name in names]
     run.rename(tmp_path / "gone")
-    bring(f"{bucket}/logs/name/run", run)
-    assert read_checkpoint("last", run / "checkpoints" / "last.ckpt")["global_step"] == 2
+    assert bring(f"{bucket}/logs/name/run") == run
+    assert step_at(run) == 2
     (run / "mirror.json").unlink()
-    with pytest.raises(ConfigError, match="is the copy of an earlier run"):
-        check_mirror(bucket, run, "another", is_new=True)
+    with pytest.raises(ConfigError, match="has a run, or a continuation of this one, that is not here"):
+        claim(bucket, run, is_new=True)
 
 
 @pytest.mark.usefixtures("bucket")
 def test_a_bucket_that_is_not_there_is_refused_before_a_run_begins(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^mirror=s3://nobodys: can't be written to \(.*bucket does not exist.*\)"):
-        check_mirror("s3://nobodys", tmp_path / "run", "its id", is_new=True)
+        claim("s3://nobodys", run_in(tmp_path / "run"), is_new=True)

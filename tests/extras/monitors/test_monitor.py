@@ -76,7 +76,7 @@ def test_what_fails_is_said_once_and_switched_off(caplog: pytest.LogCaptureFixtu
     assert looks.is_off
     assert looks.is_released
     assert looks.facts() == {"seen": [0, 1]}
-    said = "Looks is switched off for the rest of the run, which goes on: see: RuntimeError: nothing to be seen"
+    said = "Looks is switched off for the rest of the run: see: RuntimeError: nothing to be seen"
     assert [record.message for record in caplog.records] == [said]
 
 

@@ -1,4 +1,4 @@
-"""Pictures in TensorBoard, of whatever a model is given."""
+"""The confusion matrix in TensorBoard, of whatever a model is given."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +8,8 @@ import pytest
 import torch
 from capabilities import requires
 from in_process import prepared
+from lightning.pytorch.loggers import TensorBoardLogger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from unwatched import unwatched
 
 from lockstep.datamodules.batches import Batch
@@ -15,7 +17,14 @@ from lockstep.extras.pictures.pictures import Pictures
 from lockstep.models import Classifier
 
 pytestmark = requires("synthetic")
-OPTIONS = ("trainer.max_epochs=1", "trainer.limit_val_batches=1", "datamodule=synthetic_images", "datamodule.shape=[1,8,8]")
+OPTIONS = ("trainer.max_epochs=1", "datamodule=synthetic_images", "datamodule.shape=[1,8,8]")
+
+
+def stand_in(folder: Path) -> Any:
+    """A trainer of one process."""
+    one = {"global_rank": 0, "world_size": 1, "distributed_sampler_kwargs": None, "is_global_zero": True, "global_step": 7}
+    strategy = SimpleNamespace(reduce=lambda counts, **_: counts)
+    return SimpleNamespace(loggers=[TensorBoardLogger(folder, name="", version="")], strategy=strategy, **one)
 
 
 @pytest.fixture
@@ -25,19 +34,16 @@ def model(tmp_path: Path) -> Classifier:
 
 
 @pytest.mark.parametrize("batch", [{"image": torch.zeros(2, 1, 8, 8)}, [torch.zeros(2, 1, 8, 8), torch.zeros(2)]])
-def test_a_batch_of_another_type_is_no_picture(batch: Any, model: Classifier) -> None:
-    pictures, trainer = Pictures(), SimpleNamespace(loggers=[], is_global_zero=True)
-    outputs: Any = torch.zeros(2, 10)
-    pictures.on_validation_batch_end(trainer, model, outputs, batch, 0)
-    pictures.on_train_end(trainer, model)
+def test_a_batch_of_another_type_is_no_picture(batch: Any, model: Classifier, tmp_path: Path) -> None:
+    pictures, trainer = Pictures(), stand_in(tmp_path)
     pictures.on_test_start(trainer, model)
-    pictures.on_test_batch_end(trainer, model, outputs, batch, 0)
+    pictures.on_test_batch_end(trainer, model, torch.zeros(2, 10), batch, 0)
     pictures.on_test_epoch_end(trainer, model)
+    assert not pictures.is_off
 
 
-def test_the_confusion_matrix_counts_every_sample(model: Classifier) -> None:
-    one = {"global_rank": 0, "world_size": 1, "distributed_sampler_kwargs": None}
-    pictures, trainer = Pictures(), SimpleNamespace(loggers=[], is_global_zero=True, **one)
+def test_the_confusion_matrix_counts_every_sample(model: Classifier, tmp_path: Path) -> None:
+    pictures, trainer = Pictures(), stand_in(tmp_path)
     pictures.on_test_start(trainer, model)
     for targets in ([0, 0, 2], [], [1]):  # a rank may have no sample in a tail
         batch = Batch(
@@ -45,19 +51,12 @@ def test_the_confusion_matrix_counts_every_sample(model: Classifier) -> None:
         )
         outputs = torch.nn.functional.one_hot(torch.zeros(len(targets), dtype=torch.int64), 10).float()
         pictures.on_test_batch_end(trainer, model, outputs, batch, 0)
-    assert pictures._confusion is not None
-    assert pictures._confusion.compute()[:3, 0].tolist() == [2, 1, 1]
-
-
-def test_pictures_of_data_that_is_sorted_by_class_are_of_all_classes(tmp_path: Path) -> None:
-    pictures = Pictures(samples=64)
-    options = ("logger=tensorboard", "datamodule.batch_size=64")
-    datamodule, model, trainer = prepared(tmp_path, *OPTIONS, *options, extra=[pictures])
-    targets = datamodule.splits.val.targets
-    targets.copy_(targets.sort().values)
-    trainer.validate(model, datamodule)
-    assert pictures._kept is not None
-    assert set(pictures._kept[1].tolist()) == set(range(10))
+    assert pictures._matrix.confmat[:3, 0].tolist() == [2, 1, 1]
+    pictures.on_test_epoch_end(trainer, model)
+    trainer.loggers[0].experiment.flush()
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [(image.step, image.width) for image in events.Images("test/confusion")] == [(7, 800)]
 
 
 def test_they_are_watched_in_all_their_hooks() -> None:

@@ -2,18 +2,15 @@
 
 import gzip
 import json
-import logging
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from in_process import prepared
+from lightning.pytorch.profilers import PyTorchProfiler
 from unwatched import unwatched
 
-from lockstep.errors import ConfigError
-from lockstep.extras.profiling import profilers
-from lockstep.extras.profiling.profilers import Nsight, TorchProfiler
+from lockstep.extras.profiling.profilers import TorchProfiler
 
 
 def trained(folder: Path, *overrides: str) -> Any:
@@ -23,48 +20,24 @@ def trained(folder: Path, *overrides: str) -> Any:
     return trainer
 
 
-def names_in(folder: Path) -> list[str]:
-    with gzip.open(folder / "profile" / "rank0.pt.trace.json.gz") as file:
-        events = json.load(file)["traceEvents"]
-    return [event["name"] for event in events if event.get("ph") == "X"]
-
-
-def test_a_trace_has_the_steps_of_the_window(tmp_path: Path) -> None:
-    trainer = trained(tmp_path, "profiler=pytorch", "callbacks.profiler.first_step=2", "callbacks.profiler.steps=3")
-    names = names_in(tmp_path)
-    assert {name for name in names if name.startswith("ProfilerStep")} == {"ProfilerStep#2", "ProfilerStep#3", "ProfilerStep#4"}
-    assert names.count("Optimizer.step#AdamW.step") == 3
+@pytest.mark.parametrize(("steps", "profiled"), [(3, [2, 3, 4]), (20, [2, 3, 4, 5, 6, 7])])  # training ends within the window
+def test_a_trace_has_the_steps_of_the_window(steps: int, profiled: list[int], tmp_path: Path) -> None:
+    trainer = trained(tmp_path, "profiler=pytorch", "callbacks.profiler.first_step=2", f"callbacks.profiler.steps={steps}")
+    with gzip.open(tmp_path / "profile" / "rank0.pt.trace.json.gz") as file:
+        names = [event["name"] for event in json.load(file)["traceEvents"] if event.get("ph") == "X"]
+    assert {f"ProfilerStep#{number}" for number in profiled} <= {*names}
+    assert names.count("Optimizer.step#AdamW.step") == len(profiled)
     assert "aten::addmm" in (tmp_path / "profile" / "operations.txt").read_text()
     assert getattr(trainer.fit_loop.epoch_loop, "_plain", trainer) is not None
 
 
-def test_a_table_alone_is_what_simple_leaves(tmp_path: Path) -> None:
-    trained(tmp_path, "profiler=simple", "callbacks.profiler.first_step=2", "callbacks.profiler.steps=1")
-    assert [file.name for file in (tmp_path / "profile").iterdir()] == ["operations.txt"]
+def test_lightning_s_profilers_are_options(tmp_path: Path) -> None:
+    trained(tmp_path, "profiler=simple")
+    assert "run_training_epoch" in (tmp_path / "profile" / "fit-hooks.txt").read_text()
+    trainer = prepared(tmp_path, "profiler=nsight")[2]
+    assert isinstance(trainer.profiler, PyTorchProfiler)
+    assert trainer.profiler._emit_nvtx
 
 
-def test_nsight_without_a_gpu_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^profiler=nsight: is for GPUs, and this run has none; accepted are simple, pytorch$"):
-        trained(tmp_path, "profiler=nsight")
-
-
-def test_nsight_marks_the_window_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What it tells CUDA, written down; this machine may have none."""
-    said: list[str] = []
-    cuda = SimpleNamespace(profiler=SimpleNamespace(start=lambda: said.append("start"), stop=lambda: said.append("stop")))
-    operations = SimpleNamespace(__enter__=lambda: said.append("["), __exit__=lambda *_: said.append("]"))
-    monkeypatch.setattr(profilers, "torch", SimpleNamespace(cuda=cuda))
-    monkeypatch.setattr(profilers, "emit_nvtx", lambda: operations)
-    monkeypatch.setattr(Nsight, "setup", lambda *_, **__: None)
-    with caplog.at_level(logging.INFO, logger=profilers.__name__):
-        trainer = trained(tmp_path, "profiler=nsight", "callbacks.profiler.first_step=2", "callbacks.profiler.steps=2")
-    assert trainer.global_step == 8
-    assert said == ["start", "[", "]", "stop"]
-    assert [record.message for record in caplog.records if "nsys profile" in record.message]
-
-
-@pytest.mark.parametrize("kind", [Nsight, TorchProfiler])
-def test_it_is_watched_in_all_its_hooks(kind: type) -> None:
-    assert unwatched(kind) == []
+def test_it_is_watched_in_all_its_hooks() -> None:
+    assert unwatched(TorchProfiler) == []

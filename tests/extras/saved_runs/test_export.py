@@ -3,13 +3,11 @@
 import json
 import subprocess
 import sys
-import weakref
 from pathlib import Path
 
 import export
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from lockstep.errors import ConfigError
 
@@ -46,31 +44,6 @@ def test_read_back_without_lightning_and_hydra(run_dir: Path, monkeypatch: pytes
     assert read["weights"] == {"net.a": square, "net.b": square, "net.c": [[0.0, 2.0], [1.0, 3.0]]}
     assert read["model_config"] == {"spec": {"num_outputs": 2}}
     assert [path.name for path in target.parent.iterdir()] == ["best.safetensors"]
-
-
-def test_the_file_is_the_library_s_and_one_tensor_is_in_memory_at_a_time(tmp_path: Path) -> None:
-    tensors = {
-        "bytes": torch.arange(5, dtype=torch.uint8),
-        "scalar": torch.tensor(2.5, dtype=torch.float64),
-        "half": torch.arange(3, dtype=torch.bfloat16),
-        "none": torch.empty(0, 4),
-        "turned": torch.arange(6.0).view(2, 3).t(),
-    }
-    held: list[weakref.ref[torch.Tensor]] = []
-
-    def read(_: str, tensor: torch.Tensor) -> torch.Tensor:
-        assert not [one for one in held if one() is not None]
-        copy = tensor.clone()
-        held.append(weakref.ref(copy))
-        return copy
-
-    export.write(tensors, tmp_path / "own.safetensors", {"source": "it"}, read)
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, tmp_path / "theirs.safetensors")
-    own, expected = (load_file(tmp_path / f"{name}.safetensors") for name in ("own", "theirs"))
-    assert own.keys() == expected.keys() == tensors.keys()
-    assert all(own[name].dtype == expected[name].dtype and torch.equal(own[name], expected[name]) for name in own)
-    data = [(tmp_path / f"{name}.safetensors").read_bytes() for name in ("own", "theirs")]
-    assert len({content[8 + int.from_bytes(content[:8], "little") :] for content in data}) == 1
 
 
 def test_a_run_without_a_checkpoint_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """What a module's predict_step says of each sample, once, on any number of processes."""
 
-import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,15 +12,13 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from lockstep.datamodules.digits import digits
 from lockstep.errors import ConfigError
-from lockstep.extras.saved_runs.predictions import _joined, _sorted, _Writer
+from lockstep.extras.saved_runs.predictions import _Writer, in_order, joined
 from lockstep.models.from_checkpoint import load_model
 
 MINE = (f"hydra.searchpath=[file://{ROOT / 'tests' / 'support' / 'plain_conf'}]", "model=mine", "datamodule=mine")
 
 
 class StreamOf(IterableDataset[int]):
-    share: Any
-
     def __init__(self, numbers: range) -> None:
         self.numbers = numbers
 
@@ -67,23 +64,21 @@ def test_a_task_predicts_the_test_split_in_its_order(tmp_path: Path) -> None:
 
 def test_entries_of_several_ranks_are_in_the_order_of_the_dataset() -> None:
     ranks = [
-        _joined([[4, 0], [2]], [{"x": torch.tensor([4.0, 0.0]), "y": (["4", "0"],)}, {"x": torch.tensor([2.0]), "y": (["2"],)}]),
-        _joined([[3, 1]], [{"x": torch.tensor([3.0, 1.0]), "y": (["3", "1"],)}]),
-        _joined([], []),
+        joined([[4, 0], [2]], [{"x": torch.tensor([4.0, 0.0]), "y": (["4", "0"],)}, {"x": torch.tensor([2.0]), "y": (["2"],)}]),
+        joined([[3, 1]], [{"x": torch.tensor([3.0, 1.0]), "y": (["3", "1"],)}]),
+        joined([], []),
     ]
-    whole = _sorted(ranks)
+    whole = in_order(ranks)
     assert whole["indices"].tolist() == whole["predictions"]["x"].tolist() == [0, 1, 2, 3, 4]
     assert whole["predictions"]["y"] == (["0", "1", "2", "3", "4"],)
-    stream = _joined([], [torch.zeros(2, 3), torch.ones(1, 3)])
+    stream = joined([], [torch.zeros(2, 3), torch.ones(1, 3)])
+    assert stream is not None
     assert (stream["indices"].tolist(), stream["predictions"].shape) == ([0, 1, 2], (3, 3))
-    shared = _sorted([_joined([], [torch.tensor([0, 2]), torch.tensor([4])], 0, 2), _joined([], [torch.tensor([1, 3])], 1, 2)])
-    assert shared["indices"].tolist() == shared["predictions"].tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(ConfigError, match=r"^predict_step=Tensor: it has returned \[3\] entries for 2 samples; return an entry"):
+        joined([[0, 1]], [torch.zeros(3)])
 
 
-@pytest.mark.parametrize("share", [(1, 2), None])
-def test_of_a_stream_only_what_is_shared_out_is_predicted_on_several_processes(share: Any, tmp_path: Path) -> None:
-    stream = StreamOf(range(9))
-    stream.share = share  # as a Shard has it
-    trainer: Any = SimpleNamespace(predict_dataloaders=DataLoader(stream), global_rank=1, world_size=2)
-    with contextlib.nullcontext() if share == (1, 2) else pytest.raises(ConfigError, match=r"accepted is 1, or"):
+def test_a_stream_is_not_predicted_on_several_processes(tmp_path: Path) -> None:
+    trainer: Any = SimpleNamespace(predict_dataloaders=DataLoader(StreamOf(range(9))), global_rank=1, world_size=2)
+    with pytest.raises(ConfigError, match=r"which each process would predict whole; use 1$"):
         _Writer(tmp_path / "out.pt").on_predict_start(trainer, None)  # pyright: ignore[reportArgumentType]

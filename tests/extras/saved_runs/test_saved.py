@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from evaluate import _compose_evaluation
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.console import show_result
@@ -21,23 +20,20 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_a_config_that_is_not_whole_is_one_line(run: Path) -> None:
-    path = run / ".hydra" / "config.yaml"
-    whole = path.read_bytes()
-    assert saved_config(run, []).seed == 3
-    for damaged in (b"", whole[: len(whole) // 2], whole + b"\n: [", b"\xff\xfe", b"- 1\n", b"just text", b"a: ${\nrun_dir: x\n"):
-        path.write_bytes(damaged)
-        with pytest.raises(ConfigError) as refused:
-            saved_config(run, [])
-        assert str(refused.value).startswith(f"RUN_DIR={run}: .hydra/config.yaml is damaged (")
-        assert "\n" not in str(refused.value)
+def test_unknown_keys_and_other_groups_are_refused(run: Path) -> None:
+    cfg = saved_config(run, ["model.net.width=4", "+model.net.depth=2"])
+    assert (cfg.seed, cfg.model.net) == (3, {"width": 4, "depth": 2})
+    with pytest.raises(ConfigError, match=r"^sed=3: unknown key; see .*/run/.hydra/config.yaml$"):
+        saved_config(run, ["sed=3"])
+    with pytest.raises(ConfigError, match=r"^model=mlp: a group can't be chosen anew; set values inside it, model.NAME=VALUE$"):
+        saved_config(run, ["model=mlp"])
 
 
 def test_a_run_that_was_not_tested_can_be_evaluated(tmp_path: Path, compose: Callable[..., DictConfig]) -> None:
     (tmp_path / "run" / ".hydra").mkdir(parents=True)
     OmegaConf.save(compose("trainer=cpu", "test=false", f"run_dir={tmp_path}"), tmp_path / "run" / ".hydra" / "config.yaml")
-    cfg, _ = validated(_compose_evaluation(tmp_path / "run", []))
-    assert cfg.optimized_metric == "test/acc"
+    cfg, _ = validated(config_to_evaluate(tmp_path / "run", [], "evaluations"))
+    assert cfg.test
 
 
 def test_callbacks_that_the_command_names_are_called_and_no_others(tmp_path: Path, compose: Callable[..., DictConfig]) -> None:

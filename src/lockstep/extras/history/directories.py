@@ -1,9 +1,8 @@
-"""The directories of runs below a folder, and which of them is meant by `last`."""
+"""The directories of runs below a folder, and the one that is meant by `last`."""
 
 import os
 import sys
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 
 from lockstep.atomic_files import read_json
@@ -16,36 +15,30 @@ _DEPTH = 4  # of folders below the working directory: logs/NAME/RUN is 3
 
 
 def run_directories(folder: Path, depth: int = sys.maxsize) -> Iterator[Path]:
-    """Yields the directories of runs at most `depth` below a folder, those of a sweep's jobs too. Links are followed, since logs/
-    may be one to a larger disk, and each place is visited once."""
+    """Yield the directories of runs at most `depth` below a folder, jobs of sweeps too.
+
+    Links are followed, since logs/ may be one to a larger disk, and each place is visited once.
+    """
     visited: set[str] = set()
     for name, folders, _ in os.walk(folder, followlinks=True):
         path, place = Path(name), os.path.realpath(name)
-        is_new = place not in visited
-        visited.add(place)
-        is_run = (path / FILE).is_file()
-        if is_new and is_run:
+        if (is_run := (path / FILE).is_file()) and place not in visited:
             yield path
-        if not is_new or is_run or len(path.relative_to(folder).parts) == depth:
+        if is_run or place in visited or len(path.relative_to(folder).parts) == depth:
             folders.clear()
+        visited.add(place)
         below = (name for name in folders if not name.startswith("."))
         folders[:] = sorted(below, key=lambda name: (path / name).is_symlink())  # a run has its own name, not that of a link
 
 
 def newest_unfinished(folder: Path) -> Path:
-    """The run below a folder whose status was written last, of those that have not finished and are not running. Jobs of sweeps
-    are not among them: a sweep goes on as a whole."""
+    """Return the run below a folder whose status was written last, of those that have not finished and are not running.
+
+    Jobs of sweeps are not among them: a sweep goes on as a whole.
+    """
     runs = (run for run in run_directories(folder, _DEPTH) if not (run.parent / SWEEP_FILE).exists())
     candidates = [run for run in runs if actual_status(run) not in ("finished", "running")]
     if not candidates:
         sweeps = "a sweep goes on by its own command, or by scripts/sweep.py resume"
         raise config_error("resume", "last", f"there is no unfinished run below {folder}; {sweeps}")
-    return max(candidates, key=_updated)
-
-
-def _updated(run_dir: Path) -> float:
-    """When its status was written, as the status says itself; 0 where it does not."""
-    try:
-        return datetime.fromisoformat((read_json(run_dir / "status.json") or {})["updated"]).timestamp()
-    except (KeyError, TypeError, ValueError):
-        return 0.0
+    return max(candidates, key=lambda run: str((read_json(run / "status.json") or {}).get("updated", "")))

@@ -1,1 +1,1 @@
-"""A copy of a run elsewhere, made while it trains, from which another machine continues."""
+"""A copy of a run's directory elsewhere, made while it trains, from which another machine continues."""

@@ -1,223 +1,161 @@
-"""`mirror=s3://bucket/prefix`: a copy of a run's directory elsewhere, made in the background while it trains."""
+"""The copy of a run's directory, in any file system of fsspec: s3://BUCKET/PATH, gs://BUCKET/PATH, file:///PATH, ..."""
 
 import json
 import logging
-import math
-import os
-import platform
-import shutil
 import threading
 import time
 import uuid
-from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
+
+from fsspec.core import url_to_fs
 
 from lockstep import console
 from lockstep.atomic_files import Stamp, read_json, read_stamp, write_json
 from lockstep.errors import config_error
-from lockstep.extras.mirror.remote import Remote, reason, within
 from lockstep.launchers.stop_signals import STOP_SIGNALS
-from lockstep.runs.saved import FILE as IDENTITY
-from lockstep.runs.saved import read_run_id
 
 log = logging.getLogger(__name__)
 
-FILE = "mirror.json"
-PATIENCE = 60.0  # seconds for a first answer from there
+FILE = "mirror.json"  # where the copy is, where the run was, and a mark for each start of the run
 POLL = 1.0  # seconds between two looks at the checkpoints, which other processes write
-SILENCE = 2.0  # seconds at the end of a run before it is said what it waits for
-# What makes a run that can be continued comes first, so that a copy that was broken off is one.
-_FIRST = (IDENTITY, ".hydra/", "checkpoints/parts/", "checkpoints/last.ckpt", "checkpoints/")
-_NOT_COPIED = ("lock", "previous.ckpt", FILE)  # to open the lock here would give it up; the note goes before all others
-_PUT_ASIDE = (".damaged", ".foreign")
-_HELD = ".copied"
+WAIT = 300.0  # seconds that a run waits for its copy at its end
+_NOT_COPIED = ("lock", "previous.ckpt")  # to open the lock here would give it up
+# Stores that show an object when all of it is there. Elsewhere a file is written under another name, and renamed.
+_OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 
 Note = dict[str, Any]
 
 
-def copy_url(prefix: str, directory: Path) -> str:
-    """Returns where the copy of a run directory is: under the prefix as the directory is under the working directory; or where it
-    has been before, were the directory moved."""
-    prefix, known = prefix.rstrip("/"), read_note(directory).get("url", "")
-    if known.startswith(f"{prefix}/"):
-        return known
-    here = Path.cwd()
-    return f"{prefix}/{directory.relative_to(here if directory.is_relative_to(here) else directory.anchor).as_posix()}"
+class Remote:
+    """The copy at a URL. Its errors are those of the library that fsspec opens the URL with."""
+
+    def __init__(self, url: str) -> None:
+        self._fs, self._root = url_to_fs(url)
+        self._is_object_store = url.partition("://")[0] in _OBJECT_STORES
+
+    def read_note(self) -> Note:
+        """Return mirror.json of the copy; empty without one."""
+        try:
+            return json.loads(self._fs.cat_file(f"{self._root}/{FILE}"))
+        except FileNotFoundError:
+            return {}
+
+    def put(self, source: Path, name: str) -> None:
+        """Copy a file there; `name` holds its earlier content until all of the new one is there."""
+        path = PurePosixPath(self._root, name)
+        if self._is_object_store:
+            self._fs.put_file(str(source), str(path))
+            return
+        partial = path.with_name(f".{path.name}.partial")
+        self._fs.makedirs(str(path.parent), exist_ok=True)
+        self._fs.put_file(str(source), str(partial))
+        self._fs.mv(str(partial), str(path))
+
+    def get(self, directory: Path) -> None:
+        """Copy all files of the run into a directory here."""
+        self._fs.get(f"{self._root}/", f"{directory}/", recursive=True)
 
 
 def read_note(directory: Path) -> Note:
-    """mirror.json: where the copy is, whose it is, and how it stands; empty where there is none.
-
-    A sweep's job that is tried again begins in its directory without it, and goes on with the note of its last attempt.
-    """
+    """Return mirror.json of a directory here; empty without one. A sweep moves that of a failed job to its attempts."""
     attempts = sorted(directory.glob(f"attempts/*/{FILE}"), key=lambda path: int(path.parent.name))
     return read_json(directory / FILE) or (read_json(attempts[-1]) if attempts else None) or {}
 
 
-def note_at(remote: Remote) -> Note:
-    """The same of the copy."""
-    content = remote.read(FILE)
-    return {} if content is None else json.loads(content)
+def is_ahead(there: Note, here: Note) -> bool:
+    """True if a copy has starts that a directory here has not: the run was continued elsewhere, or is another one."""
+    marks = there.get("starts", [])
+    return marks != here.get("starts", [])[: len(marks)]
 
 
-def is_ahead(remote_note: Note, local_note: Note) -> bool:
-    """Has the run been started from its copy since this directory was copied there last? Every start adds its mark."""
-    marks = remote_note.get("starts", [])
-    return marks != local_note.get("starts", [])[: len(marks)]
+def claim(prefix: str, directory: Path, is_new: bool) -> None:
+    """Mark a start of the run in mirror.json, here and in the copy.
 
+    A store that does not answer keeps only a new run from starting.
 
-def check_mirror(prefix: str, directory: Path, run_id: str, is_new: bool) -> None:
-    """May a run that is about to begin be copied there? One that goes on is not kept from it by a store that does not answer.
-
-    Raises ConfigError where there is the copy of another run, or one that has been continued elsewhere.
+    Raises:
+        ConfigError: The copy can't be written to, or is ahead of this directory.
     """
-    url = copy_url(prefix, directory)
-    remote = Remote("mirror", url, prefix)
-    if remote.is_in(directory):
-        raise config_error("mirror", prefix, "is where the run is itself; accepted is another place")
+    cwd, before = Path.cwd(), read_note(directory)
+    place = (directory.relative_to(cwd) if directory.is_relative_to(cwd) else directory).as_posix()
+    url = f"{prefix.rstrip('/')}/{place.lstrip('/')}"
+    there: Note = {}
+    write_json(directory / FILE, {"url": url, "directory": place, "starts": [*before.get("starts", []), uuid.uuid4().hex[:8]]})
     try:
+        remote = Remote(url)
+        there = remote.read_note()
+        if not is_ahead(there, before):
+            remote.put(directory / FILE, FILE)
+    except Exception as error:  # each library has its own
         if is_new:
-            within(PATIENCE, remote.check_writable)
-        remote_note = within(PATIENCE, lambda: note_at(remote))
-    except Exception as error:
-        if is_new:
-            words = f"can't be written to ({reason(error)}); accepted is the URL of a folder, s3://BUCKET/PREFIX say, or null"
+            words = f"can't be written to ({error}); give the URL of a folder, s3://BUCKET/PREFIX for example"
             raise config_error("mirror", prefix, words) from error
-        log.warning(f"{url}: no answer ({reason(error)}); going on without knowing what is there")
-        return
-    local_note = read_note(directory)
-    known = (run_id, local_note.get("id"))  # a sweep's job that is tried again begins anew in its directory
-    if remote_note and remote_note["id"] not in known:
-        words = f"{url} is the copy of an earlier run; accepted is resume={url} to go on with that, or another hydra.run.dir"
-        raise config_error("mirror", prefix, words)
-    if is_ahead(remote_note, local_note):
-        words = f"the run has gone on since, on {remote_note['host']}; accepted is resume={url}, which fetches it"
-        raise config_error("resume", directory, words)
+        log.warning(f"{url} can't be written to ({error}); it is tried again with the next checkpoint")
+    if is_ahead(there, before):
+        words = f"{url} has a run, or a continuation of this one, that is not here; fetch and resume it: scripts/fetch.py {url}"
+        raise config_error("mirror", prefix, f"{words}, or choose another hydra.run.dir")
 
 
 class Mirror:
-    """A thread of the process that has a run directory. With every new checkpoint, and at the end, it copies what has changed.
-    Local files are the run: what can't be copied is said in one line, tried again with the next checkpoint, and never an error.
+    """Copy what has changed after every checkpoint, and at the end of the run, in a thread.
+
+    The files here are the run. A file that can't be copied is named, tried again with the next checkpoint, and never an error.
     """
 
-    def __init__(self, url: str, directory: Path, wait: float) -> None:
-        self.url, self.directory, self._wait = url, directory, wait
-        self._remote = Remote("mirror", url)
-        before = read_note(directory)
-        marks = [*before.get("starts", []), uuid.uuid4().hex[:8]]
-        self._note: Note = {"url": url, "id": read_run_id(directory), "starts": marks, "host": platform.node()}
-        self._copied: dict[str, Stamp | None] = {}
-        self._left: list[str] = []
-        self._reason: str | None = None
+    def __init__(self, directory: Path) -> None:
+        self._directory, self._note = directory, read_note(directory)
+        self._remote = Remote(self._note["url"])
+        self._copied: dict[Path, Stamp] = {}
+        self._left: list[Path] = []
         self._is_over = threading.Event()
-        self._is_due = threading.Event()
         self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
-
-    def start(self) -> None:
-        self._before = self._checkpoints()
         self._thread.start()
 
-    def copy_soon(self) -> None:
-        """Returns at once."""
-        self._is_due.set()
-
     def finish(self) -> None:
-        """Copies the rest, for as long as it may take, or until a signal asks to leave; says and notes how it stands."""
-        if self._is_over.is_set() or self._thread.ident is None:
-            return
+        """Copy the rest, until WAIT seconds have passed or a stop signal arrives."""
+        log.info(f"Copying the rest to {self._note['url']}, for at most {WAIT:g} s; Ctrl-C leaves it")
         self._is_over.set()
-        self.copy_soon()
-        asked, deadline = len(STOP_SIGNALS.received), time.monotonic() + self._wait
-        speaks_at = time.monotonic() + SILENCE
-        while self._thread.is_alive() and time.monotonic() < deadline and len(STOP_SIGNALS.received) == asked:
-            if time.monotonic() > speaks_at:
-                console.say(f"Copying to {self.url}, for at most {self._wait:g} s; Ctrl-C leaves the rest.")
-                speaks_at = math.inf
+        signals, deadline = len(STOP_SIGNALS.received), time.monotonic() + WAIT
+        while self._thread.is_alive() and time.monotonic() < deadline and len(STOP_SIGNALS.received) == signals:
             self._thread.join(0.1)
         if self._thread.is_alive():
-            self._reason = f"no end within {self._wait:g} s" if time.monotonic() >= deadline else "asked to leave"
-            self._write_note()
-        if self._reason is None:
-            log.info(f"Copied to {self.url}")
-        else:
-            log.warning(f"{self.url} lacks {console.join_first(self._left)} ({self._reason}); {self.directory} has all of it")
+            self._warn("the run does not wait any longer")
+        elif not self._left:
+            log.info(f"Copied to {self._note['url']}")
 
     def _work(self) -> None:
-        is_last = False
-        while not is_last:
-            is_due, now = self._is_due.wait(POLL), self._checkpoints()
-            if is_due or now != self._before:
-                self._is_due.clear()
-                self._before, is_last = now, self._is_over.is_set()
+        before = self._checkpoints()
+        while not self._is_over.wait(POLL):
+            if (now := self._checkpoints()) != before:
+                before = now
                 self._copy()
+        self._copy()
 
-    def _checkpoints(self) -> dict[str, Stamp | None]:
-        return {path.name: read_stamp(path) for path in self.directory.glob("checkpoints/*.ckpt")}
-
-    def _names(self) -> list[str]:
-        """The files of the run in the order in which they are copied."""
-        paths = [path for path in self.directory.rglob("*") if not path.name.startswith(".") and path.is_file()]
-        paths = [path for path in paths if path.name not in _NOT_COPIED and path.suffix not in _PUT_ASIDE]
-        names = [path.relative_to(self.directory).as_posix() for path in paths]
-        return sorted(names, key=lambda name: (_turn(name), name))
+    def _checkpoints(self) -> list[Stamp | None]:
+        return [read_stamp(path) for path in sorted(self._directory.glob("checkpoints/*.ckpt"))]
 
     def _copy(self) -> None:
-        """What has changed since it was copied."""
-        self._reason = None
         try:
-            self._left = [name for name in self._names() if read_stamp(self.directory / name) != self._copied.get(name)]
-            self._claim()
+            self._left = self._changed()
+            if is_ahead(self._remote.read_note(), self._note):
+                self._warn("the run was continued elsewhere")
+                return
             while self._left:
-                self._copy_file(self._left[0])
+                path = self._left[0]
+                if (stamp := read_stamp(path)) is not None:  # the run has not removed it meanwhile
+                    self._remote.put(path, path.relative_to(self._directory).as_posix())
+                    self._copied[path] = stamp
                 del self._left[0]
-        except Exception as error:  # each library raises its own
-            self._reason = reason(error)
-            rest = console.join_first(self._left)
-            if not self._is_over.is_set():
-                log.warning(f"{self.url}: not copied ({self._reason}): {rest}; tried again with the next checkpoint")
-        self._write_note()
+        except Exception as error:
+            self._warn(str(error))
 
-    def _claim(self) -> None:
-        """Leaves this start's mark before anything else: what was copied before it is older."""
-        remote_note = note_at(self._remote)
-        if is_ahead(remote_note, self._note):
-            raise RuntimeError(f"the run has gone on since, on {remote_note['host']}")
-        if remote_note.get("starts") != self._note["starts"]:
-            write_json(self.directory / FILE, self._note)
-            self._remote.put(self.directory / FILE, FILE)
+    def _changed(self) -> list[Path]:
+        """Return the files that are not copied yet, the oldest first: parts of a checkpoint before the file that needs them."""
+        paths = [path for path in self._directory.rglob("*") if path.is_file() and path.name not in _NOT_COPIED]
+        stamps = {path: read_stamp(path) or (0, 0, 0) for path in paths if not path.name.startswith(".")}
+        return sorted((path for path in stamps if stamps[path] != self._copied.get(path)), key=lambda path: stamps[path][1])
 
-    def _copy_file(self, name: str) -> None:
-        path, held = self.directory / name, self.directory / _HELD
-        stamp = read_stamp(path)
-        try:
-            if _hold(path, held):
-                self._remote.put(held, name)
-                self._copied[name] = stamp
-        finally:
-            held.unlink(missing_ok=True)
-
-    def _write_note(self) -> None:
-        stands = {"lacks": self._left, "reason": self._reason, "updated": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-        with suppress(OSError):  # the disk may be full
-            write_json(self.directory / FILE, self._note | stands)
-
-
-def _turn(name: str) -> int:
-    """How early a file is copied; that the run has ended is told last."""
-    if name == "status.json":
-        return len(_FIRST) + 1
-    return next((i for i, start in enumerate(_FIRST) if name.startswith(start)), len(_FIRST))
-
-
-def _hold(path: Path, held: Path) -> bool:
-    """Keeps what a file is now under another name, however it is replaced or appended to meanwhile. Is it still there?"""
-    held.unlink(missing_ok=True)
-    if path.suffix == ".ckpt":  # may be large, and is never written to again
-        with suppress(OSError):
-            os.link(path, held)
-            return True
-    with suppress(FileNotFoundError):
-        shutil.copyfile(path, held)
-        return True
-    return False
+    def _warn(self, why: str) -> None:
+        names = console.join_first([path.relative_to(self._directory) for path in self._left])
+        log.warning(f"{self._note['url']} lacks {names} ({why}); {self._directory} has it")

@@ -17,12 +17,11 @@ _WATCHED_TO_THE_END = ("facts", "state_dict")  # what a monitor has seen until i
 
 
 class Monitor:
-    """A callback that looks at training and changes nothing of it; this stands before its other bases. It is switched off for the
-    rest of the run when one of its hooks raises, which is said in one line; only a ConfigError ends the run, before its first
-    step.
+    """A callback that looks at training and does not change it; the first base of its class.
 
-    Processes that exchange something do so in a hook that is `together`, by `synchronize`: where the monitor has failed in one of
-    them it is switched off in all, and none waits for another.
+    It is switched off for the rest of the run when one of its hooks raises, which is logged in one line. Only a ConfigError ends
+    the run. Processes exchange something in a hook that is `together`, by `synchronize`: a monitor that has failed in one of them
+    is switched off in all, and none waits for another.
     """
 
     is_off = False
@@ -38,19 +37,17 @@ class Monitor:
                 setattr(cls, name, watched(method, to_the_end=name in _WATCHED_TO_THE_END))
 
     def release(self) -> None:
-        """Takes away what it has registered elsewhere; called when it is switched off."""
+        """Remove what the monitor has registered elsewhere; called when it is switched off."""
 
     def switch_off(self, reason: str) -> None:
-        if self.is_off:
-            return
-        self.is_off = True
-        log.warning(f"{type(self).__name__} is switched off for the rest of the run, which goes on: {' '.join(reason.split())}")
-        with suppress(Exception):
-            self.release()
+        if not self.is_off:
+            self.is_off = True
+            log.warning(f"{type(self).__name__} is switched off for the rest of the run: {' '.join(reason.split())}")
+            with suppress(Exception):
+                self.release()
 
     def synchronize(self, trainer: Any, prepare: Callable[[], Any]) -> Any:
-        """What `prepare` returns in this process, None where the monitor is off. A collective, after which it is off in all
-        processes or in none: what they exchange next all of them do."""
+        """Return what `prepare` returns in this process, None if the monitor is off. A collective: it is off in all or none."""
         if self._is_off_everywhere:
             return None
         prepared = self.prepare(prepare)
@@ -64,8 +61,7 @@ class Monitor:
 
 
 def watched(method: Callable[..., Any], to_the_end: bool = False) -> Callable[..., Any]:
-    """Decorates a method of a Monitor: what it raises switches the monitor off, and it is then not called any more unless it is
-    watched `to_the_end`. Hooks need no mark; a method that others are given to call does."""
+    """Decorate a method of a Monitor that others are given to call. `to_the_end`: call it after the monitor is off, too."""
 
     @functools.wraps(method)
     def call(self: Monitor, *arguments: Any, **named: Any) -> Any:
@@ -83,5 +79,5 @@ def watched(method: Callable[..., Any], to_the_end: bool = False) -> Callable[..
 
 
 def together(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates a hook of a Monitor in which its processes `synchronize`, at a time that does not depend on whether it is off."""
+    """Decorate a hook of a Monitor in which its processes `synchronize`."""
     return watched(hook, to_the_end=True)

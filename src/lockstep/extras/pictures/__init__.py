@@ -1,1 +1,1 @@
-"""Pictures in TensorBoard: validation images with predictions, and the confusion matrix of the test set."""
+"""The confusion matrix of the test set, as a picture in TensorBoard."""

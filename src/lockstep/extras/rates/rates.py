@@ -1,4 +1,4 @@
-"""What a run logs of its rates: at the trainer's logging interval, and where it or an epoch begins or ends."""
+"""What a run logs of its rates: after the first step, at the trainer's logging interval, and at the end of an epoch."""
 
 import statistics
 import time
@@ -16,12 +16,11 @@ from lockstep.trainer.steps import log_metrics
 
 
 def _is_due(trainer: Any, step: int) -> bool:
-    """After the first step, at every interval, and after the last step of an epoch or of all: a short run has points too."""
     return step % trainer.log_every_n_steps == 0 or step in (1, trainer.max_steps) or trainer.is_last_batch
 
 
 class LearningRate(Monitor, AfterEachStep):
-    """lr, of the first parameter group; lr/1 and so on of others: as the step has used it."""
+    """Log the rate that a step was made with: lr, of the first parameter group; lr/1 and so on of others."""
 
     def __init__(self) -> None:
         self._rates: dict[str, float] = {}
@@ -38,16 +37,14 @@ class LearningRate(Monitor, AfterEachStep):
 
 
 class Throughput(Monitor, Callback):
-    """throughput/samples_per_second over all processes where batches show how many samples they have, throughput/step_time
-    in seconds, memory/device_gib at most.
+    """Log throughput/step_time in seconds, throughput/samples_per_second over all processes, and memory/device_gib at most.
 
-    Measured from one logging step to the next within an epoch: validation and checkpoints are not in it. Their median, but for
-    the first, which warms up, is seconds_per_step in the run's record.
+    They are measured from one logging step to the next within an epoch, without validation and checkpoints. The median of the
+    step times, without the first, is seconds_per_step in the run's record.
     """
 
     def __init__(self) -> None:
         self._step_times: list[float] = []
-        self._samples, self._step, self._since = 0, 0, time.perf_counter()
 
     def _restart(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._samples, self._step, self._since = 0, trainer.global_step, time.perf_counter()
@@ -59,12 +56,13 @@ class Throughput(Monitor, Callback):
         step = trainer.global_step
         if not _is_due(trainer, step) or step == self._step:
             return
+        measured = dict[str, float]()
         if pl_module.device.type == "cuda":
             torch.cuda.synchronize(pl_module.device)
-            log_metrics(trainer, {"memory/device_gib": torch.cuda.max_memory_allocated(pl_module.device) / 2**30})
+            measured["memory/device_gib"] = torch.cuda.max_memory_allocated(pl_module.device) / 2**30
         seconds = time.perf_counter() - self._since
         self._step_times.append(seconds / (step - self._step))
-        measured = {"throughput/step_time": self._step_times[-1]}
+        measured["throughput/step_time"] = self._step_times[-1]
         if self._samples:
             measured |= self.rates(trainer, pl_module, self._samples * dp_rank_and_size(trainer)[1] / seconds)
         log_metrics(trainer, measured)

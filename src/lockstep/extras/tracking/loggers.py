@@ -1,12 +1,8 @@
 """Lightning's loggers for MLflow and Weights & Biases: a run of Lockstep is one run there, however often it is resumed."""
-# pyright: reportMissingImports=false
-# (either library may be absent)
 
-import importlib.util
 import logging
-import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,70 +10,39 @@ from lightning.pytorch import loggers
 from lightning.pytorch.loggers.logger import rank_zero_experiment
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from lockstep.errors import ConfigError, config_error
+from lockstep.atomic_files import read_json, write_json
 from lockstep.launchers.environment import is_rank_zero
-from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.saved import read_run_id
 
 log = logging.getLogger(__name__)
-RUN, SWEEP, DIRECTORY = "lockstep.run", "lockstep.sweep", "lockstep.directory"  # tags of an MLflow run
 
 
-def name_of_sweep(run_dir: Path) -> str | None:
-    """Returns the name of the sweep that a run is a job of; None for a run that is no sweep's."""
+def _sweep(run_dir: Path) -> str | None:
     return run_dir.parent.name if (run_dir.parent / "multirun.yaml").is_file() else None
 
 
 class MLFlowLogger(loggers.MLFlowLogger):
-    """Goes on with the MLflow run that has the run's id as a tag, where there is one.
+    """Continue the MLflow run whose id is in the run's directory. A server that fails gets nothing more until the run ends."""
 
-    The run is refused where the server can't be reached at its start. A server that fails later gets no more of it until
-    the run ends.
-    """
-
-    def __init__(self, *, run_dir: str, tracking_uri: str, experiment_name: str, tags: dict[str, str] | None = None) -> None:
-        _check_installed("mlflow")
-        run = Path(run_dir)
-        own = {RUN: read_run_id(run), SWEEP: name_of_sweep(run), DIRECTORY: run_dir}
-        given = {name: value for name, value in own.items() if value is not None}
-        for name, value in {"MAX_RETRIES": "2", "TIMEOUT": "10"}.items():  # MLflow's own amount to many minutes
-            os.environ.setdefault(f"MLFLOW_HTTP_REQUEST_{name}", value)
+    def __init__(self, *, run_dir: str, tracking_uri: str, experiment_name: str, tags: dict[str, Any] | None = None) -> None:
+        run, self._is_lost = Path(run_dir), False
+        self._known = run / "mlflow.json"
         # Lightning makes a client in every rank, and that of a database would create its tables, all at once.
         address = tracking_uri if is_rank_zero() else "http://localhost"
-        super().__init__(experiment_name, run.name, address, {**(tags or {}), **given})
-        self._id, self._is_lost = own[RUN], False
+        own = {"lockstep.sweep": _sweep(run) or "", "lockstep.directory": run_dir}
+        run_id = (read_json(self._known) or {}).get("run_id")
+        super().__init__(experiment_name, run.name, address, {**(tags or {}), **own}, run_id=run_id)
 
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
         """The mlflow.MlflowClient; its run is `version`."""
-        if not self._initialized:
-            self._open()
+        if self._run_id is None:
+            with suppress(Exception):  # it is there, or another job of a sweep creates it at the same time
+                self._mlflow_client.create_experiment(self._experiment_name)
+            _ = super().experiment
+            write_json(self._known, {"run_id": self._run_id})
         return super().experiment
-
-    def _open(self) -> None:
-        from mlflow.exceptions import MlflowException
-
-        try:
-            experiment = self._experiment_of_name()
-            runs = self._mlflow_client.search_runs([experiment], f"tags.`{RUN}` = '{self._id}'") if self._id else []
-            if runs:
-                self._run_id = runs[0].info.run_id
-                self._mlflow_client.update_run(self._run_id, status="RUNNING")
-        except (MlflowException, OSError) as error:
-            raise _unreachable("logger.mlflow.tracking_uri", self._tracking_uri, error, "a server that answers") from error
-
-    def _experiment_of_name(self) -> str:
-        from mlflow.exceptions import MlflowException
-
-        if (experiment := self._mlflow_client.get_experiment_by_name(self._experiment_name)) is not None:
-            return experiment.experiment_id
-        try:
-            return self._mlflow_client.create_experiment(self._experiment_name)
-        except MlflowException:  # another job of a sweep was first
-            if (experiment := self._mlflow_client.get_experiment_by_name(self._experiment_name)) is None:
-                raise
-            return experiment.experiment_id
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -87,13 +52,12 @@ class MLFlowLogger(loggers.MLFlowLogger):
 
     @rank_zero_only
     def log_hyperparams(self, params: Any) -> None:
-        """Logs those that are not there yet: MLflow keeps a parameter's first value, and refuses another."""
+        """Log those that are not there yet: MLflow keeps a parameter's first value, and refuses another."""
         with self._losing():
             there = self.experiment.get_run(self._run_id).data.params
             super().log_hyperparams({name: value for name, value in dict(params).items() if name not in there})
 
     def log_result(self, params: Mapping[str, Any], metrics: Mapping[str, float], step: int) -> None:
-        """Logs what a run that has finished comes to."""
         self._is_lost = False
         self.log_hyperparams(params)
         self.log_metrics(metrics, step)
@@ -102,44 +66,29 @@ class MLFlowLogger(loggers.MLFlowLogger):
     @rank_zero_only
     def finalize(self, status: str = "success") -> None:
         with self._losing():
-            super().finalize("KILLED" if status == "failed" and STOP_SIGNALS.received else status)
+            super().finalize(status)
 
     @contextmanager
     def _losing(self) -> Iterator[None]:
-        from mlflow.exceptions import MlflowException
-
         try:
             yield
-        except (MlflowException, OSError) as error:
+        except Exception as error:
             if not self._is_lost:
-                log.warning(f"MLflow at {self._tracking_uri} has failed; the run goes on without it: {_reason(error)}")
+                reason = " ".join(str(error).split())
+                log.warning(f"MLflow at {self._tracking_uri} has failed; the run goes on without it: {reason}")
             self._is_lost = True
 
 
 class WandbLogger(loggers.WandbLogger):
-    """Goes on with the run of W&B that has the run's id; its group is the sweep."""
+    """Continue the run of W&B that has the run's id; its group is the sweep."""
 
     def __init__(self, *, run_dir: str, **settings: Any) -> None:
-        _check_installed("wandb")
         run = Path(run_dir)
-        own = {"id": read_run_id(run), "name": run.name, "group": name_of_sweep(run), "resume": "allow"}
-        super().__init__(save_dir=run_dir, **(own | settings))
-        self._folder = run / "wandb"
-
-    @property
-    @rank_zero_experiment
-    def experiment(self) -> Any:
-        """The wandb.Run."""
-        import wandb
-
-        self._folder.mkdir(parents=True, exist_ok=True)  # else W&B goes to a temporary folder
-        try:
-            return super().experiment
-        except wandb.Error as error:
-            raise _unreachable("logger.wandb.offline", "false", error, "true, for wandb sync later") from error
+        (run / "wandb").mkdir(parents=True, exist_ok=True)  # else W&B goes to a temporary folder
+        own = {"id": read_run_id(run), "name": run.name, "group": _sweep(run), "resume": "allow", "save_dir": run_dir}
+        super().__init__(**(own | settings))
 
     def log_result(self, params: Mapping[str, Any], metrics: Mapping[str, float], step: int) -> None:
-        """Logs what a run that has finished comes to."""
         self.log_hyperparams(dict(params))
         self.experiment.summary.update(dict(metrics))
         super().finalize("success")  # which may have a checkpoint to upload
@@ -147,21 +96,6 @@ class WandbLogger(loggers.WandbLogger):
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Ends the run of W&B where training has failed; the end of a stage is not the run's."""
+        """End the run of W&B if training has failed; the end of a stage is not the run's."""
         if status != "success" and self._experiment is not None:
-            if STOP_SIGNALS.received:
-                self.experiment.mark_preempting()
             self.experiment.finish(exit_code=1)
-
-
-def _check_installed(library: str) -> None:
-    if importlib.util.find_spec(library) is None:
-        raise config_error("logger", library, f"the library `{library}` is not installed: pip install 'lockstep[{library}]'")
-
-
-def _unreachable(key: str, value: str, error: Exception, accepted: str) -> ConfigError:
-    return config_error(key, value, f"can't be reached ({_reason(error)}); accepted is {accepted}")
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())
