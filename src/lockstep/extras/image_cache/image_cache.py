@@ -99,10 +99,9 @@ def cached(
     """
     paths, targets = [path for path, _ in samples], torch.tensor([target for _, target in samples])
     path = folder / f"{Path(root).absolute().name}-{'x'.join(map(str, shape))}-{_key(root, paths, shape)}.uint8"
-    size = len(paths) * math.prod(shape)
     workers = visible_cores() if workers is None else workers
     try:
-        write_once(path, lambda: _write(path, root, paths, shape, workers), size)
+        write_once(path, lambda: _write(path, root, paths, shape, workers))
     except OSError as error:
         raise _unwritable(folder, error) from error
     return Mapped(path, shape, targets)
