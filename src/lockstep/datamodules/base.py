@@ -216,12 +216,6 @@ class DataModule(LightningDataModule):
             return seeded_split(length, self.val_fraction, self.seed)
         return draw_fold(length, self.folds, self.fold, self.seed)
 
-    def check_length(self, length: int) -> None:
-        """Raises ConfigError where so many samples are to be trained on and are too few for a step: for data whose preparation
-        leaves files."""
-        if self._is_trained:
-            self._train_sampler(length)
-
     def check_batch(self, name: str, value: int, shape: tuple[int, ...]) -> None:
         """Raises ConfigError where a batch of this shape, which the argument `name` decides, is more than there is memory for."""
         given = "batch_size" if self.global_batch_size is None else "global_batch_size"

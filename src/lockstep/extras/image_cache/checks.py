@@ -1,7 +1,7 @@
 """What the arguments of a cached image folder accept."""
 
-from lockstep.config.rules import TEXT, YES_NO, integer
+from lockstep.config.rules import TEXT, integer
 from lockstep.extras.images.checks import check_folder
 
-RULES = {"CachedImageFolder": {"size": integer(1), "verify": YES_NO, "cache_dir": TEXT.or_null()}}
+RULES = {"CachedImageFolder": {"size": integer(1), "cache_dir": TEXT.or_null()}}
 CHECKS = {"CachedImageFolder": check_folder}

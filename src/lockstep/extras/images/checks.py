@@ -5,7 +5,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.plan import Plan
-from lockstep.config.rules import YES_NO, integer
+from lockstep.config.rules import integer
 from lockstep.errors import config_error
 
 
@@ -15,5 +15,5 @@ def check_folder(cfg: DictConfig, key: str, _plan: Plan) -> None:
         raise config_error(f"{key}.data_dir", path, f"no such folder: {Path(path).absolute()}; accepted is a folder with data")
 
 
-RULES = {"ImageFolder": {"size": integer(1), "verify": YES_NO}}
+RULES = {"ImageFolder": {"size": integer(1)}}
 CHECKS = {"ImageFolder": check_folder}
