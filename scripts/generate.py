@@ -1,10 +1,9 @@
 """Write text with a trained language model: a prompt, and what follows it.
 
     python scripts/generate.py RUN_DIR "def "
-    python scripts/generate.py RUN_DIR "class Reader:" --length 800 --temperature 0.7 --top-k 40 --top-p 0.95 --seed 1
+    python scripts/generate.py RUN_DIR "class Reader:" --length 800 --temperature 0.7 --top-k 40 --seed 1
 
-It ends after LENGTH tokens or with the document. The same seed gives the same text. Text may go on for longer than the rows the
-model was trained on: a token sees at most so many back.
+It ends after LENGTH tokens or with the document. The same seed gives the same text.
 """
 
 import lockstep.launchers.stop_at_once  # noqa: F401
@@ -13,6 +12,7 @@ import lockstep.launchers.stop_at_once  # noqa: F401
 import itertools
 import sys
 from pathlib import Path
+from typing import Any
 
 from omegaconf import OmegaConf
 
@@ -27,29 +27,33 @@ def main() -> None:
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("prompt", metavar="PROMPT", nargs="?", default="", help="default: the beginning of a document")
     parser.add_argument("--length", type=int, default=400, help="tokens at most; default: 400")
-    parser.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest token; default: 0.8")
+    parser.add_argument("--temperature", type=float, default=0.8, help="divides the logits; default: 0.8")
     parser.add_argument("--top-k", type=int, help="draw from so many of the likeliest tokens; default: all")
-    parser.add_argument("--top-p", type=float, default=1.0, help="draw from the likeliest that add up to it; default: 1.0")
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
     parser.add_argument("--checkpoint", metavar="best|last|PATH", help="default: best")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
+    tokenizer = OmegaConf.select(saved_config(arguments.run_dir, []), "datamodule.tokenizer")
+    sys.stdout.write(text(arguments, find_checkpoint(arguments.run_dir, arguments.checkpoint), tokenizer) + "\n")
+
+
+def text(arguments: Any, checkpoint: Path, tokenizer: str | None) -> str:
+    """Return the prompt and what follows it."""
     import torch
 
     from lockstep.extras.language.gpt import GPT
-    from lockstep.extras.language.language_model import LanguageModel
     from lockstep.extras.language.sampling import continuation
-    from lockstep.extras.language.vocabulary import vocabulary
+    from lockstep.extras.language.vocabulary import Vocabulary
     from lockstep.models.from_checkpoint import load_model
 
-    cfg, model = saved_config(given.run_dir, []), load_model(find_checkpoint(given.run_dir, given.checkpoint))
-    if not isinstance(model, LanguageModel) or not isinstance(model.net, GPT):
-        raise config_error("RUN_DIR", given.run_dir, f"is of a {type(model).__name__}; choose the run of a model=gpt")
-    tokens = vocabulary(*(OmegaConf.select(cfg, f"datamodule.{key}") for key in ("tokenizer", "separator")))
-    prompt = [tokens.separator, *map(int, tokens.encode(given.prompt.encode()))]
-    how = {name: getattr(given, name) for name in ("temperature", "top_k", "top_p", "seed")}
-    drawn = itertools.islice(continuation(model.net, torch.tensor(prompt), **how), given.length)
-    text = tokens.decode([*prompt, *itertools.takewhile(lambda token: token != tokens.separator, drawn)])
-    sys.stdout.write(f"{text}\n")
+    model = load_model(checkpoint)
+    if not isinstance(model.net, GPT):
+        raise config_error("RUN_DIR", arguments.run_dir, f"its net is a {type(model.net).__name__}; use the run of a model=gpt")
+    vocabulary = Vocabulary(tokenizer)
+    prompt = [*map(int, vocabulary.encode(arguments.prompt.encode()))]
+    begun = torch.tensor([vocabulary.separator, *prompt])
+    drawn = continuation(model.net, begun, arguments.temperature, arguments.top_k, arguments.seed)
+    document = itertools.takewhile(lambda token: token != vocabulary.separator, itertools.islice(drawn, arguments.length))
+    return vocabulary.decode([*prompt, *document])
 
 
 if __name__ == "__main__":

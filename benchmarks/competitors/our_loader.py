@@ -18,7 +18,6 @@ def main() -> None:
         val_fraction=0.0,
         test_fraction=0.0,
         drop_last=False,
-        verify=False,  # which is before training
         **cache,
     )
     datamodule.prepare_data()

@@ -32,7 +32,7 @@ BASES: tuple[tuple[str, ...], ...] = (
     ("model/lr_scheduler=step", "datamodule=image_folder", "datamodule.data_dir=pictures", "datamodule.batch_size=2"),
     (
         *("model=gpt_nano", "datamodule=text", f"datamodule.paths=[{ROOT}/README.md]", *REGRESSION),
-        *("datamodule.batch_size=2", "datamodule.context=16", "callbacks=tokens"),
+        *("datamodule.batch_size=2", "datamodule.context=16"),
     ),
 )
 UNCHECKED = (

@@ -225,12 +225,6 @@ class DataModule(LightningDataModule):
             return seeded_split(length, self.val_fraction, self.seed)
         return draw_fold(length, self.folds, self.fold, self.seed)
 
-    def check_length(self, length: int) -> None:
-        """Raises ConfigError where so many samples are to be trained on and are too few for a step: for data whose preparation
-        leaves files."""
-        if self._is_trained:
-            self._train_sampler(length)
-
     def refuse_folds(self) -> None:
         """Raises ConfigError if folds are asked of data with a validation split of its own: each would be the same run."""
         if self.folds is not None:

@@ -9,7 +9,6 @@ from bitwise import differences
 from capabilities import requires
 from faults import Poison
 from in_process import KeepAll, last, logged, prepared, trained, without_batches
-from lightning import Callback, LightningModule, Trainer
 
 from lockstep.checkpointing import read_checkpoint
 from lockstep.extras.averaging.averaging import EMA
@@ -56,31 +55,6 @@ def test_the_average_is_that_of_the_weights_after_each_step(tmp_path: Path) -> N
     average = 0.8 * (0.8 * first + 0.2 * second) + 0.2 * third
     torch.testing.assert_close(parameter.detach().double(), average, rtol=1e-6, atol=1e-7)
     assert (parameter - third).abs().max() > 1e-4
-
-
-class CountedBytes(Callback):
-    """Says, when the average has been made, that each token stands for three bytes."""
-
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        pl_module.get_buffer("token_bytes").fill_(3)
-
-
-@requires("language")
-def test_integers_are_not_averaged_nor_those_that_no_checkpoint_has(tmp_path: Path) -> None:
-    language_models = pytest.importorskip("language_models")
-    options = (
-        *language_models.TINY,
-        *language_models.texts(tmp_path),
-        "callbacks=ema",
-        "callbacks.ema.decay=0.9",
-        "datamodule.batch_size=4",
-    )
-    folders = tmp_path / "whole", tmp_path / "resumed"
-    _, whole = trained(folders[0], *options, extra=[CountedBytes()])
-    assert set(whole.lightning_module.get_buffer("token_bytes").tolist()) == {3}  # 0.9 * 3 + 0.1 * 3 is less in float32
-    before = folders[0] / "checkpoints" / "previous.ckpt"
-    _, resumed = trained(folders[1], *options, extra=[CountedBytes()], ckpt_path=before)
-    assert dict(resumed.callback_metrics) == dict(whole.callback_metrics)
 
 
 PARTS = ("state_dict", "current_model_state", "averaging_state", "optimizer_states", "metrics")

@@ -7,7 +7,6 @@ import pytest
 import torch
 from image_files import write_noise
 
-from lockstep.errors import ConfigError
 from lockstep.extras.huggingface.hf_dataset import HFDataset
 from lockstep.extras.images.decoding import decode
 
@@ -67,13 +66,6 @@ def test_classes_by_name_are_numbered_in_their_order(tmp_path: Path) -> None:
     assert not datamodule.has_test
 
 
-def test_a_class_that_training_does_not_have_is_refused(tmp_path: Path) -> None:
-    saved = {"train": table(), "test": datasets.Dataset.from_dict({"x": [[1.0, 2.0]], "label": [-1]})}
-    datasets.DatasetDict(saved).save_to_disk(tmp_path / "data")
-    with pytest.raises(ConfigError, match=r"^datamodule.target=label: in test there is -1, which is none of its classes$"):
-        HFDataset(str(tmp_path / "data"), inputs="x")
-
-
 def rows(split: Any) -> list[tuple[list[float], float]]:
     inputs, targets = split.__getitems__(range(len(split)))
     return list(zip(inputs.tolist(), targets[:, 0].tolist(), strict=True))
@@ -92,27 +84,3 @@ def test_saved_splits_with_class_names_and_images(tmp_path: Path) -> None:
     inputs, targets = datamodule.splits.test.__getitems__(range(12))
     assert torch.equal(inputs, torch.stack([decode(path, (3, 8, 8)) for path in paths]))
     assert targets.tolist() == [int(path.parent.name == "b") for path in paths]
-
-
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({"inputs": "z"}, "datamodule.inputs=z: no such column in train; accepted is x, a, b, label, y, name"),
-        (
-            {"inputs": "x", "target": "b"},
-            "datamodule.target=b: accepted is a column of class numbers from 0 on without a gap, of",
-        ),
-        ({"inputs": "name"}, "datamodule.inputs=name: accepted is a column of images, of numbers or of arrays of one shape"),
-    ],
-)
-def test_what_can_not_be_learned_from_is_refused(options: dict[str, Any], line: str, tmp_path: Path) -> None:
-    table().save_to_disk(tmp_path / "data")
-    with pytest.raises(ConfigError) as refused:
-        HFDataset(str(tmp_path / "data"), **options)
-    assert str(refused.value).startswith(line)
-
-
-def test_a_folder_without_a_data_set_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "notes.md").write_text("nothing here")
-    with pytest.raises(ConfigError, match=rf"^datamodule.data_dir={tmp_path}: not readable as a data set"):
-        HFDataset(str(tmp_path), inputs="x")

@@ -11,7 +11,6 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from lockstep.errors import ConfigError
-from lockstep.extras.images import decoding
 from lockstep.extras.images.decoding import decode
 
 
@@ -44,29 +43,6 @@ def test_pixels_are_those_of_torchvision_s_resize_and_crop(width: int, height: i
     Image.fromarray(pixels).save(tmp_path / "image.png")
     plain = v2.Compose([v2.Resize(32, antialias=True), v2.CenterCrop(32)])
     assert torch.equal(decode(tmp_path / "image.png", (3, 32, 32)), plain(torch.from_numpy(pixels).permute(2, 0, 1)))
-
-
-JPEGS: dict[str, dict[str, Any]] = {
-    "4:2:0": {"subsampling": 2},
-    "progressive": {"progressive": True},
-    "CMYK": {"mode": "CMYK"},
-    "turned by its EXIF": {"exif": b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"},
-}
-
-
-@pytest.mark.parametrize("kind", JPEGS)
-def test_a_jpeg_has_pillow_s_pixels(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {"mode": "RGB"} | JPEGS[kind]
-    soft = Image.effect_noise((7, 5), 90).resize((61, 47), Image.Resampling.BICUBIC)
-    picture = Image.merge("RGB", [soft, soft.rotate(90), soft.rotate(180)]).convert(options.pop("mode"))
-    picture.save(tmp_path / "picture.jpg", **options)
-    own = decode(tmp_path / "picture.jpg", (3, 16, 16))
-
-    def refuse(_: Any) -> None:
-        raise RuntimeError
-
-    monkeypatch.setattr(decoding, "decode_jpeg", refuse)
-    assert torch.equal(own, decode(tmp_path / "picture.jpg", (3, 16, 16)))
 
 
 @pytest.mark.parametrize("kept", [0, 400])

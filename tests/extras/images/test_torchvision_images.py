@@ -1,15 +1,12 @@
-"""MNIST and its like: read, split, and refused where a file is damaged or missing."""
+"""MNIST and its like: read and split."""
 
 import struct
 from pathlib import Path
-from urllib.error import URLError
 
 import numpy
-import pytest
 import torch
 
 from lockstep.datamodules import InMemory
-from lockstep.errors import ConfigError
 from lockstep.extras.images.torchvision_images import TorchvisionImages
 
 
@@ -47,36 +44,3 @@ def test_mnist_files_of_one_s_own_are_read(tmp_path: Path) -> None:
     assert mnist.describe() == {"train": 15, "val": 5, "test": 20}
     assert mnist.splits.test.targets.tolist() == [i % 10 for i in range(20)]
     assert mnist.splits.test.inputs.flatten()[:300].tolist() == [i % 256 for i in range(300)]
-
-
-@pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    def download(*_: object, **__: object) -> None:
-        raise URLError("no network")
-
-    monkeypatch.setattr("torchvision.datasets.mnist.download_and_extract_archive", download)
-
-
-@pytest.mark.usefixtures("offline")
-def test_mnist_that_is_missing_and_can_not_be_downloaded_is_refused_and_leaves_no_new_folder(tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("mine")
-    folder = tmp_path / "sets" / "data"
-    with pytest.raises(ConfigError) as refused:
-        TorchvisionImages("MNIST", str(folder)).prepare_data()
-    reason = f"MNIST is not in {folder} and could not be downloaded; put torchvision's files there, or "
-    assert str(refused.value).startswith(f"datamodule.data_dir={folder}: {reason}")
-    assert "\n" not in str(refused.value)
-    assert (tmp_path / "mine.txt").read_text() == "mine"
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-@pytest.mark.usefixtures("offline")
-@pytest.mark.parametrize("kept", [3, -1])
-def test_an_mnist_file_that_is_cut_is_refused_and_kept(kept: int, tmp_path: Path) -> None:
-    """Within its header, or a byte before its end."""
-    path = write_mnist(tmp_path) / "train-images-idx3-ubyte"
-    path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(ConfigError) as refused:
-        TorchvisionImages("MNIST", str(tmp_path)).prepare_data()
-    assert str(refused.value).startswith(f"datamodule.data_dir={tmp_path}: a file of MNIST there is unreadable (")
-    assert path.exists()  # the user's file

@@ -11,16 +11,14 @@ from lockstep.datamodules import DataSpec
 from lockstep.extras.language.language_model import LanguageModel
 from lockstep.models.schedules import constant
 
-METRICS = ("loss", "perplexity", "bits_per_byte")
+METRICS = ("loss", "perplexity")
 WHEN = {"interval": "step", "frequency": 1, "monitor": None, "warmup_steps": 0, "warmup_epochs": 0}
 
 
 def language_model(**options: Any) -> LanguageModel:
-    """Of windows of two tokens, of four; they stand for 1, 1, 3 and 0 bytes."""
+    """Return a model of windows of two tokens, of four."""
     parts = {"optimizer": partial(torch.optim.SGD, lr=0.1), "lr_scheduler": partial(constant, **WHEN), "metrics": METRICS}
-    model = LanguageModel(**{"net": nn.Identity(), "spec": DataSpec((2,), 4), **parts, **options})
-    model.token_bytes.copy_(torch.tensor([1, 1, 3, 0]))
-    return model
+    return LanguageModel(**{"net": nn.Identity(), "spec": DataSpec((2,), 4), **parts, **options})
 
 
 TINY = ("model=gpt_nano", "model.net.width=16", "model.net.heads=2", "model.net.depth=2")
@@ -32,5 +30,5 @@ def texts(folder: Path) -> tuple[str, ...]:
     (folder / "texts").mkdir()
     for number in range(16):
         (folder / "texts" / f"{number}.txt").write_bytes(bytes(range(65 + number, 75 + 3 * number)))
-    split = ("datamodule.val_fraction=0.2", "datamodule.test_fraction=0.2", "datamodule.context=16", "datamodule.overlap=5")
+    split = ("datamodule.val_fraction=0.2", "datamodule.test_fraction=0.2", "datamodule.context=16")
     return ("datamodule=text", f"datamodule.paths=[{folder}/texts]", f"datamodule.cache_dir={folder}/tokens", *split)

@@ -1,8 +1,7 @@
-"""Loss, perplexity and bits per byte, by hand; over tokens and bytes, not over batches."""
+"""Loss and perplexity, by hand; over tokens, not over batches."""
 
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,8 +9,6 @@ from in_process import prepared
 from language_models import METRICS, TINY, language_model, texts
 from torch import Tensor
 
-from lockstep.errors import ConfigError
-from lockstep.extras.language.gpt import GPT
 from lockstep.extras.language.tokens import NOT_COUNTED
 
 
@@ -30,7 +27,6 @@ def test_sums_of_a_window_by_hand() -> None:
         "loss": [pytest.approx(math.log(8) / 2)],
         "nats": [pytest.approx(math.log(8))],
         "tokens": [2],
-        "bytes": [4],
     }
 
 
@@ -38,38 +34,21 @@ def test_a_place_without_a_target_counts_for_nothing_and_has_no_gradient() -> No
     outputs = logits(EVEN, SURE).requires_grad_()
     values = language_model().measure(outputs, torch.tensor([[1, NOT_COUNTED]]))
     assert values["loss"].tolist() == [pytest.approx(math.log(4) / 2)]  # of a window of two, as in any other window
-    assert (values["tokens"].tolist(), values["bytes"].tolist()) == ([1], [1])
+    assert values["tokens"].tolist() == [1]
     values["loss"].sum().backward()
     assert outputs.grad is not None
     assert outputs.grad[0, 0].any()
     assert not outputs.grad[0, 1].any()
 
 
-def test_metrics_are_over_tokens_and_bytes_not_over_batches() -> None:
+def test_metrics_are_over_tokens_not_over_batches() -> None:
     model = language_model()
-    for targets in ([[1, 2]], [[0, NOT_COUNTED]]):  # log 8 nats, 2 tokens, 4 bytes; log 4 nats, 1 token, 1 byte
+    for targets in ([[1, 2]], [[0, NOT_COUNTED]]):  # log 8 nats, 2 tokens; log 4 nats, 1 token
         model.val_means.update(model.measure(logits(EVEN, SURE), torch.tensor(targets)))
     result = model.val_means.compute()
     assert tuple(result) == METRICS
     assert float(result["loss"]) == pytest.approx(math.log(32) / 3, rel=1e-12)
     assert float(result["perplexity"]) == pytest.approx(32 ** (1 / 3), rel=1e-12)
-    assert float(result["bits_per_byte"]) == pytest.approx(1.0, rel=1e-12)  # five bits for five bytes
-
-
-@pytest.mark.parametrize("separator", [3, None])
-def test_documents_begin_with_the_same_token_for_the_net_as_in_the_data(separator: int | None) -> None:
-    model = language_model(net=GPT((2,), 4, width=4, depth=1, heads=1, separator=separator))
-    data = SimpleNamespace(token_bytes=torch.tensor([1, 2, 3, 4]), separator=3)
-    model._trainer = SimpleNamespace(datamodule=data)
-    model.setup("fit")
-    data.separator = 0
-    if separator is None:
-        model.setup("fit")
-    else:
-        with pytest.raises(
-            ConfigError, match=r"^model.net.separator=3: the data's documents begin with token 0; accepted is 0, "
-        ):
-            model.setup("fit")
 
 
 def test_a_window_that_is_partly_empty_is_scored_by_the_tokens_in_it(tmp_path: Path) -> None:

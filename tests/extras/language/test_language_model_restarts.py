@@ -11,7 +11,7 @@ from language_models import TINY, texts
 from ranks import in_ranks
 
 pytestmark = pytest.mark.slow
-FAULT = "+callbacks.fault={_target_:faults.Fault,rank:1,how:kill,batch:4,once:true}"
+FAULT = "+callbacks.fault={_target_:faults.Fault,rank:1,how:kill,batch:3,once:true}"
 
 
 def undisturbed(rank: int, world_size: int, run: Path, options: tuple[str, ...]) -> None:

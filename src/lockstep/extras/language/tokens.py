@@ -1,10 +1,6 @@
-"""Text files as one row of tokens, in a file that every process of a machine maps into its memory, and windows of that row.
-
-The file is named after all that it depends on, so it is never out of date; and it appears under that name when it is whole.
-"""
+"""Texts as one row of tokens, in a file that processes map into their memory, and windows of that row."""
 
 import hashlib
-import json
 import logging
 import math
 from collections.abc import Sequence
@@ -17,114 +13,54 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from lockstep.atomic_files import replacing
-from lockstep.errors import config_error
 from lockstep.extras.file_cache.file_cache import write_once
 from lockstep.extras.language.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
 NOT_COUNTED = -100  # a target that is none: torch's ignore_index
-_FORMAT = 2  # of the file
 
 
 def token_file(paths: Sequence[Path], vocabulary: Vocabulary, folder: Path) -> Path:
-    """The file of the tokens of these texts, in this order, each after a separator, and one more separator at the end; beside it,
-    ending in .npy, the positions of the separators. Written now if it is not there.
-
-    Raises ConfigError where a text can't be read or the folder can't be written to.
-    """
-    path = folder / f"{_key(paths, vocabulary)}-{_type(vocabulary).__name__}.tokens"
-    try:
-        write_once(path, lambda: _write(path, paths, vocabulary))
-    except OSError as error:
-        reason = error.strerror or error
-        raise config_error("datamodule.cache_dir", folder, f"can't be written ({reason}); accepted is a folder") from error
+    """Return the .npy file of the tokens of these texts, each after a separator, with a separator at the end. It is written if
+    it is not there: its name depends on the texts' names, sizes and times, and on the vocabulary."""
+    files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    key = hashlib.sha256(repr((files, vocabulary.name)).encode()).hexdigest()[:16]
+    path = folder / f"{key}.npy"
+    write_once(path, lambda: _write(path, paths, vocabulary))
     return path
-
-
-def _type(vocabulary: Vocabulary) -> Any:
-    return numpy.uint16 if vocabulary.size <= 2**16 else numpy.uint32
-
-
-def _key(paths: Sequence[Path], vocabulary: Vocabulary) -> str:
-    """Returns a digest of the texts' names, sizes and times, and of what the tokens are."""
-    try:
-        files = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
-    except OSError as error:
-        raise _unreadable(error.filename, error) from error
-    return hashlib.sha256(json.dumps([files, vocabulary.identity, _FORMAT]).encode()).hexdigest()[:16]
 
 
 def _write(path: Path, paths: Sequence[Path], vocabulary: Vocabulary) -> None:
     log.info(f"writing the tokens of {len(paths)} files into {path}")
-    token_bytes, kind, separator = vocabulary.token_bytes, _type(vocabulary), [vocabulary.separator]
-    text_bytes = bytes_of_tokens = 0
-    starts = [0]
+    separator = numpy.array([vocabulary.separator], numpy.uint16 if vocabulary.size <= 2**16 else numpy.uint32)
+    parts = [separator]
+    for text in paths:
+        parts += [vocabulary.encode(text.read_bytes()).astype(separator.dtype), separator]
     with replacing(path, "wb") as file:
-        for text in paths:
-            try:
-                content = text.read_bytes()
-                tokens = numpy.asarray(vocabulary.encode(content), kind)
-            except (OSError, UnicodeDecodeError) as error:
-                raise _unreadable(text, error) from error
-            text_bytes += len(content)
-            bytes_of_tokens += int(token_bytes[torch.from_numpy(tokens.astype(numpy.int64))].sum())
-            file.write(numpy.asarray(separator, kind).tobytes() + tokens.tobytes())
-            starts.append(starts[-1] + 1 + len(tokens))
-        file.write(numpy.asarray(separator, kind).tobytes())
-        with replacing(path.with_suffix(".npy"), "wb") as beside:  # there before the tokens are
-            numpy.save(beside, numpy.asarray(starts))
-    if text_bytes != bytes_of_tokens:
-        log.warning(f"the tokens stand for {bytes_of_tokens} bytes of {text_bytes}: bits per byte is of the former")
-
-
-def _unreadable(path: Any, error: Exception) -> Exception:
-    return config_error("datamodule.paths", path, f"not a readable text ({error})")
+        numpy.save(file, numpy.concatenate(parts))
 
 
 class Windows(Dataset[tuple[Tensor, Tensor]]):
-    """Pairs of `context` tokens and those that follow each of them, of a row. Each token but the first is the target of one
-    window. A process that gets a pickled copy maps the file again.
+    """Pairs of `context` tokens and the tokens that follow each of them, of one part of a token file.
 
-    Args:
-        parts: the row is these of the tokens in the file, one after the other: (n, 2), where each begins and ends.
-        overlap: so many tokens before those that it predicts a window begins with, to be seen; their targets are NOT_COUNTED. So
-            are the positions after the end of the row.
+    Each token of the part but the first is the target of one window. After its end targets are NOT_COUNTED. A process that gets
+    a pickled copy maps the file again.
     """
 
-    def __init__(self, path: Path, vocabulary: Vocabulary, parts: numpy.ndarray, context: int, overlap: int = 0) -> None:
-        self._arguments = (path, vocabulary, parts, context, overlap)
-        self._file = numpy.memmap(path, _type(vocabulary), "r")
-        self._ends = (parts[:, 1] - parts[:, 0]).cumsum()  # in the row
-        self._shifts = parts[:, 1] - self._ends  # from positions in the row to those in the file
-        self.length = int(self._ends[-1])
-        self.context, self.overlap, self.separator = context, overlap, vocabulary.separator
-
-    @property
-    def row(self) -> numpy.ndarray:
-        """All of its tokens."""
-        return self._tokens(numpy.arange(self.length))
-
-    def _tokens(self, positions: numpy.ndarray) -> numpy.ndarray:
-        parts = numpy.searchsorted(self._ends, positions, side="right")
-        return self._file[positions + self._shifts[parts]].astype(numpy.int64)
+    def __init__(self, path: Path, part: slice, context: int) -> None:
+        self._arguments = (path, part, context)
+        self.row: numpy.ndarray = numpy.load(path, mmap_mode="r")[part]
+        self.context = context
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Windows, self._arguments
 
     def __len__(self) -> int:
-        return max(1, math.ceil((self.length - 1 - self.overlap) / (self.context - self.overlap)))
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        inputs, targets = self.__getitems__([index])
-        return inputs[0], targets[0]
+        return max(1, math.ceil((len(self.row) - 1) / self.context))
 
     def __getitems__(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Returns inputs and targets of n windows, (n, context) each."""
-        first = torch.as_tensor(ids)[:, None] * (self.context - self.overlap)
-        positions = first + torch.arange(self.context + 1)
-        tokens = torch.from_numpy(self._tokens(positions.clamp(max=self.length - 1).numpy()))
-        is_after = positions >= self.length
-        is_context_only = (first > 0) & (torch.arange(self.context) < self.overlap)
-        inputs = tokens[:, :-1].masked_fill(is_after[:, :-1], self.separator)
-        return inputs, tokens[:, 1:].masked_fill(is_after[:, 1:] | is_context_only, NOT_COUNTED)
+        """Return inputs and targets of n windows, (n, context) each."""
+        positions = torch.as_tensor(ids)[:, None] * self.context + torch.arange(self.context + 1)
+        tokens = torch.from_numpy(self.row[positions.clamp(max=len(self.row) - 1).numpy()].astype(numpy.int64))
+        return tokens[:, :-1], tokens[:, 1:].masked_fill(positions[:, 1:] >= len(self.row), NOT_COUNTED)
