@@ -73,7 +73,7 @@ def naming(key: str) -> Iterator[None]:
                 break
             cause = cause.__cause__
         if isinstance(cause, ConfigError) or not is_refusal(cause):
-            raise cause from None
+            raise cause from cause.__cause__
         raise refusal(".".join(filter(None, (key, below))), cause) from cause
 
 
