@@ -40,7 +40,7 @@ def main() -> None:
     except ValueError as error:
         raise ConfigError(f"--{error}") from None
     if not 0 < arguments.top_p <= 1:
-        raise config_error("--top-p", arguments.top_p, "is no part of the probability; use above 0 to 1")
+        raise config_error("--top-p", arguments.top_p, "is not a probability; use above 0 to 1")
     cfg = saved_config(arguments.run_dir, [])
     checkpoint = find_checkpoint(arguments.run_dir, arguments.checkpoint)
     tokens = (OmegaConf.select(cfg, f"datamodule.{key}") for key in ("tokenizer", "separator"))

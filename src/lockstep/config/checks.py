@@ -53,7 +53,7 @@ def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
         raise config_error(key, "???", "a value is required")
     check_types(cfg, ROOT | _OF_THE_PLAN)
     if not 0 <= cfg.seed < 2**32:
-        raise config_error("seed", cfg.seed, "numpy takes no such seed; use 0 to 4294967295")
+        raise config_error("seed", cfg.seed, "is outside numpy's range; use 0 to 4294967295")
     if ".." in cfg.name.split("/"):
         raise config_error("name", cfg.name, "leads out of logs/; use a name without ..")
     if (without := OmegaConf.select(cfg, "init_without")) is not None and cfg.init_from is None:
@@ -68,7 +68,7 @@ def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
 
 
 def check_types(cfg: DictConfig, types: Mapping[str, Any]) -> None:
-    """Raises ConfigError for the first key, of those that the config has, whose value is of another type, or below 1 where it is
+    """Raise ConfigError for the first key, of those that the config has, whose value is of another type, or below 1 where it is
     one of _AT_LEAST_ONE."""
     for key, annotation in types.items():
         value = OmegaConf.select(cfg, key)

@@ -50,7 +50,7 @@ class MirrorEvents(RunEvents):
     def check(self, cfg: DictConfig, plan: Plan) -> None:
         check_types(cfg, {"mirror": str | None, "mirror_wait": float})
         if cfg.mirror is not None and not is_url(cfg.mirror):
-            raise config_error("mirror", cfg.mirror, "is no URL; use one that fsspec knows, s3://BUCKET/PREFIX say")
+            raise config_error("mirror", cfg.mirror, "is not a URL; use one that fsspec knows, s3://BUCKET/PREFIX say")
 
     def claim(self, cfg: DictConfig, directory: Path, run_id: str, is_new: bool) -> None:
         if cfg.mirror is not None:

@@ -54,7 +54,7 @@ def config_to_evaluate(run_dir: Path, overrides: list[str], folder: str) -> Dict
 
 
 def load_saved_model(cfg: DictConfig, checkpoint: Path) -> Any:
-    """The trained model of a run's checkpoint, which may be built of whatever the run's own config names."""
+    """Return the trained model of a run's checkpoint, built of whatever the run's own config names."""
     from lockstep.models.from_checkpoint import load_model  # torch
 
     return load_model(checkpoint, allow={str(target) for _, target in targets_in(OmegaConf.to_container(cfg.model))})
