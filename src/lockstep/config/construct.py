@@ -40,7 +40,8 @@ def arguments_in(key: str, node: Any) -> Arguments:
     """Return what the node's target takes. Raise ConfigError for a target that is not there, and for values in the node, and in
     those below it, that targets do not take."""
     if not isinstance(node, Mapping) or "_target_" not in node:
-        raise config_error(key, shown(node), "accepted is a group with a _target_")
+        value = f"{{{', '.join(map(str, node))}}}" if isinstance(node, Mapping) else shown(node)
+        raise config_error(key, value, "accepted is a group with a _target_")
     arguments = arguments_of(resolve(key, node["_target_"]))
     values = {name: value for name, value in node.items() if name not in _OF_HYDRA}
     arguments.check(key, values)
