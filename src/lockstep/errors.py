@@ -32,7 +32,7 @@ def check_at_least(least: float, **values: float | None) -> None:
     """Raise ValueError for the first argument of a constructor that is less, or no number; None is not checked."""
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | float | None):
-            raise ValueError(f"{name}={value}: is no number; use at least {least}")  # noqa: TRY004  a refusal is one
+            raise ValueError(f"{name}={value}: is not a number; use at least {least}")  # noqa: TRY004  a refusal is one
         if value is not None and not value >= least:
             raise ValueError(f"{name}={value}: is less than {least}; use at least {least}")
 

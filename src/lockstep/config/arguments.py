@@ -86,8 +86,9 @@ def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
         hints = typing.get_type_hints(function)
     except Exception:  # names that exist for type checkers only
         hints = {}
-    named = {name: one for name, one in _signature(function).parameters.items() if one.kind in _NAMED and name in hints}
-    return {name: hints[name] | None if one.default is None else hints[name] for name, one in named.items()}
+    named = {name: one for name, one in _signature(function).parameters.items() if one.kind in _NAMED and name != "self"}
+    types_of = {name: hints.get(name, Any) for name in named}
+    return {name: kind | None if named[name].default is None else kind for name, kind in types_of.items()}
 
 
 def fits(value: Any, annotation: Any) -> bool:

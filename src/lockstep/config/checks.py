@@ -37,30 +37,29 @@ _OF_THE_PLAN: dict[str, Any] = {
 _AT_LEAST_ONE = ("max_processes_per_core", "base_batch_size", "trainer.num_nodes", "trainer.accumulate_grad_batches")
 _AT_LEAST_ONE += ("datamodule.batch_size", "datamodule.global_batch_size")
 # what the plan and the build read of the trainer, whichever it is
-IN_EVERY_TRAINER = tuple(f"trainer.{name}" for name in ("accelerator", "devices", "num_nodes", "accumulate_grad_batches"))
-IN_EVERY_TRAINER += tuple(f"trainer.{name}" for name in ("checkpoint_io", "strategy", "sync_batchnorm", "enable_progress_bar"))
+_OF_THE_TRAINER = ("accelerator", "devices", "num_nodes", "accumulate_grad_batches", "sync_batchnorm", "enable_progress_bar")
 
 
 def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
     """Raises ConfigError for the first thing that is wrong in the composed config. `chosen`: the groups whose options Hydra
     has composed."""
-    _check_missing(cfg, (*ROOT, "model", "trainer", "datamodule"))
+    taken_out = {*ROOT, "model", "trainer", "datamodule"} - cfg.keys()  # by ~KEY
     for key in (key for key in OF_THE_WHOLE if OmegaConf.is_dict(OmegaConf.select(cfg, key))):
         raise config_error(key, f"{{{', '.join(map(str, cfg[key]))}}}", f"nothing reads what is under {key}; {NEEDS_PACKAGE}")
-    _check_groups(cfg, chosen)
-    _check_missing(cfg, IN_EVERY_TRAINER)
-    for key in sorted(OmegaConf.missing_keys(cfg)):
+    if not taken_out:
+        _check_groups(cfg, chosen)
+        taken_out = {f"trainer.{name}" for name in _OF_THE_TRAINER if name not in cfg.trainer}
+    for key in sorted(taken_out | OmegaConf.missing_keys(cfg)):
         raise config_error(key, "???", "a value is required")
     check_types(cfg, ROOT | _OF_THE_PLAN)
     if not 0 <= cfg.seed < 2**32:
-        raise config_error("seed", cfg.seed, "numpy takes no such seed; use 0 to 4294967295")
+        raise config_error("seed", cfg.seed, "is outside numpy's range; use 0 to 4294967295")
     if ".." in cfg.name.split("/"):
         raise config_error("name", cfg.name, "leads out of logs/; use a name without ..")
     if (without := OmegaConf.select(cfg, "init_without")) is not None and cfg.init_from is None:
         raise config_error("init_without", without, "is of the checkpoint init_from, which is null; accepted then is null")
     for key, metric in monitored(cfg):
         check_metric(cfg, key, metric)
-    _check_targets(cfg)
     if _has_checkpoint(cfg):
         return  # and goes on from that: what it began with may be gone
     if (path := OmegaConf.select(cfg, "init_from")) is not None:
@@ -68,7 +67,7 @@ def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
 
 
 def check_types(cfg: DictConfig, types: Mapping[str, Any]) -> None:
-    """Raises ConfigError for the first key, of those that the config has, whose value is of another type, or below 1 where it is
+    """Raise ConfigError for the first key, of those that the config has, whose value is of another type, or below 1 where it is
     one of _AT_LEAST_ONE."""
     for key, annotation in types.items():
         value = OmegaConf.select(cfg, key)
@@ -87,20 +86,9 @@ def _has_checkpoint(cfg: DictConfig) -> bool:
 
 
 def _has(cfg: DictConfig, key: str) -> bool:
-    node, name = _node_and_name(cfg, key)
-    return isinstance(node, DictConfig) and name in node
-
-
-def _node_and_name(cfg: DictConfig, key: str) -> tuple[Any, str]:
     parent, _, name = key.rpartition(".")
-    return OmegaConf.select(cfg, parent), name
-
-
-def _check_missing(cfg: DictConfig, needed: Iterable[str]) -> None:
-    """Raises ConfigError for a needed key that was taken out by ~KEY."""
-    for key in needed:
-        if not _has(cfg, key):
-            raise config_error(key, "???", "a value is required")
+    node = OmegaConf.select(cfg, parent)
+    return isinstance(node, DictConfig) and name in node
 
 
 def _check_groups(cfg: DictConfig, chosen: Iterable[str]) -> None:
@@ -117,9 +105,3 @@ def _groups(cfg: DictConfig) -> list[str]:
     """Returns the keys of what is built from a _target_: the parts of a run, its callbacks and the like."""
     entries = [f"{group}.{name}" for group in GROUPS_OF_ENTRIES for name in OmegaConf.select(cfg, group) or {}]
     return [*GROUPS, *(key for key in ("datamodule", *entries) if OmegaConf.select(cfg, key) is not None)]
-
-
-def _check_targets(cfg: DictConfig) -> None:
-    for key in _groups(cfg):
-        if not isinstance(target := OmegaConf.select(cfg, f"{key}._target_"), str):
-            raise config_error(f"{key}._target_", shown(target), "accepted is the full name of a class, lockstep.nets.CNN say")

@@ -17,10 +17,10 @@ _OTHER_ARGUMENTS = re.compile(r"(unexpected keyword|missing \d+ required|multipl
 
 
 def construct(key: str, node: Any, given: Mapping[str, Any] | None = None) -> Any:
-    """Calls the node's `_target_` with the node's values and those of the `given` ones that it takes.
+    """Call the node's `_target_` with the node's values and those of the `given` ones that it takes.
 
     Nodes within the node that have a target are constructed first; with `_partial_: true` it is a functools.partial. Nodes are
-    plain containers. Raises ConfigError, naming the key, for an argument that the target does not take, lacks or refuses.
+    plain containers. Raise ConfigError, naming the key, for an argument that the target does not take, lacks or refuses.
     """
     arguments = arguments_in(key, node)
     passed = {name: value for name, value in (given or {}).items() if arguments.takes(name)}
@@ -37,10 +37,11 @@ def construct(key: str, node: Any, given: Mapping[str, Any] | None = None) -> An
 
 
 def arguments_in(key: str, node: Any) -> Arguments:
-    """Returns what the node's target takes. Raises ConfigError for a target that is not there, and for values in the node, and in
+    """Return what the node's target takes. Raise ConfigError for a target that is not there, and for values in the node, and in
     those below it, that targets do not take."""
     if not isinstance(node, Mapping) or "_target_" not in node:
-        raise config_error(key, shown(node), "accepted is a group with a _target_")
+        value = f"{{{', '.join(map(str, node))}}}" if isinstance(node, Mapping) else shown(node)
+        raise config_error(key, value, "accepted is a group with a _target_")
     arguments = arguments_of(resolve(key, node["_target_"]))
     values = {name: value for name, value in node.items() if name not in _OF_HYDRA}
     arguments.check(key, values)
@@ -59,8 +60,8 @@ def _check_below(key: str, values: Any) -> None:
 
 @contextmanager
 def naming(key: str) -> Iterator[None]:
-    """Put the key before what a class refuses within: a ValueError, a pattern that is none, a library that is not installed,
-    Lightning's MisconfigurationException, or an argument that it does not take. Another error is raised as it is."""
+    """Put the key before what a class refuses within: a ValueError, an invalid regular expression, a library that is not
+    installed, Lightning's MisconfigurationException, or an argument that it does not take. Raise any other error as it is."""
     try:
         yield
     except ConfigError:
@@ -73,18 +74,18 @@ def naming(key: str) -> Iterator[None]:
                 break
             cause = cause.__cause__
         if isinstance(cause, ConfigError) or not is_refusal(cause):
-            raise cause from None
+            raise cause from cause.__cause__
         raise refusal(".".join(filter(None, (key, below))), cause) from cause
 
 
 def is_refusal(error: BaseException) -> bool:
-    """True for what a class raises that does not take its arguments."""
+    """True if the error says that a class does not accept its arguments."""
     is_lightning_s = type(error).__name__ == "MisconfigurationException"  # not imported here
     is_of_arguments = isinstance(error, TypeError) and _OTHER_ARGUMENTS.search(str(error)) is not None
     return isinstance(error, ValueError | ImportError | re.error | InstantiationException) or is_lightning_s or is_of_arguments
 
 
 def refusal(key: str, error: BaseException) -> ConfigError:
-    """KEY.NAME=VALUE: REASON where the message begins with NAME=VALUE, else KEY: MESSAGE."""
+    """Return the line KEY.NAME=VALUE: REASON if the message begins with NAME=VALUE, else KEY: MESSAGE."""
     message = " ".join(str(error).partition("\nfull_key")[0].split()) or type(error).__name__
     return ConfigError(f"{key}.{message}" if re.match(r"[\w.]+=\S*[^:]*: ", message) else f"{key}: {message}")

@@ -150,7 +150,7 @@ def _devices(
     ids: Any = wanted if OmegaConf.is_list(wanted) else None
     is_wrong = wanted != -1 and wanted < 1 if isinstance(wanted, int) else ids is not None and not (ids and min(ids) >= 0)
     if is_wrong or (ids and len(set(ids)) < len(ids)):
-        raise config_error("trainer.devices", wanted, "is no number of devices; use at least 1, auto, or a list of GPU ids")
+        raise config_error("trainer.devices", wanted, "is not a number of devices; use at least 1, auto, or a list of GPU ids")
     if ids is not None:
         if accelerator != "gpu":
             raise config_error("trainer.devices", wanted, "a list names GPUs, and this run has none; accepted is a number")
@@ -166,7 +166,7 @@ def _devices(
 
 
 def _check_together(cfg: DictConfig, accelerator: str, world_size: int) -> None:
-    """Raises ConfigError for what torch would compute otherwise than it was asked to."""
+    """Raise ConfigError for what torch would compute otherwise than it was asked to."""
     accumulated = f"trainer.accumulate_grad_batches={cfg.trainer.accumulate_grad_batches}"
     accumulates = cfg.trainer.accumulate_grad_batches > 1
     strategy, model = cfg.trainer.strategy, cfg.model

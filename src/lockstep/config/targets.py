@@ -9,6 +9,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from lockstep.config.arguments import shown
 from lockstep.config.overrides import nodes
 from lockstep.errors import ConfigError, config_error
 
@@ -19,7 +20,8 @@ def resolve(key: str, path: Any) -> Callable[..., Any]:
     """The callable that `key`'s `_target_` names. Hydra refuses targets that run code, when they are looked up and when they are
     called. Raises ConfigError where there is no such thing."""
     if not isinstance(path, str) or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", path):
-        raise config_error(f"{key}._target_", path, "accepted is the full name of a class or function, lockstep.nets.CNN say")
+        accepted = "accepted is the full name of a class or function, lockstep.nets.CNN say"
+        raise config_error(f"{key}._target_", shown(path), accepted)
     try:
         return _lookup(path).func
     except InstantiationException as error:

@@ -16,7 +16,7 @@ class Classifier(Task):
     def __init__(self, *, label_smoothing: float = 0.0, **task: Any) -> None:
         super().__init__(**task)
         if not 0 <= label_smoothing <= 1:
-            raise ValueError(f"label_smoothing={label_smoothing}: is no part of a target; use 0 to 1")
+            raise ValueError(f"label_smoothing={label_smoothing}: is not a fraction; use 0 to 1")
         self.label_smoothing = label_smoothing
         if type(self).measure is not Classifier.measure:
             return  # a subclass may measure more

@@ -60,7 +60,7 @@ def load_model(checkpoint: str | Path, allow: Collection[str] = ()) -> Any:
 
 
 def _check_part(key: str, target: str, checkpoint: Path) -> None:
-    """Raises ConfigError for what is no part of a model, and has imported nothing then from where the checkpoint is."""
+    """Raise ConfigError unless the target is a part of a model. Import nothing from the folder of the checkpoint."""
     if _may_be_imported(target, checkpoint):
         part = get_object(target)
         function = isinstance(part, FunctionType) and _is_below(part.__module__, _FUNCTIONS_TOO)

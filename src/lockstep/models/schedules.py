@@ -50,7 +50,7 @@ def _factors(
 ) -> dict[str, Any]:
     """The base rate times factor(t), t counted in intervals after a linear warm-up from near zero."""
     if interval not in ("step", "epoch"):
-        raise ValueError(f"interval={interval}: is no interval; use step or epoch")
+        raise ValueError(f"interval={interval}: is not an interval; use step or epoch")
     check_at_least(1, frequency=frequency)
     check_at_least(0, warmup_steps=warmup_steps, warmup_epochs=warmup_epochs)
     warmup = _warmup_length(training, interval, warmup_steps, warmup_epochs)
@@ -103,7 +103,7 @@ def wsd(optimizer: Optimizer, training: TrainingLength, min_factor: float, decay
     """Warm-up, stable, decay (Hu et al. 2024, arXiv:2404.06395): 1 after the warm-up, then a straight line to min_factor over
     the last part, `decay`, of what follows the warm-up."""
     if not 0 < decay <= 1:
-        raise ValueError(f"decay={decay}: is no part of training; use above 0 to 1")
+        raise ValueError(f"decay={decay}: is not a fraction of training; use above 0 to 1")
     return _until_the_end(optimizer, training, lambda part: 1 - (1 - min_factor) * max(0.0, 1 - (1 - part) / decay), **when)
 
 

@@ -20,7 +20,7 @@ def strategy(**communication: Any) -> Any:
     ("change", "line"),
     [
         ({"start": 1}, "communication.start=1: is less than 2; use at least 2"),
-        ({"hook": "fp8"}, "communication.hook=fp8: is no such hook; use fp16, bf16, power_sgd"),
+        ({"hook": "fp8"}, "communication.hook=fp8: is not a hook; use fp16, bf16, power_sgd"),
     ],
 )
 def test_what_is_no_way_to_communicate_is_refused(change: dict[str, Any], line: str) -> None:

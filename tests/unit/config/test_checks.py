@@ -26,15 +26,15 @@ def test_seed_zero_is_a_seed(shipped: DictConfig) -> None:
     ("key", "value", "message"),
     [
         ("name", None, "name=null: accepted is text"),
-        ("seed", -1, "seed=-1: numpy takes no such seed; use 0 to 4294967295"),
+        ("seed", -1, "seed=-1: is outside numpy's range; use 0 to 4294967295"),
         ("test", 1, "test=1: accepted is true or false, or auto"),
         ("lr_scaling", "cubic", "lr_scaling=cubic: accepted is none, linear, sqrt, adam"),
         ("trainer.accelerator", "tpu", "trainer.accelerator=tpu: accepted is auto, cpu, gpu, cuda, mps"),
         ("datamodule.batch_size", 0, "datamodule.batch_size=0: is less than 1; use at least 1"),
         ("datamodule.batch_size", "many", "datamodule.batch_size=many: accepted is an integer, or null"),
         ("trainer.devices", "two", "trainer.devices=two: accepted is an integer, or auto, or a list of integers"),
-        ("trainer.devices", 0, "trainer.devices=0: is no number of devices; use at least 1, auto, or a list of GPU ids"),
-        ("trainer.devices", [0, 0], "trainer.devices=[0, 0]: is no number of devices; use at least 1, auto, or a list"),
+        ("trainer.devices", 0, "trainer.devices=0: is not a number of devices; use at least 1, auto, or a list of GPU ids"),
+        ("trainer.devices", [0, 0], "trainer.devices=[0, 0]: is not a number of devices; use at least 1, auto, or a list"),
     ],
 )
 def test_out_of_range_or_of_another_type_is_refused(key: str, value: object, message: str, shipped: DictConfig) -> None:

@@ -21,7 +21,7 @@ class CommunicatingDDP(DDP):
             raise ValueError(f"communication.{name}=...: no such argument; use hook, rank, start, seed")
         hook = (communication or {}).get("hook", "fp16")
         if hook not in ("fp16", "bf16", "power_sgd"):
-            raise ValueError(f"communication.hook={hook}: is no such hook; use fp16, bf16, power_sgd")
+            raise ValueError(f"communication.hook={hook}: is not a hook; use fp16, bf16, power_sgd")
         if hook == "power_sgd":
             check_at_least(1, **{"communication.rank": (communication or {}).get("rank")})
             check_at_least(2, **{"communication.start": (communication or {}).get("start")})  # a bound of torch's

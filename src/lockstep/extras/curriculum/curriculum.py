@@ -38,7 +38,7 @@ class Curriculum(DataOption):
 
     def __init__(self, scores: Scores, pacing: Pacing, epochs: float) -> None:
         if not epochs > 0:
-            raise ValueError(f"epochs={epochs}: is no time; use above 0")
+            raise ValueError(f"epochs={epochs}: is not positive; use a number above 0")
         first = float(pacing(torch.zeros(1, dtype=torch.float64)))
         if not 0 < first <= 1:
             raise ValueError(f"pacing: {first:g} of the samples take part at first; use a pacing.start above 0 and up to 1")

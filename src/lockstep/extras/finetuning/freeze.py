@@ -26,7 +26,7 @@ class Freeze(Callback):
 
     def __init__(self, match: str, unfreeze: Mapping[int, str] | None = None) -> None:
         for pattern in (match, *(unfreeze or {}).values()):
-            re.compile(pattern)  # raises for what is none
+            re.compile(pattern)  # raises re.error if it is invalid
         self.match, self.unfreeze = match, dict(sorted((unfreeze or {}).items()))
         self._ends: dict[str, int | None] = {}  # by parameter: the epoch from which it is trained
         self._waiting: list[nn.Parameter] = []

@@ -21,7 +21,7 @@ class ActivationCheckpointing(Callback):
     """
 
     def __init__(self, match: str) -> None:
-        re.compile(match)  # raises for what is none
+        re.compile(match)  # raises re.error if it is invalid
         self.match = match
         self._done: list[nn.Module] = []
 

@@ -66,7 +66,7 @@ class ModelParallel(DividedModel):
         )
         check_at_least(1, tensor_parallel_size=tensor_parallel_size)
         for pattern in (blocks, *(plan or {}).values()):
-            re.compile(pattern)  # raises for what is none
+            re.compile(pattern)  # raises re.error if it is invalid
         self.planned_world_size, self.blocks = world_size, blocks
         self.tensor_parallel_size, self.plan, self.sharded_checkpoints = tensor_parallel_size, plan, sharded_checkpoints
         if 1 < tensor_parallel_size <= world_size and plan is None:
