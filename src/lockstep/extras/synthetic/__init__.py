@@ -1,10 +1,1 @@
-"""Data made up from the seed: images of classes, and vectors with targets that are noise or a linear map's.
-
-synthetic_images.py   images of any shape, for benchmarks
-random_regression.py  the toy data of the DDP guides
-"""
-
-FORMER_NAMES = {
-    "lockstep.datamodules.random_regression.RandomRegression": "lockstep.extras.synthetic.random_regression.RandomRegression",
-    "lockstep.datamodules.synthetic_images.SyntheticImages": "lockstep.extras.synthetic.synthetic_images.SyntheticImages",
-}
+"""Data made up from the seed: images of classes, and vectors with targets that are noise or a linear map's."""

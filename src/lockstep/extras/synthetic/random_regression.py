@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lockstep.config.memory import check_memory
 from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.batches import InMemory
 from lockstep.datamodules.splits import Splits
@@ -28,10 +27,6 @@ class RandomRegression(DataModule):
     ) -> None:
         super().__init__(**loading)
         self.refuse_folds()
-        sizes = {"in_features": in_features, "out_features": out_features, "length": length}
-        sizes |= {"val_length": val_length, "test_length": test_length}
-        pairs = length + val_length + test_length
-        check_memory("datamodule", sizes, 4 * (pairs * (in_features + out_features) + in_features * out_features))
         self.lengths, self.teacher, self.noise = (length, val_length, test_length), teacher, noise
         self.spec = DataSpec((in_features,), out_features)
 

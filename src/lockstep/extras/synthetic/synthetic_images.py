@@ -1,12 +1,10 @@
 """Images made up from the seed."""
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lockstep.config.memory import check_memory
 from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.batches import InMemory
 from lockstep.datamodules.splits import Splits
@@ -20,15 +18,6 @@ class SyntheticImages(DataModule):
     ) -> None:
         super().__init__(**loading)
         self.refuse_folds()
-        sizes = {
-            "shape": shape,
-            "num_classes": num_classes,
-            "length": length,
-            "val_length": val_length,
-            "test_length": test_length,
-        }
-        images = length + val_length + test_length + 8 * num_classes  # the patterns are of 8 bytes
-        check_memory("datamodule", sizes, images * math.prod(shape))
         self.lengths = (length, val_length, test_length)
         self.spec = DataSpec(tuple(shape), num_classes)
 
