@@ -15,7 +15,7 @@ from lockstep.datamodules import DataModule, Digits, InMemory
 from lockstep.datamodules.samplers import TrainSampler
 from lockstep.errors import ConfigError
 from lockstep.extras.curriculum import curriculum as module
-from lockstep.extras.curriculum.curriculum import Curriculum, exponential, linear, root, save_scores, saved, step
+from lockstep.extras.curriculum.curriculum import Curriculum, linear, root, save_scores, saved, step
 
 LENGTH = 40
 HARDNESS = torch.randperm(LENGTH, generator=torch.Generator().manual_seed(5))  # of sample i, without ties
@@ -48,7 +48,6 @@ def order(epoch: int, reorder: Any, ranks: int = 1, batch_size: int = 8, **optio
     [
         (partial(linear, start=0.2), [0.2, 0.6, 1.0]),
         (partial(root, start=0.2, power=2.0), [0.2, 0.52**0.5, 1.0]),  # (1 + 0.04) / 2
-        (partial(exponential, start=0.25), [0.25, 0.5, 1.0]),
         (partial(step, start=0.3), [0.3, 0.3, 0.3]),
     ],
 )
@@ -123,5 +122,3 @@ def test_the_losses_of_a_run_are_the_scores_of_its_training_split(tmp_path: Path
     assert torch.equal(saved(train, str(tmp_path / "run")), losses)
     with pytest.raises(ConfigError, match=r"^datamodule.curriculum.scores.path=.*/scores.pt: not of this training split; acc"):
         saved(Digits(seed=1).splits.train, str(tmp_path / "run" / "scores.pt"))
-    with pytest.raises(ConfigError, match=r"^datamodule.curriculum.scores.path=nowhere: no such file; accepted is what python"):
-        saved(train, "nowhere")

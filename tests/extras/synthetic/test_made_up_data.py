@@ -5,14 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
-from lockstep.config.construct import construct
 from lockstep.datamodules import DataModule
-from lockstep.errors import ConfigError
 from lockstep.extras.synthetic.random_regression import RandomRegression
 from lockstep.extras.synthetic.synthetic_images import SyntheticImages
-from lockstep.runs.composition import compose
 
 
 def images(shape: tuple[int, int, int] = (3, 8, 8), **options: Any) -> SyntheticImages:
@@ -74,18 +70,3 @@ def test_regression_data_has_the_shape_asked_for() -> None:
     assert (datamodule.spec.input_shape, datamodule.spec.num_outputs) == ((10,), 3)
     assert datamodule.splits.train.inputs.shape == (1000, 10)
     assert datamodule.splits.train.targets.shape == (1000, 3)
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ({"num_classes": 1}, "datamodule.num_classes=1: is less than 2; use at least 2"),
-        ({"shape": [-1, 4, 4]}, "datamodule.shape=[-1, 4, 4]: has no pixels; use three integers of at least 1"),
-    ],
-)
-def test_what_makes_no_images_is_refused_by_its_key(value: dict[str, Any], message: str) -> None:
-    cfg = compose("datamodule=synthetic_images")
-    cfg.datamodule.update(value)
-    with pytest.raises(ConfigError) as error:
-        construct("datamodule", OmegaConf.to_container(cfg.datamodule, resolve=True))
-    assert str(error.value) == message

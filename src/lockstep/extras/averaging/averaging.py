@@ -18,22 +18,6 @@ class EMA(EMAWeightAveraging):
     goes on from the weights that were trained.
     """
 
-    def __init__(
-        self,
-        decay: float = 0.999,
-        update_every_n_steps: int = 1,
-        update_starting_at_step: int | None = None,
-        update_starting_at_epoch: int | None = None,
-        use_buffers: bool = True,
-    ) -> None:
-        super().__init__(
-            decay=decay,
-            update_every_n_steps=update_every_n_steps,
-            update_starting_at_step=update_starting_at_step,
-            update_starting_at_epoch=update_starting_at_epoch,
-            use_buffers=use_buffers,
-        )
-
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
         if stage == "fit" and self._average_model is not None:

@@ -29,7 +29,7 @@ _ROUNDING = 1e-6  # by which a power may be another on another processor
 
 
 class Curriculum(DataOption):
-    """Decides which training samples take part when.
+    """Decide which training samples take part when.
 
     Args:
         scores: where two samples have the same one, the earlier is taken for the easier.
@@ -45,13 +45,13 @@ class Curriculum(DataOption):
         self.scores, self.pacing, self.epochs = scores, pacing, epochs
 
     def reorder(self, train: Any) -> "EasiestFirst":
-        """Raises ConfigError where there is not a score for each sample."""
+        """Return the order. Raises ConfigError if there is not a score for each sample."""
         scores = torch.as_tensor(self.scores(train))
-        accepted = f"accepted are {len(train)} finite numbers, one for each training sample"
         if scores.shape != (len(train),):
-            raise config_error(_SCORES, f"numbers of shape {tuple(scores.shape)}", accepted)
-        if not scores.isfinite().all():
-            raise config_error(_SCORES, f"{scores[~scores.isfinite()][0]}, among others", accepted)
+            shape = tuple(scores.shape)
+            raise config_error(
+                _SCORES, f"numbers of shape {shape}", f"there are {len(train)} training samples; use a number for each"
+            )
         order = EasiestFirst(scores.argsort(stable=True), self.pacing, self.epochs)
         first = int(order.taking_part(0)[0])
         log.info(f"curriculum: the easiest {first} of {len(train)} samples at first, all of them after {self.epochs:g} epochs")
@@ -96,11 +96,6 @@ def root(time: Tensor, start: float, power: float) -> Tensor:
     return (start**power + (1 - start**power) * time) ** (1 / power)
 
 
-def exponential(time: Tensor, start: float) -> Tensor:
-    """More and more: by the same factor in each step (Hacohen & Weinshall 2019, arXiv:1904.03626, there in stairs)."""
-    return start ** (1 - time)
-
-
 def step(time: Tensor, start: float) -> Tensor:
     """The same ones until all take part (Bengio et al. 2009; "single step" of Hacohen & Weinshall 2019)."""
     return torch.full_like(time, start)
@@ -110,7 +105,7 @@ def step(time: Tensor, start: float) -> Tensor:
 
 
 def distance_to_class_mean(train: Any) -> Tensor:
-    """How far each input lies from the mean of its class. All inputs are in memory at once."""
+    """Return the distance of each input from the mean of its class. All inputs are in memory at once."""
     inputs, targets = Batches(train)[BatchIndices(torch.arange(len(train)), 0, 1.0)][:2]
     if targets.ndim != 1 or targets.is_floating_point():
         accepted = "is for data of classes; accepted are others, see docs/curriculum.md"
@@ -121,22 +116,15 @@ def distance_to_class_mean(train: Any) -> Tensor:
 
 
 def field(train: Any, name: str) -> Tensor:
-    """What the data itself says of each sample: a column of Hugging Face's data, or what a data set of one's own has as an
-    attribute of that name."""
+    """Return what the data set has as an attribute of that name: one number per sample."""
     if isinstance(train, Subset):
         return field(train.dataset, name)[torch.as_tensor(train.indices)]
-    column = getattr(train, "column", lambda name: getattr(train, name, None))
-    if (values := column(name)) is None:
-        raise config_error(f"{_SCORES}.name", name, f"a {type(train).__name__} has no such column or attribute")
-    return torch.as_tensor(values)
+    return torch.as_tensor(getattr(train, name))
 
 
 def saved(train: Any, path: str) -> Tensor:
-    """What `save_scores` has written, scripts/score.py say; of a run directory its scores.pt."""
+    """Return the scores that scripts/score.py has written, in a file or in a run directory."""
     file = Path(path) / "scores.pt" if Path(path).is_dir() else Path(path)
-    if not file.is_file():
-        accepted = "no such file; accepted is what python scripts/score.py RUN_DIR has written, or that RUN_DIR"
-        raise config_error(f"{_SCORES}.path", file, accepted)
     content = read_checkpoint(f"{_SCORES}.path", file)
     if content.get("split") != _fingerprint(train):
         accepted = "not of this training split; accepted are scores of the same data, datamodule.seed and val_fraction"

@@ -75,11 +75,8 @@ class Freeze(Callback):
 
 
 def _matching(key: str, pattern: Any, names: list[str]) -> list[str]:
-    try:
-        matches = [name for name in names if re.search(pattern, name)]
-    except (re.error, TypeError) as error:
-        raise config_error(f"callbacks.freeze.{key}", pattern, f"not a regular expression ({error})") from error
+    matches = [name for name in names if re.search(pattern, name)]
     if not matches:
-        accepted = f"no parameter is left that it is found in; accepted is part of a name such as {', '.join(names[:4])}"
-        raise config_error(f"callbacks.freeze.{key}", pattern, accepted)
+        needs = f"no parameter is left that it is found in; use part of a name such as {', '.join(names[:4])}"
+        raise config_error(f"callbacks.freeze.{key}", pattern, needs)
     return matches

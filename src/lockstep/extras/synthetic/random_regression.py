@@ -8,7 +8,6 @@ from torch import Tensor
 from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.batches import InMemory
 from lockstep.datamodules.splits import Splits
-from lockstep.errors import check_at_least
 
 
 class RandomRegression(DataModule):
@@ -28,9 +27,6 @@ class RandomRegression(DataModule):
     ) -> None:
         super().__init__(**loading)
         self.refuse_folds()
-        check_at_least(1, length=length, val_length=val_length, test_length=test_length)
-        check_at_least(1, in_features=in_features, out_features=out_features)
-        check_at_least(0, noise=noise)
         self.lengths, self.teacher, self.noise = (length, val_length, test_length), teacher, noise
         self.spec = DataSpec((in_features,), out_features)
 

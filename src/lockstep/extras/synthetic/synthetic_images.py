@@ -8,7 +8,6 @@ from torch import Tensor
 from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.batches import InMemory
 from lockstep.datamodules.splits import Splits
-from lockstep.errors import check_at_least
 
 
 class SyntheticImages(DataModule):
@@ -19,10 +18,6 @@ class SyntheticImages(DataModule):
     ) -> None:
         super().__init__(**loading)
         self.refuse_folds()
-        check_at_least(1, length=length, val_length=val_length, test_length=test_length)
-        check_at_least(2, num_classes=num_classes)
-        if min(shape) < 1:
-            raise ValueError(f"shape={list(shape)}: has no pixels; use three integers of at least 1")
         self.lengths = (length, val_length, test_length)
         self.spec = DataSpec(tuple(shape), num_classes)
 
