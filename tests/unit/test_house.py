@@ -7,19 +7,19 @@ from house import sizes
 
 CEILINGS = {
     "train.py": 39,
-    "core": 10_783,
-    "options": 14_630,
-    "all of src": 25_413,
-    "imported by a default run": 9_731,
-    "files imported by a default run": 136,
+    "core": 9_847,
+    "options": 12_685,
+    "all of src": 22_532,
+    "imported by a default run": 9_023,
+    "files imported by a default run": 132,
     "largest file of src": 356,
-    "largest folder of options": 1_386,
-    "files of conf": 119,
-    "scripts": 1_302,
-    "tests": 27_388,
-    "benchmarks": 2_980,
-    "docs, without reference.md": 2_643,
-    "README.md": 147,
+    "largest folder of options": 1_385,
+    "files of conf": 117,
+    "scripts": 970,
+    "tests": 26_275,
+    "benchmarks": 2_979,
+    "docs, without reference.md": 2_598,
+    "README.md": 146,
 }  # lines, or files; these go down, and up by nothing but what mends a defect
 
 
