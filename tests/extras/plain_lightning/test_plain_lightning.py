@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from capabilities import requires
 from in_process import SMALL, KeepAll, composed, last, logged
 from omegaconf import OmegaConf
 from plain_lightning import DigitsData, LitClassifier
@@ -107,7 +106,6 @@ def test_a_rate_or_a_batch_size_is_found_once(
 
 
 @pytest.mark.filterwarnings(GOES_ON)
-@requires("fork")
 @pytest.mark.parametrize(("override", "steps"), [("datamodule.batch_size=200", 20 + 7), ("+datamodule.num_workers=0", 28)])
 def test_a_fork_with_other_batches_begins_its_epoch_again(
     override: str, steps: int, whole: tuple[Path, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -118,7 +116,7 @@ def test_a_fork_with_other_batches_begins_its_epoch_again(
     save_run(tmp_path / "source", run_id="another")
     origin = {"run": "another", "step": 20, "checkpoint": f"{source}@20", "changed": [key]}
     save_run(tmp_path / "run", forked_from=origin)
-    assert fitted(tmp_path / "run", override, ckpt_path=source).global_step == steps
+    assert fitted(tmp_path / "run", override, f"fork={source}", ckpt_path=source).global_step == steps
     lost = [message for message in caplog.messages if "Not carried over" in message]
     where = f"epoch 1 begins again, not after 6 batches, since {key} is another"
     assert lost == ([f"Not carried over from the checkpoint: {where}"] if steps < 28 else [])
