@@ -129,8 +129,9 @@ def test_within_an_epoch_batches_keep_their_size(
     """Another number of processes changes it, too: after 6 batches of 50 some samples would be trained on twice."""
     line = r"is within an epoch whose batches have 100 samples over all processes; here they have 50; accepted is a batch size"
     with pytest.raises(ConfigError, match=rf"^checkpoint=.*20\.ckpt: {line} with which they have as many$"):
-        fitted(tmp_path / "within", "datamodule.batch_size=50", ckpt_path=whole[0] / "20.ckpt")
-    trainer = fitted(tmp_path / "between", "datamodule.batch_size=50", ckpt_path=whole[0] / "14.ckpt")
+        fitted(tmp_path / "within", "datamodule.batch_size=50", f"fork={whole[0]}/20.ckpt", ckpt_path=whole[0] / "20.ckpt")
+    there = whole[0] / "14.ckpt"
+    trainer = fitted(tmp_path / "between", "datamodule.batch_size=50", f"fork={there}", ckpt_path=there)
     assert trainer.global_step == 14 + 28
     assert "From here on batches have 50 samples over all processes; before they had 100" in caplog.messages
 
