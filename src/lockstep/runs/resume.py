@@ -14,7 +14,7 @@ from lockstep.launchers.environment import this_rank
 from lockstep.places import config_file
 from lockstep.runs.directories import newest_unfinished
 from lockstep.runs.directory import absolute
-from lockstep.runs.locks import check_free
+from lockstep.runs.locks import TAKING, check_free
 from lockstep.runs.record import actual_status
 from lockstep.runs.saved import FOLDER, GLOBAL_BATCH, RUN_ID, read_config, read_overrides
 
@@ -47,7 +47,7 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
         words = f"is of an earlier version; begin a new run by fork={run_dir}/checkpoints/last.ckpt"
         raise config_error("resume", wanted, words)
     if rank is None or rank.global_rank == 0:
-        check_free(run_dir, "resume")
+        check_free(run_dir, "resume", TAKING)
     known = read_overrides(run_dir)
     new = [item for item in overrides if override_key(item) not in _NOT_OF_THE_RUN]
     new = [item for item in new if not (item in known and is_group(override_key(item)))]  # chosen once and for all
