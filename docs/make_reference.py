@@ -29,7 +29,6 @@ GROUPS = (
     "callbacks",
     "logger",
     "profiler",
-    "events",
     "hydra/launcher",
 )
 HEAD = """# Every key

@@ -15,6 +15,7 @@ from torch import nn
 from lockstep.callbacks import LastCheckpoint, SteppedRate
 from lockstep.callbacks.checkpoints import SavesFirst
 from lockstep.callbacks.first_validation import FirstValidation
+from lockstep.callbacks.forked import forked_from
 from lockstep.callbacks.lightning_callbacks import LightningCallbacks
 from lockstep.callbacks.randomness import draw_alike_in_setup
 from lockstep.callbacks.schedules_as_before import SchedulesAsBefore
@@ -30,7 +31,7 @@ from lockstep.launchers.environment import launcher
 from lockstep.models.from_checkpoint import load_compiled_or_not, load_weights, read_for
 from lockstep.models.from_config import build_model, is_task, plain_spec
 from lockstep.models.task import Task
-from lockstep.runs.events import Subscribers
+from lockstep.runs.continuation import is_own
 from lockstep.runs.results import lacking_for_test
 from lockstep.trainer.known_warnings import drop_commentary, ignore_warnings_about_tasks
 from lockstep.trainer.lightning_internals import disable_sigterm_handling, read_logged_step
@@ -66,8 +67,8 @@ def build(
     # schedules first: Lightning's averaging of weights takes them away where it goes on; others unfreeze as an epoch begins
     first = (SchedulesAsBefore(), TrainedParameters(), stepped)
     trainer.callbacks = [*first, *trainer.callbacks, FirstValidation()]  # pyright: ignore[reportAttributeAccessIssue]
-    for subscriber in Subscribers.compose(cfg):
-        subscriber.built(cfg, model, trainer, checkpoint)
+    if cfg.fork is not None and checkpoint is not None and not is_own(cfg, checkpoint):
+        trainer.callbacks.append(forked_from(cfg, model, checkpoint))  # pyright: ignore[reportAttributeAccessIssue]
     trainer.callbacks.append(LightningCallbacks())  # pyright: ignore[reportAttributeAccessIssue]
     if cfg.test and (lacking := lacking_for_test(model, datamodule)) is not None:
         _leave_out_test(cfg, lacking)

@@ -14,14 +14,13 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig
 
 from lockstep import console
-from lockstep.config.overrides import null_groups_left_out, override_key, split_flags
+from lockstep.config.overrides import null_groups_left_out, override_key, split_flags, values_by_key
 from lockstep.errors import ConfigError, ExitCode
 from lockstep.launchers.environment import SWEPT_KEYS, register_resolvers
 from lockstep.launchers.heartbeat import HEARTBEAT
 from lockstep.launchers.rank import attach_to_parent, process_group
 from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS, Preempted
 from lockstep.places import import_from_project
-from lockstep.runs.events import Subscribers, values_by_key
 from lockstep.runs.locks import Lock
 
 LEAVING = 600.0  # seconds in which a process of a sweep's job is gone, once all is done: a logger may have something to upload
@@ -91,8 +90,10 @@ def _start(main: Callable[[], Any], is_composed: bool) -> None:
             from lockstep.runs.resume import command_to_continue  # most runs begin
 
             arguments = command_to_continue(given)
-        else:
-            arguments = Subscribers.before_composition().arguments(given, values_by_key(overrides))
+        elif (source := values_by_key(overrides).get("fork", "null")) != "null":
+            from lockstep.runs.fork import command_to_fork
+
+            arguments = command_to_fork(given, source)
         if arguments is None:
             console.say("The run has finished already. With an override, trainer.max_epochs=20 say, it goes on.")
             return None

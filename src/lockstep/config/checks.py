@@ -19,7 +19,7 @@ NEEDS_PACKAGE = "accepted is a file that begins with `# @package _global_`"  # o
 ROOT: dict[str, Any] = {
     **dict.fromkeys(("overwrite", "fresh_processes"), bool),
     **dict.fromkeys(("max_processes_per_core", "base_batch_size", "seed", "max_restarts"), int),
-    **dict.fromkeys(("init_from", "init_without", "optimized_metric"), str | None),
+    **dict.fromkeys(("init_from", "init_without", "fork", "mirror", "optimized_metric"), str | None),
     "name": str,
     "test": bool | Literal["auto"],
     "optimized_mode": Literal["max", "min"],

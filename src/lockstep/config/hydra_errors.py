@@ -63,7 +63,7 @@ def _same_name_elsewhere(name: str, node: DictConfig) -> list[str]:
     """Returns the keys of the whole config that end as the wanted one does, or as it is called here, if they are few."""
     names = name, _CALLED_HERE.get(name)
     keys = [key for key, _ in nodes(OmegaConf.to_container(node._get_root())) if key.rpartition(".")[2] in names]
-    own = [key for key in keys if key.partition(".")[0] not in ("hydra", "events")]
+    own = [key for key in keys if key.partition(".")[0] != "hydra"]
     return own if len(own) <= 3 else []
 
 

@@ -64,6 +64,11 @@ def override_key(override: str) -> str:
     return override.partition("=")[0].lstrip("+~")
 
 
+def values_by_key(overrides: Sequence[str]) -> dict[str, str]:
+    """Returns the value of each key that is overridden, as text."""
+    return {override_key(item): unquote(item.partition("=")[2]) for item in overrides if "=" in item}
+
+
 def flat(config: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Returns what each dotted key of a config in plain containers is set to."""
     values: dict[str, Any] = {}

@@ -5,7 +5,7 @@ from omegaconf import DictConfig
 
 from lockstep.launchers.environment import register_resolvers
 from lockstep.places import CONF, import_from_project
-from lockstep.runs.events import Subscribers
+from lockstep.runs.validation import derive
 
 
 def compose(*overrides: str, config_name: str = "train") -> DictConfig:
@@ -15,5 +15,5 @@ def compose(*overrides: str, config_name: str = "train") -> DictConfig:
     register_resolvers()
     with hydra.initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
         config = hydra.compose(config_name, overrides=[f"name={config_name}", "run_dir=.", *overrides])
-    Subscribers.compose(config).derive(config)
+    derive(config)
     return config

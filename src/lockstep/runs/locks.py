@@ -13,7 +13,9 @@ from lockstep.atomic_files import sync
 from lockstep.errors import ConfigError
 
 log = logging.getLogger(__name__)
-_TRIES, _PAUSE = 4, 0.05  # seconds; somebody who only asks holds a lock for a moment
+_PAUSE = 0.05  # seconds between two tries
+ASKING = 4  # tries of who only asks; somebody else who only asks holds a lock for a moment
+TAKING = 60  # tries of who wants to run: a process that was stopped may need a while to leave
 
 
 class Lock:
@@ -31,7 +33,7 @@ class Lock:
         self._path = os.path.realpath(directory)
         with ExitStack() as opened:
             self._file = opened.enter_context((directory / "lock").open("a+"))
-            if (error := _lock(self._file, directory, key)) is not None:
+            if (error := _lock(self._file, directory, key, fcntl.LOCK_EX, TAKING)) is not None:
                 lost = "a second run in this directory would not be refused, and this one looks interrupted to others"
                 log.warning(f"{directory}: this file system has no locks ({error.strerror}); {lost}")
             self._file.truncate(0)
@@ -54,13 +56,13 @@ class Lock:
         return os.path.realpath(directory) in cls._here
 
 
-def check_free(directory: Path, key: str) -> None:
+def check_free(directory: Path, key: str, tries: int = ASKING) -> None:
     """Raises ConfigError if another process holds `directory`. Changes nothing, and needs no right to."""
     path = directory / "lock"
     if Lock.is_here(directory) or not path.is_file():
         return
     with path.open() as file:
-        _lock(file, directory, key, fcntl.LOCK_SH)
+        _lock(file, directory, key, fcntl.LOCK_SH, tries)
 
 
 def is_held(directory: Path) -> bool:
@@ -72,13 +74,13 @@ def is_held(directory: Path) -> bool:
     return Lock.is_here(directory)
 
 
-def _lock(file: TextIO, directory: Path, key: str, kind: int = fcntl.LOCK_EX) -> OSError | None:
+def _lock(file: TextIO, directory: Path, key: str, kind: int, tries: int) -> OSError | None:
     """Returns the error of a file system that refuses locks: ENOLCK, ENOSYS or ENOTSUP. Raises ConfigError if it is held."""
-    for attempt in range(_TRIES):
+    for attempt in range(tries):
         try:
             fcntl.lockf(file, kind | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, by fcntl(2)
-            time.sleep(_PAUSE if attempt < _TRIES - 1 else 0.0)
+            time.sleep(_PAUSE if attempt < tries - 1 else 0.0)
         except OSError as error:
             return error
         else:

@@ -13,7 +13,7 @@ from lockstep.config.overrides import check_single
 from lockstep.errors import config_error
 from lockstep.launchers.environment import SWEPT_KEYS, can_resume, restarts, this_rank
 from lockstep.runs.directory import OwnDirectory, absolute, take_new
-from lockstep.runs.events import Subscribers, first
+from lockstep.runs.fork import describe_origin
 from lockstep.runs.run import Run
 from lockstep.runs.saved import RUN_ID, is_queued, read_config, read_overrides, read_run_id, update_config, write_config
 from lockstep.runs.validation import check_run_dir, refusing, validated
@@ -65,11 +65,10 @@ def _save(run: Run, composed: DictConfig, hydra: Any, run_id: str | None) -> Non
     """Write what the run is, as it was composed: before `derive` has set values that follow from others. `run_id`: None for a new
     run."""
     is_new, run_id = run_id is None, run_id or uuid.uuid4().hex
-    subscribers = Subscribers.compose(run.cfg)
-    if run.cfg.get("forked_from") is None and (origin := first(one.describe_origin(composed) for one in subscribers)) is not None:
+    if composed.forked_from is None and (origin := describe_origin(composed)) is not None:
         run.cfg.forked_from = composed.forked_from = origin
-    for subscriber in subscribers:
-        subscriber.claim(run.cfg, run.directory, run_id, is_new)
+    if run.mirror is not None:
+        run.mirror.claim(is_new)
     try:
         if is_new:
             write_config(run.directory, composed, hydra, run_id, run.plan.global_batch_size)

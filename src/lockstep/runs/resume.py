@@ -8,13 +8,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.atomic_files import read_json
-from lockstep.config.overrides import flat, is_group, override_key, quote, split_flags
+from lockstep.config.overrides import flat, is_group, override_key, quote, split_flags, values_by_key
 from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
 from lockstep.places import config_file
+from lockstep.runs.directories import newest_unfinished
 from lockstep.runs.directory import absolute
-from lockstep.runs.events import Subscribers, first, values_by_key
-from lockstep.runs.locks import check_free
+from lockstep.runs.locks import TAKING, check_free
 from lockstep.runs.record import actual_status
 from lockstep.runs.saved import FOLDER, GLOBAL_BATCH, RUN_ID, read_config, read_overrides
 
@@ -39,7 +39,7 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
         raise config_error("resume", wanted, "is for one run; give a sweep its own command again, or scripts/sweep.py resume")
     if values.get("overwrite", "false") != "false":
         raise config_error("resume", wanted, "goes on with what overwrite=true would set aside; give one of them")
-    run_dir = locate_run(wanted, values, Subscribers.before_composition())
+    run_dir = locate_run(wanted)
     saved = read_config(run_dir, "resume")
     if saved is None:
         raise config_error("resume", wanted, f"has no {FOLDER}/config.yaml; name the directory of a run")
@@ -47,7 +47,7 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
         words = f"is of an earlier version; begin a new run by fork={run_dir}/checkpoints/last.ckpt"
         raise config_error("resume", wanted, words)
     if rank is None or rank.global_rank == 0:
-        check_free(run_dir, "resume")
+        check_free(run_dir, "resume", TAKING)
     known = read_overrides(run_dir)
     new = [item for item in overrides if override_key(item) not in _NOT_OF_THE_RUN]
     new = [item for item in new if not (item in known and is_group(override_key(item)))]  # chosen once and for all
@@ -71,8 +71,14 @@ def with_global_batch(new: Sequence[str]) -> list[str]:
     return [*new, f"{GLOBAL_BATCH}=null"] if says_it else list(new)
 
 
-def locate_run(wanted: str, values: dict[str, str], subscribers: Subscribers) -> Path:
-    return first(one.locate(wanted, values) for one in subscribers) or absolute(Path(wanted).expanduser())
+def locate_run(wanted: str) -> Path:
+    """Return the directory that `resume=WANTED` names; `last` is the newest unfinished run below the working directory."""
+    if wanted != "last":
+        return absolute(Path(wanted).expanduser())
+    if (rank := this_rank()) is not None:
+        words = f"{rank.started_by}'s ranks would each look for themselves; name the run's directory"
+        raise config_error("resume", wanted, words)
+    return newest_unfinished(Path.cwd())
 
 
 def _changes(saved: DictConfig, item: str) -> bool:

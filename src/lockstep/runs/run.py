@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
@@ -30,7 +31,7 @@ from lockstep.launchers.rank import end_workers, leave_process_group
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 from lockstep.runs import record
 from lockstep.runs.directory import OwnDirectory
-from lockstep.runs.events import Subscribers, first
+from lockstep.runs.fork import origin_of
 from lockstep.runs.rank import set_up_rank
 from lockstep.runs.saved import read_run_id
 
@@ -45,7 +46,7 @@ class Run:
 
     A run of one process is its own parent. With several, `is_parent` is true in the process that the user started:
     it only starts and watches the ranks. Under torchrun and srun there is no such parent and rank zero writes.
-    Leaves by SystemExit with an ExitCode. `checkpoint` is what training goes on from.
+    Leaves by SystemExit. `checkpoint` is what training goes on from.
     """
 
     def __init__(
@@ -58,21 +59,19 @@ class Run:
         is_named: bool = False,
         report: Report | None = None,
     ) -> None:
-        """`own`: the directory, where it is taken already. `is_named`: the same command, given again, comes to this directory.
-        `report`: of a rank, to its parent."""
+        """`own`: the directory, if it is taken already. `is_named`: by the command. `report`: of a rank, to its parent."""
         self.cfg, self.plan, self.is_resumed, self._own, self._report = cfg, plan, is_resumed, own, report
         self._is_named, self.directory = is_named, Path(cfg.run_dir)
         self._log, self._metrics = self.directory / rank_log(), self.directory / "metrics.json"
         self.rank, self.launcher = this_rank(), launcher()
-        self._subscribers = Subscribers.compose(cfg)
         self.is_parent = self.rank is None and (self.plan.world_size > 1 or cfg.max_restarts > 0)
         self.has_parent = report is not None
         self.checkpoint: Path | None = None
         self.result: float | None = None
-        self._code: int | None = None  # the exit code, once it is known
-        self._told = self._subscribers if self.is_owner else Subscribers({})  # where the directory is held
-        self._has_begun = self._has_restarted = False
-        self._started = time.monotonic()
+        self._code: int | None = None  # to exit with, once it is known
+        mirrors = cfg.get("mirror") is not None and self.is_owner  # where the directory is held
+        self.mirror = get_object("lockstep.extras.mirror.mirror.RunMirror")(cfg.mirror, self.directory) if mirrors else None
+        self._has_begun, self._has_restarted, self._started = False, False, time.monotonic()
 
     @property
     def is_owner(self) -> bool:
@@ -131,13 +130,14 @@ class Run:
                 self._append_to_log(OmegaConf.to_yaml(self.cfg, resolve=True))  # the terminal gets what a person reads
             except OSError as error:
                 raise config_error("run_dir", self.directory, f"can't be written to ({error.strerror})") from error
-            self._told.tell("begin", self.cfg, self.directory)
+            if self.mirror is not None:
+                self.mirror.start()
             warn_of_unknown_launcher()
             log.info(str(self.plan))
             self._has_begun = True
         if not self.is_parent:
             self.checkpoint = self._own_checkpoint() if self.is_resumed else None
-            if self.checkpoint is None and (origin := first(one.origin(self.cfg) for one in self._subscribers)) is not None:
+            if self.checkpoint is None and (origin := origin_of(self.cfg)) is not None:
                 self.checkpoint = origin.path
             if self.checkpoint is not None:
                 self.cfg.init_from = None
@@ -232,8 +232,8 @@ class Run:
         finally:
             HEARTBEAT.stop()
             end_workers()
-            if self._has_begun and self._code != ExitCode.REFUSED:
-                self._told.tell("end", 1 if self._code is None else self._code)
+            if self.mirror is not None and self._has_begun and self._code != ExitCode.REFUSED:
+                self.mirror.finish()
             STOP_SIGNALS.end_with(1 if self._code is None else self._code)
             if self._own is not None:
                 self._own.leave()

@@ -4,7 +4,8 @@ import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from omegaconf import DictConfig, OmegaConf
+from hydra.utils import get_object
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from lockstep import console
@@ -12,29 +13,33 @@ from lockstep.config.checks import check
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.environment import this_rank
-from lockstep.runs.events import Subscribers
 
 
-def validated(
-    config: DictConfig, subscribers: Subscribers | None = None, node_gpus: int | None = None, chosen: Iterable[str] = ()
-) -> tuple[DictConfig, Plan]:
+def validated(config: DictConfig, node_gpus: int | None = None, chosen: Iterable[str] = ()) -> tuple[DictConfig, Plan]:
     """The config of the run less Hydra's own part, and its plan; raises ConfigError if the run can't start so.
 
-    `subscribers`: of this config, if they are composed already.
     `node_gpus`: of each node that it is to run on, and will be started on, if that is not here.
     `chosen`: the groups whose options Hydra has composed.
     """
-    subscribers = subscribers or Subscribers.compose(config)
-    subscribers.derive(config)
+    derive(config)
     cfg = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     check(cfg, chosen)
     rank = this_rank()
     plan = Plan.from_config(cfg, None if rank is None else rank.started, node_gpus)
     if node_gpus is None:
         _check_launch(plan)
-    for subscriber in subscribers:
-        subscriber.check(cfg, plan)
     return cfg, plan
+
+
+def derive(config: DictConfig) -> None:
+    """Set the values that follow from trainer.exact, which no Trainer takes. Raise ConfigError for what does not go with it."""
+    if not OmegaConf.is_dict(OmegaConf.select(config, "trainer")) or "exact" not in config.trainer:
+        return
+    workers = config.trainer.exact
+    with read_write(config), open_dict(config):
+        del config.trainer.exact
+        if workers is not None:
+            get_object("lockstep.extras.exact.settings.apply_exact")(config, workers)
 
 
 def check_run_dir(config: DictConfig) -> None:

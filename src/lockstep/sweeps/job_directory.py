@@ -80,7 +80,7 @@ def state_after(directory: Path, end: Exit, ended_for: JobState | None = None) -
     said = read_log_tail(directory)[-1:]
     if code == ExitCode.REFUSED and not said:  # which it says why
         said = [f"{directory / OUTPUT} is empty and its disk may be full"]
-    reason = reason or ": ".join([f"ended with code {code}", *said])
+    reason = (reason if status == "failed" else None) or ": ".join([f"ended with code {code}", *said])  # else of an earlier start
     return JobState(FAILED, " ".join(reason.split()))
 
 

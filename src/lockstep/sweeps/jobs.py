@@ -49,11 +49,11 @@ class Job:
     global_batch_size: int | None = None
 
 
-def computed_config(cfg: DictConfig, settings: Sequence[str]) -> dict[str, Any]:
-    """Returns the composed config less what does not change a result: paths, how processes are started, and the
-    `settings` of its subscribers."""
+def computed_config(cfg: DictConfig) -> dict[str, Any]:
+    """Returns the composed config less what does not change a result: paths, how processes are started,
+    and where the run is copied."""
     content: Any = OmegaConf.to_container(cfg, resolve=False)
-    for key in ("run_dir", "run_id", "forked_from", "events", "fresh_processes", *settings):
+    for key in ("run_dir", "run_id", "forked_from", "fresh_processes", "mirror"):
         content.pop(key, None)
     (content["datamodule"] or {}).pop("data_dir", None)
     return json.loads(json.dumps(content, default=str))

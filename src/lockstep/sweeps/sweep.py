@@ -21,7 +21,7 @@ from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.runs.continuation import check_length
-from lockstep.runs.events import Subscribers, first
+from lockstep.runs.fork import origin_of
 from lockstep.runs.validation import check_run_dir, validated
 from lockstep.sweeps.composition import JobConfigs
 from lockstep.sweeps.executor import Executor
@@ -156,13 +156,13 @@ class Sweep:
         try:
             if folders := [item.partition("=")[2] for item in swept if override_key(item) == _DATA_DIR]:
                 raise config_error(_DATA_DIR, folders[0], "does not tell jobs apart; accepted is a sweep for each folder")
-            full, cfg, plan, subscribers = self._composed(overrides)
+            full, cfg, plan = self._composed(overrides)
             resources = self.executor.resources(full, plan)
             if cfg.optimized_metric is None:
                 raise config_error("optimized_metric", "null", "a sweep compares its jobs; accepted is a metric that they log")
         except ConfigError as error:
             raise RefusedJob(f"job {number} ({' '.join(overrides)}): {error}", number) from error
-        config = computed_config(cfg, subscribers.settings)
+        config = computed_config(cfg)
         key = identity(config)
         known = self.sweep_jobs.jobs.get(key)  # its overrides may be spelled in another way this time
         directory = self.directory / (directory_name(swept or overrides, key) if known is None else known["directory"])
@@ -186,22 +186,21 @@ class Sweep:
             resources=resources,
         )
 
-    def _composed(self, overrides: list[str]) -> tuple[DictConfig, DictConfig, Plan, Subscribers]:
-        """The job's config as its own process composes and checks it, with Hydra's part and without; plan and subscribers."""
+    def _composed(self, overrides: list[str]) -> tuple[DictConfig, DictConfig, Plan]:
+        """The job's config as its own process composes and checks it, with Hydra's part and without; and the plan."""
         full: Any = self.configs.compose(overrides)
         check_run_dir(full)
         asked: Any = HydraConfig.instance()
         own, asked.cfg = asked.cfg, full  # its set_config copies
         try:
-            subscribers = Subscribers.compose(full)
-            cfg, plan = validated(full, subscribers, self.executor.node_gpus(full), full.hydra.runtime.choices)
+            cfg, plan = validated(full, self.executor.node_gpus(full), full.hydra.runtime.choices)
         finally:
             asked.cfg = own
-        if (origin := first(one.origin(cfg) for one in subscribers)) is not None:
+        if (origin := origin_of(cfg)) is not None:
             check_length(cfg, origin.epoch, origin.path)
         if plan.device_ids is not None:
             raise config_error("trainer.devices", list(plan.device_ids), "the launcher hands out the GPUs; accepted is a number")
-        return full, cfg, plan, subscribers
+        return full, cfg, plan
 
     def _open(self) -> tuple[SweepJobs, Runner]:
         """Takes the directory, and what an earlier sweep has left in it."""

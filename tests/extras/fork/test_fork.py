@@ -50,7 +50,7 @@ def kept(folder: Path, *overrides: str) -> tuple[dict[str, Any], Path]:
 def fork(run: Path, checkpoint: Path, *overrides: str, changed: tuple[str, ...] = ("model.optimizer.lr",)) -> dict[str, Any]:
     origin = {"run": "another", "step": FORKED_AT, "checkpoint": f"{checkpoint}@{FORKED_AT}", "changed": [*changed]}
     save_run(run, forked_from=origin)
-    return trained(run, *overrides, ckpt_path=checkpoint)[0]
+    return trained(run, *overrides, f"fork={checkpoint}", ckpt_path=checkpoint)[0]
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ def test_another_batch_or_other_data_counts_from_there_on(tmp_path: Path, caplog
         run = tmp_path / f"{step} {size}"
         run.mkdir()
         changed = (f"datamodule.batch_size={size}", *overrides)
-        again, trainer = trained(run, *changed, ckpt_path=checkpoints / f"{step}.ckpt")
+        again, trainer = trained(run, *changed, f"fork={checkpoints}/{step}.ckpt", ckpt_path=checkpoints / f"{step}.ckpt")
         assert (trainer.datamodule.start, again["global_step"], again["epoch"]) == (start, steps, 3)  # pyright: ignore
         lost = [record.message for record in caplog.records if "Not carried over" in record.message]
         assert len(lost) == (start not in ((2, 0), (1, 600)))
@@ -137,7 +137,7 @@ def test_other_data_of_the_same_length_begins_its_epoch_again(tmp_path: Path, ca
 def test_a_fork_from_the_end_says_that_nothing_was_trained(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trained(tmp_path / "run", "trainer.max_epochs=1")
     checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
-    datamodule, model, trainer = prepared(tmp_path / "fork", "trainer.max_epochs=1", ckpt_path=checkpoint)
+    datamodule, model, trainer = prepared(tmp_path / "fork", "trainer.max_epochs=1", f"fork={checkpoint}", ckpt_path=checkpoint)
     trainer.fit(model, datamodule, ckpt_path=checkpoint)
     end = "the checkpoint is at the end that trainer.max_epochs=1 sets"
     assert f"Nothing was trained: {end}; a later one lets the fork go on." in caplog.messages
@@ -148,14 +148,16 @@ def test_the_moments_of_another_optimizer_are_not_taken(tmp_path: Path, caplog: 
     trained(tmp_path / "run", "trainer.max_epochs=1", "model/lr_scheduler=one_cycle")
     checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
     other = ("model/optimizer=sgd", "model.optimizer.lr=0.25", "model/lr_scheduler=linear", "trainer.max_epochs=2")
-    content, trainer = trained(tmp_path / "fork", *other, ckpt_path=checkpoint)
+    content, trainer = trained(tmp_path / "fork", *other, f"fork={checkpoint}", ckpt_path=checkpoint)
     assert "momentum_buffer" in content["optimizer_states"][0]["state"][0]
     lost = "Not carried over from the checkpoint: the optimizer's state, which is of AdamW"
     assert lost in [record.message for record in caplog.records]
     assert content["global_step"] == 8
     rates = next(callback for callback in trainer.callbacks if isinstance(callback, SteppedRate))  # pyright: ignore
     assert rates.facts()["lr"] == pytest.approx(0.25 * 0.5)  # at the fifth of eight steps, down to zero
-    longer, _ = trained(tmp_path / "longer", "model/lr_scheduler=one_cycle", "trainer.max_epochs=2", ckpt_path=checkpoint)
+    longer, _ = trained(
+        tmp_path / "longer", "model/lr_scheduler=one_cycle", "trainer.max_epochs=2", f"fork={checkpoint}", ckpt_path=checkpoint
+    )
     assert longer["lr_schedulers"][0]["total_steps"] == longer["global_step"] == 8
 
 
@@ -177,7 +179,7 @@ def test_a_state_that_is_not_that_of_the_same_parameters_is_not_taken(
     before, now, why = OTHERS[other]
     trained(tmp_path / "run", "trainer.max_epochs=1", *before)
     checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
-    content, _ = trained(tmp_path / "fork", "trainer.max_epochs=2", *now, ckpt_path=checkpoint)
+    content, _ = trained(tmp_path / "fork", "trainer.max_epochs=2", *now, f"fork={checkpoint}", ckpt_path=checkpoint)
     assert f"Not carried over from the checkpoint: the optimizer's state, which {why}" in caplog.text
     assert content["global_step"] == 8
 
@@ -189,7 +191,7 @@ def test_a_plateau_keeps_what_it_has_seen(tmp_path: Path) -> None:
     checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
     for lr, expected in (("0.002", source["optimizer_states"][0]["param_groups"][0]["lr"]), ("0.5", 0.5)):
         options = (*plateau, f"model.optimizer.lr={lr}", "trainer.max_steps=13", "trainer.max_epochs=4")
-        _, trainer = trained(tmp_path / lr, *options, ckpt_path=checkpoint)
+        _, trainer = trained(tmp_path / lr, *options, f"fork={checkpoint}", ckpt_path=checkpoint)
         rates = next(callback for callback in trainer.callbacks if isinstance(callback, SteppedRate))  # pyright: ignore
         assert rates.facts()["lr"] == expected != 0.002
         assert trainer.lr_scheduler_configs[0].scheduler.best == source["lr_schedulers"][0]["best"]

@@ -11,8 +11,8 @@ from saved_run import CONFIG, save_run
 
 from lockstep.config.overrides import quote
 from lockstep.errors import ConfigError
-from lockstep.extras.fork import command
-from lockstep.extras.fork.command import command_to_fork, describe_origin, find_checkpoint
+from lockstep.runs import fork as command
+from lockstep.runs.fork import command_to_fork, describe_origin, find_checkpoint
 
 OVERRIDES = ["model=mlp", "trainer.devices=2", "model.optimizer.lr=0.1"]
 
@@ -96,11 +96,14 @@ def test_what_was_forked_is_recorded(run: Path, tmp_path: Path, monkeypatch: pyt
     cfg = OmegaConf.create(CONFIG | {"seed": 3, "fork": checkpoint, "name": "other"})
     cfg.datamodule.global_batch_size = 48
     origin = {"run": "its id", "step": 12, "checkpoint": checkpoint, "changed": ["seed"]}
-    assert describe_origin(checkpoint, cfg) == origin
+    assert describe_origin(cfg) == origin
     cfg.seed = 2
-    assert describe_origin(checkpoint, cfg)["changed"] == []
+    assert describe_origin(cfg) == origin | {"changed": []}
     save(tmp_path / "alone.ckpt", 5)
     alone = f"{tmp_path}/alone.ckpt"
     assert command_to_fork(["seed=1", f"fork={alone}"], alone) == ["seed=1", f"fork={quote(f'{alone}@5')}"]
     monkeypatch.setattr(command, "_given", lambda: ["seed"])
-    assert describe_origin(f"{alone}@5", cfg) == {"run": "saved", "step": 5, "checkpoint": f"{alone}@5", "changed": ["seed"]}
+    cfg.fork = f"{alone}@5"
+    assert describe_origin(cfg) == {"run": "saved", "step": 5, "checkpoint": f"{alone}@5", "changed": ["seed"]}
+    cfg.fork = None
+    assert describe_origin(cfg) is None

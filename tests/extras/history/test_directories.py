@@ -11,16 +11,15 @@ import pytest
 from saved_run import save_run
 
 from lockstep.errors import ConfigError
-from lockstep.extras.history import events
-from lockstep.extras.history.directories import newest_unfinished, run_directories
 from lockstep.launchers.environment import Rank
 from lockstep.runs import record, resume
+from lockstep.runs.directories import newest_unfinished, run_directories
 from lockstep.runs.resume import command_to_continue
 
 
 @pytest.fixture(autouse=True)
 def _nobody_has_started_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (events, resume):
+    for module in (resume,):
         monkeypatch.setattr(module, "this_rank", lambda: None)
 
 
@@ -62,7 +61,7 @@ def test_the_command_that_names_it_is_spelled_out(tmp_path: Path, monkeypatch: p
 def test_ranks_of_others_would_each_look_for_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_in(tmp_path / "run")
     monkeypatch.chdir(tmp_path)
-    for module in (events, resume):
+    for module in (resume,):
         monkeypatch.setattr(module, "this_rank", lambda: Rank("torchrun", 0, 0, 2, 1))
     with pytest.raises(
         ConfigError, match=r"^resume=last: torchrun's ranks look for themselves; accepted is the run's directory$"

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from capabilities import requires
 from in_process import SMALL, KeepAll, composed, last, logged
 from omegaconf import OmegaConf
 from plain_lightning import DigitsData, LitClassifier
@@ -107,7 +106,6 @@ def test_a_rate_or_a_batch_size_is_found_once(
 
 
 @pytest.mark.filterwarnings(GOES_ON)
-@requires("fork")
 @pytest.mark.parametrize(("override", "steps"), [("datamodule.batch_size=200", 20 + 7), ("+datamodule.num_workers=0", 28)])
 def test_a_fork_with_other_batches_begins_its_epoch_again(
     override: str, steps: int, whole: tuple[Path, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -118,7 +116,7 @@ def test_a_fork_with_other_batches_begins_its_epoch_again(
     save_run(tmp_path / "source", run_id="another")
     origin = {"run": "another", "step": 20, "checkpoint": f"{source}@20", "changed": [key]}
     save_run(tmp_path / "run", forked_from=origin)
-    assert fitted(tmp_path / "run", override, ckpt_path=source).global_step == steps
+    assert fitted(tmp_path / "run", override, f"fork={source}", ckpt_path=source).global_step == steps
     lost = [message for message in caplog.messages if "Not carried over" in message]
     where = f"epoch 1 begins again, not after 6 batches, since {key} is another"
     assert lost == ([f"Not carried over from the checkpoint: {where}"] if steps < 28 else [])
@@ -131,8 +129,9 @@ def test_within_an_epoch_batches_keep_their_size(
     """Another number of processes changes it, too: after 6 batches of 50 some samples would be trained on twice."""
     line = r"is within an epoch whose batches have 100 samples over all processes; here they have 50; accepted is a batch size"
     with pytest.raises(ConfigError, match=rf"^checkpoint=.*20\.ckpt: {line} with which they have as many$"):
-        fitted(tmp_path / "within", "datamodule.batch_size=50", ckpt_path=whole[0] / "20.ckpt")
-    trainer = fitted(tmp_path / "between", "datamodule.batch_size=50", ckpt_path=whole[0] / "14.ckpt")
+        fitted(tmp_path / "within", "datamodule.batch_size=50", f"fork={whole[0]}/20.ckpt", ckpt_path=whole[0] / "20.ckpt")
+    there = whole[0] / "14.ckpt"
+    trainer = fitted(tmp_path / "between", "datamodule.batch_size=50", f"fork={there}", ckpt_path=there)
     assert trainer.global_step == 14 + 28
     assert "From here on batches have 50 samples over all processes; before they had 100" in caplog.messages
 

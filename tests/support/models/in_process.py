@@ -24,7 +24,7 @@ from lockstep.config.plan import Plan
 from lockstep.datamodules.samplers import BatchIndices, TrainSampler
 from lockstep.launchers.environment import PARENT_PID, register_resolvers, this_rank
 from lockstep.places import CONF
-from lockstep.runs.events import Subscribers
+from lockstep.runs.validation import derive
 
 torch.set_num_threads(1)  # of these small nets; several tests share the cores
 
@@ -72,7 +72,7 @@ def composed_at_once(*overrides: str, config_name: str = "train") -> DictConfig:
     values = [override for override in overrides if BELOW_A_GROUP.match(override)]
     cfg = copy.deepcopy(_options(config_name, *(override for override in overrides if override not in values)))
     ConfigLoaderImpl._apply_overrides_to_config(OverridesParser.create().parse_overrides(values), cfg)
-    Subscribers.compose(cfg).derive(cfg)
+    derive(cfg)
     return cfg
 
 

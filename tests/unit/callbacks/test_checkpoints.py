@@ -111,7 +111,7 @@ def test_the_checkpoint_before_it_is_kept(tmp_path: Path) -> None:
 def test_training_goes_on_after_the_batch_at_whose_end_lightning_s_own_checkpoint_was_saved(
     step: int, options: tuple[str, ...], tmp_path: Path
 ) -> None:
-    options = ("++events.fork=null", *options)
+    options = options
     every = {"every_n_train_steps": 1, "save_top_k": -1, "filename": "{step}"}
     whole = trained(tmp_path / "run", *options, extra=[ModelCheckpoint(tmp_path / "own", **every)])[0]
     again = ModelCheckpoint(tmp_path / "again", **every)
@@ -123,8 +123,8 @@ def test_training_goes_on_after_the_batch_at_whose_end_lightning_s_own_checkpoin
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint", "ignore:The dirpath has changed from")
 def test_such_a_checkpoint_is_gone_on_from_in_smaller_batches(tmp_path: Path) -> None:
     every = {"every_n_train_steps": 1, "save_top_k": -1, "filename": "{step}"}
-    whole = trained(tmp_path / "run", "++events.fork=null", extra=[ModelCheckpoint(tmp_path / "own", **every)])[0]
-    smaller = ("++events.fork=null", "datamodule.batch_size=150", "trainer.accumulate_grad_batches=2")
+    whole = trained(tmp_path / "run", extra=[ModelCheckpoint(tmp_path / "own", **every)])[0]
+    smaller = ("datamodule.batch_size=150", "trainer.accumulate_grad_batches=2")
     again = ModelCheckpoint(tmp_path / "again", **every)
     resumed = trained(tmp_path / "run", *smaller, extra=[again], ckpt_path=tmp_path / "own" / "step=6.ckpt")[0]
     assert resumed["global_step"] == 12

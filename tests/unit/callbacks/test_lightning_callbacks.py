@@ -56,7 +56,6 @@ def test_what_an_epoch_s_start_sets_up_is_there_within_it_or_a_line_says_so(
         "+callbacks.swa.swa_epoch_start=2",
         "+callbacks.swa.annealing_epochs=3",
         "trainer.max_epochs=4",
-        "++events.fork=null",
     ]
     kept = tmp_path / "run" / "kept.ckpt"  # its own
     whole = trained(tmp_path / "run", *swa, extra=[KeepAt(10, kept)])[0]  # 4 batches an epoch: within the third
@@ -71,7 +70,7 @@ def test_what_an_epoch_s_start_sets_up_is_there_within_it_or_a_line_says_so(
 def test_a_run_whose_accumulation_is_scheduled_goes_on_within_an_epoch(tmp_path: Path) -> None:
     """Seven batches an epoch, from the second on in steps of two."""
     scheduler = "{_target_: lightning.pytorch.callbacks.GradientAccumulationScheduler, scheduling: {0: 1, 1: 2}}"
-    options = (f"+callbacks.steps={scheduler}", "datamodule.batch_size=180", "trainer.max_epochs=2", "++events.fork=null")
+    options = (f"+callbacks.steps={scheduler}", "datamodule.batch_size=180", "trainer.max_epochs=2")
     kept = tmp_path / "run" / "kept.ckpt"
     whole = trained(tmp_path / "run", *options, extra=[KeepAt(12, kept)])[0]
     assert whole["global_step"] == 11

@@ -12,7 +12,7 @@ from unfreezing import Unfreeze
 
 from lockstep.callbacks.checkpoints import SavesFirst
 
-MLP = ("model=mlp", "trainer.max_epochs=3", "++events.fork=null")  # four batches an epoch
+MLP = ("model=mlp", "trainer.max_epochs=3")  # four batches an epoch
 
 
 class OfItsOwn(Callback):

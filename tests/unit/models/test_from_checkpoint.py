@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from built import SMALL, built, same_weights
-from capabilities import requires
 from omegaconf import DictConfig
 
 from lockstep.checkpointing import read_checkpoint
@@ -105,7 +104,7 @@ def test_what_a_run_begins_from_is_only_checked_here_and_restored_by_lightning(
     assert same_weights(started.state_dict(), built(compose(*SMALL))[1].state_dict())
 
 
-@pytest.mark.parametrize("key", ["init_from", pytest.param("fork", marks=requires("fork"))])
+@pytest.mark.parametrize("key", ["init_from", "fork"])
 @pytest.mark.parametrize(
     ("override", "difference"),
     [

@@ -56,3 +56,12 @@ def test_a_file_system_without_locks_is_said_and_goes_on(
     caplog.clear()
     check_free(tmp_path, "resume")  # asked again and again, by whoever watches a run
     assert not caplog.text
+
+
+def test_who_wants_to_run_waits_for_a_process_that_is_leaving(tmp_path: Path) -> None:
+    """A run that was stopped, and is continued at once, was refused where its first process was slow to end."""
+    holder = HOLDER.replace("input()", "import time; time.sleep(1.0)")
+    with subprocess.Popen([sys.executable, "-c", holder, str(tmp_path)], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        Lock(tmp_path, "resume").close()

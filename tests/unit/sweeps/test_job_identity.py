@@ -5,7 +5,7 @@ from lockstep.sweeps.jobs import computed_config, directory_name, identity, vary
 
 
 def key(*overrides: str) -> str:
-    return identity(computed_config(compose(*overrides), ()))
+    return identity(computed_config(compose(*overrides)))
 
 
 def test_identity_is_what_is_computed_and_not_where_or_in_which_order() -> None:

@@ -8,12 +8,22 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.config.plan import is_plain
 from lockstep.errors import config_error
 
+THREADS = 1  # of each process: on a CPU another number adds in another order
 
-def settings(config: DictConfig, workers: Any, threads: int) -> dict[str, Any]:
-    """Returns values by key. Raises ConfigError for what does not go together with so many workers."""
+
+def apply_exact(config: DictConfig, workers: Any) -> None:
+    """Put the strategy of virtual workers in the place of DDP, and pin what another number of processes would change.
+
+    Raises ConfigError for what does not go together with so many workers.
+    """
+    for key, value in _settings(config, workers).items():
+        OmegaConf.update(config, key, value, merge=False)
+
+
+def _settings(config: DictConfig, workers: Any) -> dict[str, Any]:
     _check(config, workers)
     kept = {name: config.trainer.strategy[name] for name in ("timeout", "process_group_backend")}
-    strategy: dict[str, Any] = {"_target_": f"{__package__}.strategy.Exact", "workers": workers, "threads": threads}
+    strategy: dict[str, Any] = {"_target_": f"{__package__}.strategy.Exact", "workers": workers, "threads": THREADS}
     return {
         "trainer.strategy": strategy | kept,
         "trainer.sync_batchnorm": False,  # each worker has its own statistics

@@ -13,7 +13,7 @@ from lockstep.atomic_files import read_json, read_regular
 from lockstep.config.modes import mode_by_name
 from lockstep.config.overrides import flat
 from lockstep.errors import config_error
-from lockstep.extras.history.directories import run_directories
+from lockstep.runs.directories import run_directories
 from lockstep.runs.record import actual_status
 from lockstep.sweeps.job_directory import read_progress
 

@@ -159,3 +159,21 @@ class Mirror:
     def _warn(self, why: str) -> None:
         names = console.join_first([path.relative_to(self._directory) for path in self._left])
         log.warning(f"{self._note['url']} lacks {names} ({why}); {self._directory} has it")
+
+
+class RunMirror:
+    """The mirror of a run, in the process that holds its directory."""
+
+    def __init__(self, prefix: str, directory: Path) -> None:
+        self._prefix, self._directory = prefix, directory
+        self._mirror: Mirror | None = None
+
+    def claim(self, is_new: bool) -> None:
+        claim(self._prefix, self._directory, is_new)
+
+    def start(self) -> None:
+        self._mirror = Mirror(self._directory)
+
+    def finish(self) -> None:
+        if self._mirror is not None:
+            self._mirror.finish()

@@ -32,7 +32,6 @@ _CALLBACKS = (
     "StepTime",
     "KeepCode",
 )
-_EVENTS = ("fork", "mirror")
 _OF_A_RUN = {"fork": None, "mirror": None, "warm": False, "max_restarts": 0, "optimized_metric": None}
 _TRAINER = {"max_time": None, "val_check_interval": 1.0, "check_val_every_n_epoch": 1, "num_sanity_val_steps": 0}
 _WATCHDOG = "lockstep.callbacks.Watchdog"
@@ -114,7 +113,6 @@ def _for_training(cfg: DictConfig) -> DictConfig:
     plain.guards.watchdog = {"_target_": _WATCHDOG, "seconds": seconds, "seconds_to_first_batch": 3 * seconds}
     nowhere = {"_target_": "lightning.pytorch.loggers.logger.DummyLogger"}  # for a model that uses its loggers
     plain.logger = {name: nowhere for name, entry in (plain.get("logger") or {}).items() if entry is not None}
-    plain.events = {name: node for name, node in (plain.get("events") or {}).items() if name not in _EVENTS}
     plain.trainer.update(_TRAINER | {"enable_progress_bar": False})
     plain.update({key: value for key, value in _OF_A_RUN.items() if key in plain})
     return plain

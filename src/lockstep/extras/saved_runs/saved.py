@@ -43,7 +43,7 @@ def config_to_evaluate(run_dir: Path, overrides: list[str], folder: str) -> Dict
     if cfg.run_dir == str(run_dir):
         cfg.run_dir = str(run_dir / folder / run_id())
     cfg.callbacks = {name: callback for name, callback in (cfg.get("callbacks") or {}).items() if name in kept}
-    cfg.logger, cfg.events, cfg.init_without = {}, {}, None
+    cfg.logger, cfg.mirror, cfg.init_without = {}, None, None
     cfg.test, cfg.optimized_metric = True, None  # whatever the training did, and chose by
     cfg.trainer.accumulate_grad_batches, cfg.trainer.num_nodes = 1, 1
     if "global_batch_size" in (cfg.datamodule or ()):

@@ -15,12 +15,12 @@ from typing import Any
 
 from lockstep import console
 from lockstep.atomic_files import read_json
+from lockstep.config.overrides import values_by_key
 from lockstep.errors import ExitCode
 from lockstep.extras.slurm.cluster import Slurm, job_name, requeue, state_of_job
 from lockstep.extras.slurm.commands import Unanswered
 from lockstep.launchers.environment import restarts
 from lockstep.runs.directory import absolute
-from lockstep.runs.events import Subscribers, values_by_key
 from lockstep.runs.record import LOST_RANK, REQUEUES, write_status
 from lockstep.runs.resume import locate_run
 from lockstep.runs.saved import FILE
@@ -59,7 +59,7 @@ def _named_directory(overrides: Sequence[str]) -> Path | None:
     if wanted == "last":  # which ranks refuse
         return None
     if wanted != "null":
-        return locate_run(wanted, values, Subscribers.before_composition())
+        return locate_run(wanted)
     return absolute(values["hydra.run.dir"]) if "hydra.run.dir" in values else None
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from lightning import Callback, LightningModule
 from lightning.pytorch.utilities.types import LRSchedulerConfig
+from omegaconf import DictConfig
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -20,6 +21,8 @@ from lockstep.callbacks.stepped_rate import SteppedRate
 from lockstep.config.checkpoint_file import run_of, split_step
 from lockstep.config.overrides import flat
 from lockstep.datamodules.base import DataModule, order_key
+from lockstep.models.from_checkpoint import read_for
+from lockstep.runs.continuation import check_length
 from lockstep.runs.results import ended_by
 from lockstep.runs.saved import FILE, read_config
 from lockstep.trainer.steps import batches_trained
@@ -30,6 +33,17 @@ _BATCHES = ("batch_size", "global_batch_size", "drop_last", "augment")  # and wi
 _GROUPING = ("_target_", "match")  # options of a Task's optimizer and groups of parameters
 _MORE_STATE = ("amsgrad", "centered", "momentum")  # options of torch's optimizers that need more of it where they are on
 _SEEN = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")  # by a ReduceLROnPlateau, of its metric
+
+
+def forked_from(cfg: DictConfig, model: LightningModule, checkpoint: Path) -> "Forked":
+    """Return the callback of a run that begins from a checkpoint of another one.
+
+    Raises ConfigError for a checkpoint of another model, or of a later epoch than the last one.
+    """
+    content = read_for(model, "fork", checkpoint)
+    check_length(cfg, content.get("epoch", 0), checkpoint)
+    log.info(f"Forked from {checkpoint}, at step {content.get('global_step', 0)}")
+    return Forked()
 
 
 class Forked(Callback):

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from hydra.core.hydra_config import HydraConfig
@@ -19,11 +19,20 @@ from lockstep.config.checkpoint_file import refuse_url, run_of, split_step
 from lockstep.config.checks import OF_THE_WHOLE
 from lockstep.config.overrides import flat, is_group, override_key, quote, split_flags
 from lockstep.errors import ConfigError, config_error
-from lockstep.runs.events import Origin
 from lockstep.runs.resume import arguments_for, with_global_batch
 from lockstep.runs.saved import FILE, RUN_ID, read_config, read_overrides
 
 log = logging.getLogger(__name__)
+
+
+class Origin(NamedTuple):
+    """A checkpoint of another run that a run begins from, and how far training was."""
+
+    path: Path
+    step: int
+    epoch: int
+
+
 KEY = "fork"
 _OWN = {KEY, RUN_ID, "run_dir", "name", "forked_from", "overwrite"}  # keys in which any two runs differ
 _FIRST = ("last.ckpt", "previous.ckpt", "best.ckpt")
@@ -154,8 +163,15 @@ def _read(file: Path) -> dict[str, Any]:
     return checkpoint
 
 
-def describe_origin(checkpoint: str, cfg: DictConfig) -> dict[str, Any]:
+def origin_of(cfg: DictConfig) -> Origin | None:
+    """Return the checkpoint of another run that a run begins from, None where it begins anew."""
+    return None if cfg.get(KEY) is None else find_checkpoint(cfg.fork)
+
+
+def describe_origin(cfg: DictConfig) -> dict[str, Any] | None:
     """Return for metrics.json which run was forked, where, and the keys that have other values than in that run."""
+    if (checkpoint := cfg.get(KEY)) is None:
+        return None
     path, step = split_step(checkpoint)
     source = _read_source(checkpoint)
     if source is None:
