@@ -15,7 +15,6 @@ from torch import nn
 from lockstep.callbacks import LastCheckpoint, SteppedRate
 from lockstep.callbacks.checkpoints import SavesFirst
 from lockstep.callbacks.first_validation import FirstValidation
-from lockstep.callbacks.forked import forked_from
 from lockstep.callbacks.lightning_callbacks import LightningCallbacks
 from lockstep.callbacks.randomness import draw_alike_in_setup
 from lockstep.callbacks.schedules_as_before import SchedulesAsBefore
@@ -68,6 +67,8 @@ def build(
     first = (SchedulesAsBefore(), TrainedParameters(), stepped)
     trainer.callbacks = [*first, *trainer.callbacks, FirstValidation()]  # pyright: ignore[reportAttributeAccessIssue]
     if cfg.fork is not None and checkpoint is not None and not is_own(cfg, checkpoint):
+        from lockstep.callbacks.forked import forked_from
+
         trainer.callbacks.append(forked_from(cfg, model, checkpoint))  # pyright: ignore[reportAttributeAccessIssue]
     trainer.callbacks.append(LightningCallbacks())  # pyright: ignore[reportAttributeAccessIssue]
     if cfg.test and (lacking := lacking_for_test(model, datamodule)) is not None:

@@ -7,18 +7,18 @@ from house import sizes
 
 CEILINGS = {
     "train.py": 39,
-    "core": 9_847,
-    "options": 12_685,
-    "all of src": 22_532,
-    "imported by a default run": 9_023,
-    "files imported by a default run": 132,
+    "core": 10_173,
+    "options": 12_152,
+    "all of src": 22_325,
+    "imported by a default run": 9_141,
+    "files imported by a default run": 128,
     "largest file of src": 356,
     "largest folder of options": 1_385,
-    "files of conf": 117,
+    "files of conf": 112,
     "scripts": 970,
-    "tests": 26_275,
+    "tests": 26_239,
     "benchmarks": 2_979,
-    "docs, without reference.md": 2_598,
+    "docs, without reference.md": 2_591,
     "README.md": 146,
 }  # lines, or files; these go down, and up by nothing but what mends a defect
 

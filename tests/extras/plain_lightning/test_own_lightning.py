@@ -50,7 +50,7 @@ def test_a_module_without_a_test_is_trained_and_its_evaluation_refused(tmp_path:
     assert "evaluate.py" not in done.stdout
     done = python(ROOT / "scripts" / "evaluate.py", "run", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == "RUN_DIR=run: OwnLoaders has no test_step; accepted is a run that can be tested"
+    assert done.stderr.splitlines()[-1] == "RUN_DIR=run: OwnLoaders has no test_step; choose a run that can be tested"
     (evaluation,) = (tmp_path / "run").glob("evaluations/*")
     assert json.loads((evaluation / "status.json").read_text())["reason"] == done.stderr.splitlines()[-1]
 
