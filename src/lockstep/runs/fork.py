@@ -52,13 +52,14 @@ def command_to_fork(arguments: Sequence[str], wanted: str) -> list[str]:
     new = [item for item in overrides if override_key(item) != KEY]
     if source is None:  # a checkpoint alone
         return [*flags, *new, pinned]
-    groups = [override_key(item) for item in new if is_group(override_key(item)) and not item.startswith("~")]
-    _say_what_is_lost(run_dir, groups)
-    folder = _folder(source, groups)
-    return [*flags, *arguments_for(folder, with_global_batch(new)), pinned]
+    of_groups = [item for item in new if is_group(override_key(item)) and not item.startswith("+")]
+    emptied = [item for item in of_groups if item.startswith("~")]  # logger=null
+    _say_what_is_lost(run_dir, [*map(override_key, of_groups)])
+    folder = _folder(source, [override_key(item) for item in of_groups if item not in emptied], [*map(override_key, emptied)])
+    return [*flags, *arguments_for(folder, with_global_batch([item for item in new if item not in emptied])), pinned]
 
 
-def _folder(source: DictConfig, groups: Sequence[str]) -> Path:
+def _folder(source: DictConfig, groups: Sequence[str], emptied: Sequence[str]) -> Path:
     """Write the source's config, less the groups to be composed anew, where Hydra finds it; it goes when this process ends."""
     config: Any = OmegaConf.to_container(source)
     config |= {"run_dir": "${hydra:runtime.output_dir}", RUN_ID: None, "forked_from": None, "overwrite": False}
@@ -68,6 +69,7 @@ def _folder(source: DictConfig, groups: Sequence[str]) -> Path:
         for part in above:
             node = node.get(part) or {}
         node.pop(name, None)
+    config |= {group: {} for group in emptied}
     folder = Path(tempfile.mkdtemp(prefix="lockstep-fork-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     defaults = {"defaults": [{"hydra": "default"}, "config", "_self_", *({group: None} for group in groups)]}

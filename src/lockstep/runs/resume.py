@@ -99,9 +99,9 @@ def _check(item: str, run_dir: Path) -> None:
         raise config_error(key, value, f"comes from the checkpoint; begin a new run by fork={run_dir}")
     if key in _OF_ITS_OWN and value != "null":
         raise config_error(key, value, "a run goes on from its own checkpoint; begin a new run, without resume")
-    if is_group(key) and value:
+    if is_group(key):
         words = f"a group is chosen once, when a run begins; give its values{_values(key, value)}, or begin a new run"
-        raise config_error(key, value, f"{words} by fork={run_dir}")
+        raise config_error(key, value or "null", f"{words} by fork={run_dir}")
 
 
 def _values(group: str, option: str) -> str:

@@ -87,6 +87,8 @@ def test_a_group_is_refused_with_the_values_of_its_option(run: Path) -> None:
     )
     with pytest.raises(ConfigError, match=words):
         new_overrides(run, "trainer=ddp")
+    with pytest.raises(ConfigError, match=r"^logger=null: a group is chosen once"):
+        new_overrides(run, "~logger")
 
 
 @pytest.mark.parametrize("key", ["init_from", "fork"])
