@@ -71,7 +71,7 @@ class EpochLoop(_TrainingEpochLoop):
     accumulation, a profiler, or a gradient scaler, on one device or under DDP, by a model that leaves Lightning's way of stepping
     as it is.
 
-    Lightning's own tests end with it as they end without (benchmarks/lightning_suite.md); docs/fast-loop.md says what a plain
+    Lightning's own tests end with it as they end without (benchmarks/lightning_suite.md); docs/speed.md says what a plain
     step leaves out. What is looked up once an epoch is not looked for again within it: callbacks, hooks, a Trainer's settings.
     """
 
