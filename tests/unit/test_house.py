@@ -7,19 +7,19 @@ from house import sizes
 
 CEILINGS = {
     "train.py": 39,
-    "core": 10_173,
+    "core": 10_175,
     "options": 12_152,
-    "all of src": 22_325,
-    "imported by a default run": 9_141,
+    "all of src": 22_327,
+    "imported by a default run": 9_143,
     "files imported by a default run": 128,
     "largest file of src": 356,
     "largest folder of options": 1_385,
     "files of conf": 112,
     "scripts": 970,
-    "tests": 26_239,
+    "tests": 26_243,
     "benchmarks": 2_979,
-    "docs, without reference.md": 2_591,
-    "README.md": 146,
+    "docs, without reference.md": 1_994,
+    "README.md": 110,
 }  # lines, or files; these go down, and up by nothing but what mends a defect
 
 
