@@ -19,8 +19,7 @@ from lockstep.runs.resume import command_to_continue
 
 @pytest.fixture(autouse=True)
 def _nobody_has_started_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (resume,):
-        monkeypatch.setattr(module, "this_rank", lambda: None)
+    monkeypatch.setattr(resume, "this_rank", lambda: None)
 
 
 def run_in(folder: Path, status: record.Status = "preempted") -> Path:
@@ -61,10 +60,9 @@ def test_the_command_that_names_it_is_spelled_out(tmp_path: Path, monkeypatch: p
 def test_ranks_of_others_would_each_look_for_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_in(tmp_path / "run")
     monkeypatch.chdir(tmp_path)
-    for module in (resume,):
-        monkeypatch.setattr(module, "this_rank", lambda: Rank("torchrun", 0, 0, 2, 1))
+    monkeypatch.setattr(resume, "this_rank", lambda: Rank("torchrun", 0, 0, 2, 1))
     with pytest.raises(
-        ConfigError, match=r"^resume=last: torchrun's ranks look for themselves; accepted is the run's directory$"
+        ConfigError, match=r"^resume=last: torchrun's ranks would each look for themselves; name the run's directory$"
     ):
         command_to_continue(["resume=last"])
 

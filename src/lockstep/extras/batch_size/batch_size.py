@@ -72,7 +72,7 @@ def limit_memory(plan: Plan, memory: float | None) -> None:
 def _shortened(cfg: DictConfig, size: int, devices: int | list[int]) -> DictConfig:
     """Return the config of a few steps and a validation batch, which write nothing outside `cfg.run_dir`."""
     short: Any = cfg.copy()
-    short.datamodule.batch_size, short.events, short.logger, short.init_from = size, {}, {}, None
+    short.datamodule.batch_size, short.mirror, short.logger, short.init_from = size, None, {}, None
     short.trainer.devices = devices
     if "global_batch_size" in short.datamodule:
         short.datamodule.global_batch_size = None
