@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from capabilities import is_there, requires
 from commands import ROOT, python, runs, started, train
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 pytestmark = pytest.mark.slow
-JSON = {"status.json", "metrics.json", "seen.0.json"} | ({"progress.json"} if is_there("progress") else set())
+JSON = {"status.json", "metrics.json", "seen.0.json", "progress.json"}
 WITNESS = "+callbacks.witness={_target_:faults.Witness}"
 
 
@@ -76,7 +75,6 @@ def test_checkpoints_are_plain(one: tuple[Path, str]) -> None:
     assert checkpoint["metrics"]["val/acc"] > 0.8
 
 
-@requires("pictures", "rates", "tracking")
 def test_tensorboard_shows_the_run(one: tuple[Path, str]) -> None:
     events = EventAccumulator(str(one[0] / "tensorboard"), size_guidance={"images": 0, "scalars": 0})
     events.Reload()
@@ -98,10 +96,9 @@ def test_the_terminal_is_plain_text_and_says_what_matters(one: tuple[Path, str])
     assert "\r" not in output
     assert "one process on the CPU; global batch 64 (64 per process), learning rate 0.002" in output
     assert "1280 of 1293 samples per epoch" in output
-    assert output.count("\nepoch ") == 3 * is_there("progress")
+    assert output.count("\nepoch ") == 3
     assert "tensorboard --logdir logs" in output
-    if is_there("saved_runs"):
-        assert f"python {ROOT}/scripts/evaluate.py logs" in output  # as it is to be typed from here
+    assert f"python {ROOT}/scripts/evaluate.py logs" in output  # as it is to be typed from here
     assert "torch.optim.AdamW" not in output
     assert "optimizer:\n    _target_: torch.optim.AdamW" in (run / "train.log").read_text()
 
@@ -113,7 +110,7 @@ def test_two_processes_share_a_directory_and_have_a_log_each(two: tuple[Path, st
     assert not (run.parents[1] / "logs").exists()
     assert len(list((run / "tensorboard").glob("events*"))) <= 4  # all by rank zero
     assert "2 CPU processes, DDP over gloo; global batch 48 (24 per process), learning rate 0.0015" in output
-    assert output.count("\nepoch 1/2") == is_there("progress")
+    assert output.count("\nepoch 1/2") == 1
 
 
 def test_two_processes_agree_on_their_world(two: tuple[Path, str]) -> None:
@@ -148,7 +145,6 @@ def test_runs_started_together_have_directories_of_their_own(tmp_path: Path) -> 
     assert len(runs(tmp_path)) == 2
 
 
-@requires("torchrun")
 def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node=2")
     options = ("trainer.accelerator=cpu", "trainer.devices=auto", "debug=fast", WITNESS)

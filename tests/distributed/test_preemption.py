@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 from bitwise import differences
-from capabilities import requires
 from faults import Poison
 from in_process import KeepAll, become_rank, last, prepared, trained
 from lightning import Callback, LightningModule, Trainer
@@ -218,7 +217,6 @@ def leave_out(rank: int, world_size: int, folder: Path) -> Any:
     ]
 
 
-@requires("nonfinite")
 def test_a_step_is_left_out_by_all_when_one_rank_s_loss_is_nan(tmp_path: Path) -> None:
     assert in_ranks(2, partial(leave_out, folder=tmp_path), tmp_path) == [[], []]
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from agents import torchrun
 from bitwise import differences, state
-from capabilities import requires
 from commands import TIMEOUT, started, train
 from in_process import become_rank, prepared
 from ranks import in_ranks
@@ -140,7 +139,6 @@ def test_ranks_are_started_again_when_one_has_died(whole: dict[str, Any], tmp_pa
     assert not differences(whole, state(run))
 
 
-@requires("torchrun")
 def test_torchrun_starts_them_again(whole: dict[str, Any], tmp_path: Path) -> None:
     """In a directory on which both ranks agree, in both of their lives."""
     overrides = ("trainer.accelerator=cpu", *OPTIONS, fault("kill", 5))

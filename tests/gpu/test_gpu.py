@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from capabilities import requires
 from commands import ROOT, python
 from torch import nn
 
@@ -23,8 +22,7 @@ DATA = {
 }
 
 
-@requires("resnet")
-@pytest.mark.parametrize("data", ["digits", pytest.param("synthetic_images", marks=requires("synthetic"))])
+@pytest.mark.parametrize("data", ["digits", "synthetic_images"])
 @pytest.mark.parametrize(
     "options",
     [

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from bitwise import differences
-from capabilities import requires
 from commands import ROOT, python
 from in_process import KeepAll, prepared, trained
 from lightning import Callback
@@ -58,7 +57,7 @@ class Strict(Callback):
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature")
 @pytest.mark.parametrize("options", [(), ("trainer.precision=bf16-mixed", "trainer.gradient_clip_val=1.0")])
-@pytest.mark.parametrize("model", ["mlp", "cnn", pytest.param("resnet18", marks=requires("resnet"))])
+@pytest.mark.parametrize("model", ["mlp", "cnn", "resnet18"])
 def test_a_step_waits_for_nothing(model: str, options: tuple[str, ...], tmp_path: Path) -> None:
     """Between the steps that ask: guards at multiples of ten, logs at multiples of 50."""
     every = ("trainer.log_every_n_steps=50", "guards.checkpoint.every_n_steps=null")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from capabilities import requires
 from commands import ROOT, python, started
 from in_process import last
 
@@ -50,7 +49,6 @@ def test_two_processes_give_the_weights_of_one(model: tuple[str, ...], tmp_path:
         torch.testing.assert_close(two["state_dict"][name], weight, rtol=1e-9, atol=1e-9)
 
 
-@requires("exact")
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
 def test_two_processes_give_the_bits_of_one(model: str, tmp_path: Path) -> None:
     options = (f"model={model}", "trainer.exact=2")

@@ -9,7 +9,6 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from capabilities import requires
 from torch.distributed.run import get_args_parser, parse_args
 
 from lockstep.config.checks import check
@@ -57,7 +56,6 @@ def test_the_image_has_what_a_run_needs_and_its_context_lets_it_through() -> Non
     assert "*" in ignored
 
 
-@requires("images", "resnet")
 def test_the_job_s_command_is_one_that_torchrun_and_train_py_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.config.plan.visible_gpus", lambda: 4)
     arguments = torchrun_arguments()
@@ -81,7 +79,6 @@ def test_kubernetes_schemas_accept_it_and_no_other_key(name: str) -> None:
         kubernetes_validate.validate(changed, "1.37", strict=True)
 
 
-@requires("images", "resnet")
 def test_the_job_of_one_node_is_one_that_train_py_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.config.plan.visible_gpus", lambda: 4)
     cfg = compose(*(one.replace("/runs/data", str(tmp_path)) for one in TRAIN["args"]))

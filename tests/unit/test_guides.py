@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from capabilities import requires
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 from torch.distributed.run import parse_args
@@ -105,7 +104,6 @@ def test_a_key_that_is_not_there_is_seen() -> None:
         list(composed("train", ["trainer.device=2"]))
 
 
-@requires("synthetic")
 @pytest.mark.parametrize(
     ("experiment", "optimizer", "batch_size", "epochs"),
     [("toy_regression", "SGD", 20, 5), ("checkpoint_every_10", "SGD", 32, 50)],

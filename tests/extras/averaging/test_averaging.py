@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 from bitwise import differences
-from capabilities import requires
 from faults import Poison
 from in_process import KeepAll, last, logged, prepared, trained, without_batches
 
@@ -87,7 +86,6 @@ def test_a_run_prolonged_is_the_longer_run(tmp_path: Path) -> None:
         assert not differences(longer[part], prolonged[part], part)
 
 
-@requires("nonfinite")
 def test_a_step_left_out_is_not_averaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = (*OPTIONS, "trainer.max_epochs=1", "guards.nonfinite.action=skip")
     skipped, _ = trained(tmp_path / "skipped", *options, extra=[Poison(batches=(0, 3))])

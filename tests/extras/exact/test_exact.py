@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from bitwise import differences
-from capabilities import is_there, requires
 from in_process import SMALL, KeepAll, become_rank, composed, last
 from lightning import Callback
 from ranks import in_ranks
@@ -21,7 +20,7 @@ from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.extras.exact.metrics import WorkerMetrics
 
-pytestmark = [pytest.mark.slow, requires("synthetic")]
+pytestmark = pytest.mark.slow
 WORKERS = 4
 SHORT = ("trainer.exact=4", "test=false", "trainer.max_epochs=2", "trainer.limit_val_batches=2")
 LOSS = ("optimized_metric=val/loss", "optimized_mode=min")
@@ -51,11 +50,8 @@ OF_EXTRAS["gpt"] += (
     "trainer.limit_train_batches=4",
     "trainer.precision=bf16-mixed",
 )
-NEEDS = {"vit": ("vit",), "gpt": ("language",)}
-WITH_NOISE_SCALE = ("mlp",) if is_there("noise_scale") else ()
-for case in WITH_NOISE_SCALE:
-    CASES[case] += ("callbacks=[ema,noise_scale]", "callbacks.noise_scale.every_n_steps=1")
-CASES |= {name: case for name, case in OF_EXTRAS.items() if all(map(is_there, NEEDS[name]))}
+CASES["mlp"] += ("callbacks=[ema,noise_scale]", "callbacks.noise_scale.every_n_steps=1")
+CASES |= OF_EXTRAS
 ALONE = {"loop": ("model=mlp", "model/optimizer=sgd", "datamodule.batch_size=96")}
 ALONE["tiny"] = ("model=resnet18", *TINY, "datamodule.batch_size=1")
 # What says where a run was, and on how many processes.
@@ -127,7 +123,7 @@ def test_checkpoints_are_the_same_to_the_bit(name: str, tmp_path: Path) -> None:
     ends = on_each(sizes, partial(train_it, name=name, folder=tmp_path), tmp_path)
     assert ends[1]["global_step"] > 2
     assert {size: differences(ends[1], ended) for size, ended in ends.items()} == {size: [] for size in sizes}
-    assert name not in WITH_NOISE_SCALE or ends[1]["callbacks"]["NoiseScale"]["estimates"] > 2
+    assert name != "mlp" or ends[1]["callbacks"]["NoiseScale"]["estimates"] > 2
 
 
 def refusal(rank: int, world_size: int, folder: Path) -> str:
@@ -137,7 +133,6 @@ def refusal(rank: int, world_size: int, folder: Path) -> str:
     return str(refused.value)
 
 
-@requires("resnet")
 def test_a_worker_of_one_value_per_channel_is_told_in_one_line(tmp_path: Path) -> None:
     line = in_ranks(1, partial(refusal, folder=tmp_path), tmp_path)[0]
     assert line.startswith("trainer.exact=4: 1 of 4 samples are a virtual worker's, too few for BatchNorm; accepted is")

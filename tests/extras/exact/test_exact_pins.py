@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from capabilities import requires
 from exact_modules import Own
 from in_process import SMALL, become_rank, composed
 from ranks import in_ranks
@@ -51,7 +50,6 @@ def fit(rank: int, world_size: int, name: str, folder: Path) -> Any:
 
 
 @pytest.mark.slow
-@requires("synthetic", "plain_lightning")
 @pytest.mark.parametrize("name", ["DrawsInValidation", "DrawsInTraining"])
 def test_a_generator_that_a_model_holds_is_refused_when_a_step_draws_from_it(name: str, tmp_path: Path) -> None:
     line = in_ranks(1, partial(fit, name=name, folder=tmp_path / "run"), tmp_path)[0]

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from bitwise import differences
-from capabilities import requires
 from in_process import KeepAll, prepared, trained
 from saved_run import save_run
 from torch.optim.lr_scheduler import LambdaLR
@@ -143,7 +142,6 @@ def test_a_fork_from_the_end_says_that_nothing_was_trained(tmp_path: Path, caplo
     assert f"Nothing was trained: {end}; a later one lets the fork go on." in caplog.messages
 
 
-@requires("torch_schedules")
 def test_the_moments_of_another_optimizer_are_not_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trained(tmp_path / "run", "trainer.max_epochs=1", "model/lr_scheduler=one_cycle")
     checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
@@ -184,7 +182,6 @@ def test_a_state_that_is_not_that_of_the_same_parameters_is_not_taken(
     assert content["global_step"] == 8
 
 
-@requires("torch_schedules")
 def test_a_plateau_keeps_what_it_has_seen(tmp_path: Path) -> None:
     plateau = ("model/lr_scheduler=plateau", "model.lr_scheduler.patience=0", "optimized_mode=min")  # worse and worse: it falls
     source, _ = trained(tmp_path / "run", *plateau)

@@ -9,7 +9,6 @@ from pathlib import Path
 import lr_range
 import numpy
 import pytest
-from capabilities import requires
 from in_process import plain
 from lightning import LightningModule, Trainer
 from ranged import measured
@@ -49,7 +48,6 @@ def test_losses_are_smoothed_without_a_shift() -> None:
     assert smoothed([], 3) == []
 
 
-@requires("torch_schedules")
 def test_the_rate_rises_exponentially_whatever_the_schedule(tmp_path: Path) -> None:
     options = ("model/lr_scheduler=one_cycle", "lr_range.from=1e-5", "lr_range.to=1e-2", "lr_range.steps=31")
     result, steps = measured(tmp_path, *options, "datamodule.batch_size=60", "trainer.accumulate_grad_batches=2")

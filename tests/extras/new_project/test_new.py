@@ -6,7 +6,6 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from capabilities import requires
 from commands import ROOT, python
 
 from lockstep.errors import ConfigError
@@ -83,7 +82,6 @@ def test_the_engine_is_the_one_that_is_installed(
     assert project.engine() == requirement
 
 
-@requires("plain_lightning")
 def test_the_shipped_sweeps_change_the_rate_of_a_module_or_say_that_it_has_none(tmp_path: Path) -> None:
     study = tmp_path / "study"
     project.create(study, "lightning")
@@ -101,7 +99,6 @@ def test_the_shipped_sweeps_change_the_rate_of_a_module_or_say_that_it_has_none(
 
 
 @pytest.mark.slow
-@requires("plain_lightning")
 def test_it_trains_on_two_processes_as_on_one(tmp_path: Path) -> None:
     """What a project's own tests do, by commands that import nothing."""
     study = tmp_path / "study"

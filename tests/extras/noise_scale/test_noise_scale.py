@@ -9,7 +9,6 @@ import linear_gradients as linear
 import pytest
 import torch
 from bitwise import differences
-from capabilities import requires
 from faults import Poison
 from in_process import KeepAll, logged, prepared, trained
 from lightning import LightningModule
@@ -118,7 +117,6 @@ def test_a_run_continued_goes_on_with_its_estimate(tmp_path: Path) -> None:
     assert logged(tmp_path) == log
 
 
-@requires("nonfinite")
 def test_a_step_left_out_is_not_looked_at(tmp_path: Path) -> None:
     options = (*EVERY, "guards.nonfinite.action=skip", "trainer.max_epochs=1")
     _, trainer = trained(tmp_path, *options, extra=[Poison(batches=(1,))])

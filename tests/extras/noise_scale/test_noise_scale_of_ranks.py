@@ -8,7 +8,6 @@ import linear_gradients as linear
 import pytest
 import torch
 from bitwise import differences
-from capabilities import requires
 from in_process import become_rank, trained
 from ranks import in_ranks
 
@@ -120,7 +119,6 @@ def exact_facts(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
     return collect_facts(trainer)
 
 
-@requires("exact")
 def test_it_is_the_same_however_the_parts_are_divided_among_processes(tmp_path: Path) -> None:
     facts = []
     for size in (1, 2):

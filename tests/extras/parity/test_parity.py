@@ -1,7 +1,6 @@
 """Is N one: the comparison finds equality where it is, and where it is not the reason."""
 
 import pytest
-from capabilities import requires
 from in_process import composed_at_once, plain
 from omegaconf import open_dict
 from sides_in_ranks import BARE, compared, train_in_ranks
@@ -10,7 +9,7 @@ from lockstep.errors import ConfigError, NamedFailure
 from lockstep.extras.parity.trainings import SideFailed
 from lockstep.extras.parity.verdict import parity
 
-pytestmark = [pytest.mark.slow, requires("synthetic")]
+pytestmark = pytest.mark.slow
 
 DATA = ("datamodule=synthetic_images", "datamodule.shape=[1,4,4]", "datamodule.num_classes=3", "datamodule.length=21")
 DATA += ("datamodule.val_length=11", "datamodule.test_length=4", "datamodule.batch_size=4")

@@ -3,13 +3,12 @@
 from pathlib import Path
 
 import pytest
-from capabilities import requires
 from commands import ROOT, python
 from in_process import composed_at_once, plain
 
 from lockstep.extras.parity.trainings import OTHER, SideFailed, Sides, train
 
-pytestmark = [pytest.mark.slow, requires("synthetic")]
+pytestmark = pytest.mark.slow
 SIZES = ("datamodule.shape=[1,4,4]", "datamodule.length=16", "datamodule.val_length=8", "datamodule.global_batch_size=16")
 SMALL = ("trainer=cpu", "trainer.devices=2", "parity.steps=1", "datamodule=synthetic_images", *SIZES)
 

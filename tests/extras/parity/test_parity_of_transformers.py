@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pytest
-from capabilities import requires
 from sides_in_ranks import BARE, compared
 
-pytestmark = [pytest.mark.slow, requires("language", "vit", "sharding", "finetuning", "synthetic")]
+pytestmark = pytest.mark.slow
 language_models = pytest.importorskip("language_models")
 TINY_GPT, texts = language_models.TINY, language_models.texts
 

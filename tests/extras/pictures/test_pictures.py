@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from capabilities import requires
 from in_process import prepared
 from lightning.pytorch.loggers import TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -16,7 +15,6 @@ from lockstep.datamodules.batches import Batch
 from lockstep.extras.pictures.pictures import Pictures
 from lockstep.models import Classifier
 
-pytestmark = requires("synthetic")
 OPTIONS = ("trainer.max_epochs=1", "datamodule=synthetic_images", "datamodule.shape=[1,8,8]")
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 from bitwise import differences
-from capabilities import requires
 from in_parts import furthest
 from in_process import become_rank, last, prepared, trained
 from lightning import Callback, LightningModule, Trainer
@@ -19,7 +18,7 @@ from ranks import in_ranks
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.models.from_checkpoint import load_model
 
-pytestmark = [pytest.mark.slow, requires("language", "vit", "synthetic", "averaging", "nonfinite")]
+pytestmark = pytest.mark.slow
 language_models = pytest.importorskip("language_models")
 
 PIPELINE = ("trainer/strategy=pipeline",)

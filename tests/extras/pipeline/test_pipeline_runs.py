@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import pytest
-from capabilities import requires
 from commands import train
 from in_process import last, trained
 from test_pipeline import VIT, assert_equal
 
-pytestmark = [pytest.mark.slow, requires("vit", "synthetic")]
+pytestmark = pytest.mark.slow
 OPTIONS = (*VIT, "test=false", "model/lr_scheduler=constant", "guards.checkpoint.every_n_steps=1", "logger=csv")
 KILLED = "+callbacks.fault={_target_:faults.Fault,rank:1,how:kill,batch:1,epoch:1,once:true}"
 

@@ -8,7 +8,6 @@ from typing import Any
 import measured
 import pytest
 from browsers import browser
-from capabilities import requires
 from in_process import composed
 from lightning.pytorch.loggers import TensorBoardLogger
 from saved_run import save_run
@@ -53,7 +52,6 @@ def test_runs_have_the_names_of_what_differs_and_their_scalars(url: str) -> None
     assert [{"train/loss", "val/acc"} <= set(tags.get(run, ())) for run in runs] == [True, True]
 
 
-@requires("tracking")
 def test_the_hyperparameters_are_the_chosen_options_and_what_was_swept(url: str) -> None:
     experiment = asked(url, "plugin/hparams/experiment?request=%7B%7D")
     values = {info["name"]: info.get("domainDiscrete", info.get("domainInterval")) for info in experiment["hparamInfos"]}
@@ -62,7 +60,6 @@ def test_the_hyperparameters_are_the_chosen_options_and_what_was_swept(url: str)
     assert "val/acc" in {info["name"]["tag"] for info in experiment["metricInfos"]}
 
 
-@requires("tracking")
 @pytest.mark.browser
 def test_a_browser_shows_them(url: str) -> None:
     shown = {

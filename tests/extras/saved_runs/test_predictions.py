@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from capabilities import requires
 from commands import ROOT, python, train
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -27,7 +26,6 @@ class StreamOf(IterableDataset[int]):
 
 
 @pytest.mark.slow
-@requires("images", "plain_lightning")
 def test_two_processes_predict_what_one_does(tmp_path: Path) -> None:
     done = train(*MINE, "optimized_metric=val_acc", "debug=fast", "hydra.run.dir=run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -44,7 +42,6 @@ def test_two_processes_predict_what_one_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@requires("images")
 def test_a_task_predicts_the_test_split_in_its_order(tmp_path: Path) -> None:
     """The loader of a DataModule draws an order of its own, which its batches say."""
     done = train("model=mlp", "debug=fast", "hydra.run.dir=run", cwd=tmp_path)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from capabilities import requires
 from commands import ROOT, python, train
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -82,7 +81,6 @@ def test_predictions_of_files_and_folders_are_a_csv(run: Path, tmp_path: Path) -
     assert float(own["probability"]) == pytest.approx(model.predict(pixels[None, None]).max().item(), abs=1e-5)
 
 
-@requires("images")
 def test_images_that_can_not_be_read_are_named_and_the_others_predicted(run: Path, tmp_path: Path) -> None:
     """One that is cut, one that is none, and a bomb of 400 million pixels, whose header is all there is of it."""
     Image.new("L", (8, 8)).save(tmp_path / "a.png")

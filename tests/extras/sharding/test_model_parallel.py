@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from bitwise import differences
-from capabilities import requires
 from faults import Poison
 from in_parts import Watched, furthest, stopped
 from in_process import become_rank, last, trained
@@ -20,7 +19,7 @@ from ranks import in_ranks
 
 from lockstep.models.from_checkpoint import load_model
 
-pytestmark = [pytest.mark.slow, requires("averaging", "nonfinite")]
+pytestmark = pytest.mark.slow
 # two epochs of five steps at a global batch of 240, with BatchNorm; one step is left out
 OPTIONS = (
     "datamodule.global_batch_size=240",

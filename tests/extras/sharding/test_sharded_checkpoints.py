@@ -16,7 +16,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from bitwise import differences
-from capabilities import requires
 from faults import Poison
 from in_parts import furthest, stopped
 from in_process import become_rank, last, trained
@@ -29,7 +28,7 @@ from lockstep.extras.sharding import write_parts
 from lockstep.extras.sharding.model_parallel import ModelParallel
 from lockstep.models.from_checkpoint import load_model
 
-pytestmark = [pytest.mark.slow, requires("averaging", "nonfinite")]
+pytestmark = pytest.mark.slow
 # two epochs of five steps at a global batch of 240; layers that four processes do not divide evenly; one step is left out
 OPTIONS = (
     "datamodule.global_batch_size=240",

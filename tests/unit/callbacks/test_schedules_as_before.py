@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from capabilities import requires
 from in_process import trained
 from lightning import Callback
 
@@ -43,7 +42,6 @@ def test_a_cosine_of_the_same_length_goes_on_as_it_was(tmp_path: Path, caplog: p
     assert "The schedule has another length" not in caplog.text
 
 
-@requires("torch_schedules")
 def test_a_cycle_that_would_have_to_be_longer_is_refused_before_the_first_step(tmp_path: Path) -> None:
     run = tmp_path / "run"
     options = ("model/lr_scheduler=one_cycle", "model/optimizer=sgd")

@@ -1,7 +1,6 @@
 """Whether more of a metric is better: said by optimized_mode, or else by the metric's name."""
 
 import pytest
-from capabilities import requires
 from omegaconf import OmegaConf
 
 from lockstep.config.modes import mode_by_name
@@ -21,7 +20,6 @@ def test_a_name_says_whether_less_is_better(metric: str, mode: str) -> None:
     assert mode_by_name(metric) == mode
 
 
-@requires("early_stopping", "torch_schedules")
 @pytest.mark.parametrize(
     ("overrides", "modes"),
     [

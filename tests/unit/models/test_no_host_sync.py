@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from capabilities import requires
 from in_process import prepared
 from lightning import Callback
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -49,10 +48,7 @@ class Watch(Callback):
     "options",
     [
         ("model.net.dropout=0.3", "datamodule.augment={crop: 1, flip: true}", "trainer.gradient_clip_val=1.0"),
-        pytest.param(
-            ("model=cnn", "model.net.width=4", "trainer.precision=bf16-mixed", "model/lr_scheduler=one_cycle"),
-            marks=requires("torch_schedules"),
-        ),
+        ("model=cnn", "model.net.width=4", "trainer.precision=bf16-mixed", "model/lr_scheduler=one_cycle"),
         (
             *("model=linear", "datamodule._target_=synthetic.Vectors", "+datamodule.length=2048"),
             "trainer.accumulate_grad_batches=2",

@@ -1,34 +1,25 @@
 """A run that is broken off at any step and continued ends where the unbroken one does, bit for bit."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from bitwise import differences
-from capabilities import requires
 from in_process import KeepAll, logged, trained
 
 pytestmark = pytest.mark.slow
-
-
-def of_torch(*overrides: str) -> Any:
-    """With one of torch's own schedules."""
-    return pytest.param(overrides, marks=requires("torch_schedules"))
 
 
 @pytest.mark.parametrize(
     "overrides",
     [
         ("model.net.dropout=0.3", "datamodule.augment={crop: 1, flip: true}", "model/lr_scheduler=cosine"),
-        of_torch(
+        (
             *("trainer.accumulate_grad_batches=2", "datamodule.batch_size=150", "datamodule.drop_last=false"),
             # its third epoch is judged by a validation of the second
             *("model/lr_scheduler=plateau", "model.lr_scheduler.frequency=3", "trainer.check_val_every_n_epoch=2"),
         ),
-        of_torch(
-            "trainer.max_steps=12", "trainer.max_epochs=-1", "model/lr_scheduler=one_cycle", "trainer.check_val_every_n_epoch=2"
-        ),
+        ("trainer.max_steps=12", "trainer.max_epochs=-1", "model/lr_scheduler=one_cycle", "trainer.check_val_every_n_epoch=2"),
         ("datamodule.num_workers=2", "datamodule.augment={crop: 1, flip: true}"),
     ],
     ids=["dropout", "accumulation", "max_steps", "workers"],
