@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.plan import Plan, check_cores, cores
 from lockstep.config.targets import own_modules
@@ -143,7 +143,7 @@ class LocalExecutor(Executor):
             process = start(
                 self._run,
                 command[1:],
-                job.composed if is_queued(job.directory) else None,
+                job.composed if _is_made_here(job) else None,
                 title=f"lockstep job {job.directory.name}",
                 environment=environment,
                 output=job.directory / OUTPUT,
@@ -155,6 +155,13 @@ class LocalExecutor(Executor):
             pool.give_back(slots)
             return NotStarted(error)
         return LocalAttempt(process, pool, slots, mark)
+
+
+def _is_made_here(job: Job) -> bool:
+    """Return whether this sweep process has written the run that the job is, and it has not begun: another one goes on by its own
+    config."""
+    is_own = job.composed is not None and OmegaConf.select(job.composed, "run_id") is not None
+    return is_own and is_queued(job.directory)
 
 
 def refuse_queued(sweep_jobs: SweepJobs, launcher: str) -> None:
