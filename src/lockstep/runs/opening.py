@@ -15,7 +15,7 @@ from lockstep.launchers.environment import SWEPT_KEYS, can_resume, restarts, thi
 from lockstep.runs.directory import OwnDirectory, absolute, take_new
 from lockstep.runs.fork import describe_origin
 from lockstep.runs.run import Run
-from lockstep.runs.saved import RUN_ID, is_queued, read_config, read_overrides, read_run_id, update_config, write_config
+from lockstep.runs.saved import RUN_ID, is_queued, read_overrides, read_run_id, update_config, write_config
 from lockstep.runs.validation import check_run_dir, refusing, validated
 
 
@@ -37,8 +37,9 @@ def open_run(cfg: DictConfig) -> Run:
     goes_on = cfg.get(RUN_ID) is not None
     if goes_on and cfg[RUN_ID] != run_id:
         raise config_error(RUN_ID, cfg[RUN_ID], f"is not the run in {directory}; it is set by the run itself")
-    if not goes_on and run_id is not None and has_begun(directory, overrides):
-        cfg, goes_on = read_config(directory) or cfg, True
+    goes_on = goes_on or (run_id is not None and has_begun(directory, overrides))
+    if cfg.forked_from is None:
+        cfg.forked_from = describe_origin(cfg)
     is_resumed = goes_on and not is_queued(directory)
     is_named = any(item.startswith("hydra.run.dir=") for item in of_hydra)
     if rank is not None and rank.global_rank > 0:
@@ -65,14 +66,12 @@ def _save(run: Run, composed: DictConfig, hydra: Any, run_id: str | None) -> Non
     """Write what the run is, as it was composed: before `derive` has set values that follow from others. `run_id`: None for a new
     run."""
     is_new, run_id = run_id is None, run_id or uuid.uuid4().hex
-    if composed.forked_from is None and (origin := describe_origin(composed)) is not None:
-        run.cfg.forked_from = composed.forked_from = origin
     if run.mirror is not None:
         run.mirror.claim(is_new)
     try:
         if is_new:
             write_config(run.directory, composed, hydra, run_id, run.plan.global_batch_size)
         else:
-            update_config(run.directory, composed, run.plan.global_batch_size, list(hydra.overrides.task))
+            update_config(run.directory, composed, run_id, run.plan.global_batch_size, list(hydra.overrides.task))
     except OSError as error:
         raise config_error("hydra.run.dir", run.directory, f"can't be written to ({error.strerror})") from error

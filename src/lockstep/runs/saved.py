@@ -37,9 +37,9 @@ def write_config(run_dir: Path, cfg: DictConfig, hydra: DictConfig, run_id: str,
     partial.rename(run_dir / FOLDER)
 
 
-def update_config(run_dir: Path, cfg: DictConfig, global_batch_size: int | None, overrides: list[str]) -> None:
+def update_config(run_dir: Path, cfg: DictConfig, run_id: str, global_batch_size: int | None, overrides: list[str]) -> None:
     """Write the config of a run that goes on, and what was overridden for that."""
-    _write(run_dir / FILE, _to_save(cfg, str(cfg.run_id), global_batch_size))
+    _write(run_dir / FILE, _to_save(cfg, run_id, global_batch_size))
     known = read_overrides(run_dir)
     if new := [item for item in overrides if item not in known]:
         with replacing(run_dir / FOLDER / "overrides.yaml", "w") as file:

@@ -42,7 +42,7 @@ def test_a_resumption_changes_the_config_and_adds_its_overrides(tmp_path: Path) 
     cfg = read_config(run)
     assert cfg is not None
     cfg.trainer.max_epochs = 20
-    update_config(run, cfg, 16, ["seed=2", "trainer.max_epochs=20"])
+    update_config(run, cfg, "its id", 16, ["seed=2", "trainer.max_epochs=20"])
     again = read_config(run)
     assert again is not None
     assert (again.trainer.max_epochs, again.run_id) == (20, "its id")
