@@ -82,22 +82,11 @@ def _start(main: Callable[[], Any], is_composed: bool) -> None:
         console.survive_lost_output()
         import_from_project()
         attach_to_parent()
-        arguments: list[str] | None = given
-        overrides = split_flags(given)[1]
-        if is_composed:
-            return main()
-        if any(override_key(item) == "resume" for item in overrides):
-            from lockstep.runs.resume import command_to_continue  # most runs begin
-
-            arguments = command_to_continue(given)
-        elif (source := values_by_key(overrides).get("fork", "null")) != "null":
-            from lockstep.runs.fork import command_to_fork
-
-            arguments = command_to_fork(given, source)
-        if arguments is None:
-            console.say("The run has finished already. With an override, trainer.max_epochs=20 say, it goes on.")
-            return None
-        sys.argv[1:] = arguments
+        if not is_composed:
+            if (arguments := _for_hydra(given)) is None:
+                console.say("The run has finished already. With an override, trainer.max_epochs=20 say, it goes on.")
+                return
+            sys.argv[1:] = arguments
         main()
     except SystemExit:
         raise
@@ -107,9 +96,24 @@ def _start(main: Callable[[], Any], is_composed: bool) -> None:
         if line is None:
             raise
     else:
-        return None
+        return
     console.say(line)
     sys.exit(code)
+
+
+def _for_hydra(given: list[str]) -> list[str] | None:
+    """Returns the arguments as Hydra is to read them; None where a run that is to go on has finished."""
+    values = values_by_key(split_flags(given)[1])
+    if values.get("resume", "null") != "null":
+        from lockstep.runs.resume import command_to_continue  # most runs begin
+
+        return command_to_continue(given)
+    rest = [item for item in given if override_key(item) != "resume"]  # resume=null, which is no key of Hydra's
+    if (source := values.get("fork", "null")) != "null":
+        from lockstep.runs.fork import command_to_fork
+
+        return command_to_fork(rest, source)
+    return rest
 
 
 def _explain_end(error: BaseException) -> tuple[str | None, int]:

@@ -38,7 +38,6 @@ BASES: tuple[tuple[str, ...], ...] = (
 UNCHECKED = (
     "default_max_epochs",
     "model.lr_scheduler.",
-    "events.",
     "trainer.strategy.bucket_cap_mb",
     "trainer.strategy.communication.seed",
 )

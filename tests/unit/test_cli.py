@@ -13,7 +13,7 @@ import pytest
 from commands import ROOT
 from omegaconf import DictConfig
 
-from lockstep.cli import start
+from lockstep.cli import _for_hydra, start
 from lockstep.config.hydra_errors import explain
 from lockstep.errors import config_error
 from lockstep.launchers.environment import SWEPT_KEYS
@@ -52,6 +52,11 @@ def test_an_unknown_key_is_one_line_with_the_keys_there_are(
     assert line.endswith(f"; +{override} adds a new one")
     assert "\n" not in line
     assert len(line) < 250
+
+
+def test_resume_may_be_null() -> None:
+    """As a script says that has `resume=${RUN:-null}`: Hydra knows no such key."""
+    assert _for_hydra(["seed=1", "resume=null"]) == ["seed=1"]
 
 
 def test_a_missing_option_is_one_line_with_the_options_there_are(

@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
@@ -20,9 +19,12 @@ from lockstep.config.checks import OF_THE_WHOLE
 from lockstep.config.overrides import flat, is_group, override_key, quote, split_flags
 from lockstep.errors import ConfigError, config_error
 from lockstep.runs.resume import arguments_for, with_global_batch
-from lockstep.runs.saved import FILE, RUN_ID, read_config, read_overrides
+from lockstep.runs.saved import FILE, RUN_DIR, RUN_ID, read_config, read_overrides, write_for_hydra
 
 log = logging.getLogger(__name__)
+KEY = "fork"
+_OWN = {KEY, RUN_ID, "run_dir", "name", "forked_from", "overwrite"}  # keys in which any two runs differ
+_FIRST = ("last.ckpt", "previous.ckpt", "best.ckpt")
 
 
 class Origin(NamedTuple):
@@ -31,11 +33,6 @@ class Origin(NamedTuple):
     path: Path
     step: int
     epoch: int
-
-
-KEY = "fork"
-_OWN = {KEY, RUN_ID, "run_dir", "name", "forked_from", "overwrite"}  # keys in which any two runs differ
-_FIRST = ("last.ckpt", "previous.ckpt", "best.ckpt")
 
 
 def command_to_fork(arguments: Sequence[str], wanted: str) -> list[str]:
@@ -62,7 +59,7 @@ def command_to_fork(arguments: Sequence[str], wanted: str) -> list[str]:
 def _folder(source: DictConfig, groups: Sequence[str], emptied: Sequence[str]) -> Path:
     """Write the source's config, less the groups to be composed anew, where Hydra finds it; it goes when this process ends."""
     config: Any = OmegaConf.to_container(source)
-    config |= {"run_dir": "${hydra:runtime.output_dir}", RUN_ID: None, "forked_from": None, "overwrite": False}
+    config |= {"run_dir": RUN_DIR, RUN_ID: None, "forked_from": None, "overwrite": False}
     for group in (one for one in groups if one not in OF_THE_WHOLE):
         *above, name = group.partition("@")[0].split("/")
         node = config
@@ -72,9 +69,8 @@ def _folder(source: DictConfig, groups: Sequence[str], emptied: Sequence[str]) -
     config |= {group: {} for group in emptied}
     folder = Path(tempfile.mkdtemp(prefix="lockstep-fork-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    defaults = {"defaults": [{"hydra": "default"}, "config", "_self_", *({group: None} for group in groups)]}
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    (folder / "saved.yaml").write_text(yaml.safe_dump(defaults))
+    merged: Any = OmegaConf.create(config)
+    write_for_hydra(folder, merged, groups)
     return folder
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.utils import get_object
 from omegaconf import DictConfig
 
 from lockstep.atomic_files import read_json
@@ -66,8 +67,8 @@ def _save(run: Run, composed: DictConfig, hydra: Any, run_id: str | None) -> Non
     """Write what the run is, as it was composed: before `derive` has set values that follow from others. `run_id`: None for a new
     run."""
     is_new, run_id = run_id is None, run_id or uuid.uuid4().hex
-    if run.mirror is not None:
-        run.mirror.claim(is_new)
+    if run.cfg.get("mirror") is not None:
+        get_object("lockstep.extras.mirror.mirror.claim")(run.cfg.mirror, run.directory, is_new)
     try:
         if is_new:
             write_config(run.directory, composed, hydra, run_id, run.plan.global_batch_size)

@@ -69,8 +69,7 @@ class Run:
         self.checkpoint: Path | None = None
         self.result: float | None = None
         self._code: int | None = None  # to exit with, once it is known
-        mirrors = cfg.get("mirror") is not None and self.is_owner  # where the directory is held
-        self.mirror = get_object("lockstep.extras.mirror.mirror.RunMirror")(cfg.mirror, self.directory) if mirrors else None
+        self._mirror: Any = None
         self._has_begun, self._has_restarted, self._started = False, False, time.monotonic()
 
     @property
@@ -130,8 +129,8 @@ class Run:
                 self._append_to_log(OmegaConf.to_yaml(self.cfg, resolve=True))  # the terminal gets what a person reads
             except OSError as error:
                 raise config_error("run_dir", self.directory, f"can't be written to ({error.strerror})") from error
-            if self.mirror is not None:
-                self.mirror.start()
+            if self.cfg.get("mirror") is not None:
+                self._mirror = get_object("lockstep.extras.mirror.mirror.Mirror")(self.directory)
             warn_of_unknown_launcher()
             log.info(str(self.plan))
             self._has_begun = True
@@ -232,8 +231,8 @@ class Run:
         finally:
             HEARTBEAT.stop()
             end_workers()
-            if self.mirror is not None and self._has_begun and self._code != ExitCode.REFUSED:
-                self.mirror.finish()
+            if self._mirror is not None and self._has_begun and self._code != ExitCode.REFUSED:
+                self._mirror.finish()
             STOP_SIGNALS.end_with(1 if self._code is None else self._code)
             if self._own is not None:
                 self._own.leave()

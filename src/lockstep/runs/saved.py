@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from lockstep.errors import ConfigError, config_error
 FOLDER = ".hydra"
 FILE = f"{FOLDER}/config.yaml"
 RUN_ID, GLOBAL_BATCH = "run_id", "datamodule.global_batch_size"
+RUN_DIR = "${hydra:runtime.output_dir}"  # of the run that Hydra composes
 _OF_THE_START = ("${hydra:", "${now:")  # interpolations that have their value of then
-_TO_COMPOSE = {"defaults": [{"hydra": "default"}, "config", "_self_"]}  # saved.yaml: the config as Hydra's primary one
 
 
 def write_config(run_dir: Path, cfg: DictConfig, hydra: DictConfig, run_id: str, global_batch_size: int | None) -> None:
@@ -29,12 +29,18 @@ def write_config(run_dir: Path, cfg: DictConfig, hydra: DictConfig, run_id: str,
     partial = run_dir / f"{FOLDER}.tmp"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    _write(partial / "config.yaml", _to_save(cfg, run_id, global_batch_size))
-    (partial / "saved.yaml").write_text(yaml.safe_dump(_TO_COMPOSE))
+    write_for_hydra(partial, _to_save(cfg, run_id, global_batch_size))
     (partial / "overrides.yaml").write_text(yaml.safe_dump(OmegaConf.to_container(hydra.overrides.task)))
     (partial / "hydra.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create({"hydra": OmegaConf.to_container(hydra)})))
     shutil.rmtree(run_dir / FOLDER, ignore_errors=True)
     partial.rename(run_dir / FOLDER)
+
+
+def write_for_hydra(folder: Path, cfg: DictConfig, groups: Sequence[str] = ()) -> None:
+    """Write a config, and saved.yaml, by which Hydra composes it; with options of the `groups`, which a command chooses."""
+    _write(folder / "config.yaml", cfg)
+    defaults = [{"hydra": "default"}, "config", "_self_", *({group: None} for group in groups)]
+    (folder / "saved.yaml").write_text(yaml.safe_dump({"defaults": defaults}))
 
 
 def update_config(run_dir: Path, cfg: DictConfig, run_id: str, global_batch_size: int | None, overrides: list[str]) -> None:
@@ -101,7 +107,7 @@ def _to_save(cfg: DictConfig, run_id: str, global_batch_size: int | None) -> Dic
             node = node[int(part) if isinstance(node, list) else part]
         node[int(name) if isinstance(node, list) else name] = OmegaConf.select(cfg, key)
     saved: Any = OmegaConf.create(content)
-    saved.run_dir = "${hydra:runtime.output_dir}"
+    saved.run_dir = RUN_DIR
     if global_batch_size is not None and OmegaConf.select(cfg, GLOBAL_BATCH, default=cfg) is not cfg:
         OmegaConf.update(saved, GLOBAL_BATCH, global_batch_size)
     saved[RUN_ID] = run_id

@@ -22,13 +22,17 @@ def validated(config: DictConfig, node_gpus: int | None = None, chosen: Iterable
     `chosen`: the groups whose options Hydra has composed.
     """
     derive(config)
-    cfg = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    cfg = without_hydra(config)
     check(cfg, chosen)
     rank = this_rank()
     plan = Plan.from_config(cfg, None if rank is None else rank.started, node_gpus)
     if node_gpus is None:
         _check_launch(plan)
     return cfg, plan
+
+
+def without_hydra(config: DictConfig) -> DictConfig:
+    return OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
 
 
 def derive(config: DictConfig) -> None:

@@ -71,7 +71,7 @@ class Executor(Protocol):
 def queues() -> list[Any]:
     """Return the modules of jobs that go on without the sweep's process.
 
-    Each has two functions: show_state(sweep_jobs) brings the jobs in its queue up to date in a sweep_jobs that is not written;
+    Each has two functions: show_state(sweep_jobs) brings the jobs in its queue up to date for who looks, and writes nothing;
     cancel(sweep_jobs) takes them out of the queue, returns how many they were, and raises ConfigError where that can't be done.
     """
     return [get_object("lockstep.extras.slurm.launcher")]

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from lockstep.console import command_line
 from lockstep.errors import ExitCode
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.locks import is_held
 from lockstep.runs.record import git_commit
 from lockstep.runs.saved import read_run_id, write_config
+from lockstep.runs.validation import without_hydra
 from lockstep.sweeps.executor import Attempt, Executor
 from lockstep.sweeps.job_directory import archive, read_status, state_after
 from lockstep.sweeps.jobs import Job
@@ -138,7 +137,7 @@ class Runner:
             return
         archive(job.directory)
         if job.composed is not None:
-            composed = OmegaConf.masked_copy(job.composed, [str(key) for key in job.composed if key != "hydra"])
+            composed = without_hydra(job.composed)
             write_config(job.directory, composed, job.composed.hydra, run_id := uuid.uuid4().hex, job.global_batch_size)
             job.composed.run_id = run_id
 

@@ -1,4 +1,4 @@
-"""The states of a sweep's jobs, in the sweep_jobs's words, and how an attempt at a job ends."""
+"""The states of a sweep's jobs, as job.json says them, and how an attempt at a job ends."""
 
 from collections.abc import Container
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from lockstep.errors import ExitCode
 
 STATES = FINISHED, FAILED, INTERRUPTED, RUNNING, WAITING = "finished", "failed", "interrupted", "running", "waiting"
 
-UNKNOWN = "unknown"  # a queue has the job and does not answer: for who looks, in no sweep_jobs
+UNKNOWN = "unknown"  # a queue has the job and does not answer: for who looks, in no file
 
 
 def sweep_exit_code(states: Container[str]) -> ExitCode:

@@ -134,10 +134,10 @@ class Sweep:
             self.executor.check(batch)
         try:
             with STOP_SIGNALS.deferring():  # until it can be continued
-                sweep_jobs, runner = self._open()
-                if (line := sweep_jobs.describe_changed(batch)) is not None:
+                runner = self._open()
+                if (line := self.sweep_jobs.describe_changed(batch)) is not None:
                     log.warning(line)
-                todo = sweep_jobs.register(batch)
+                todo = self.sweep_jobs.register(batch)
         except OSError as error:
             if not is_first:
                 raise
@@ -147,7 +147,7 @@ class Sweep:
         runner.run(todo)
         if runner.stopped:
             self._end()
-        return [_job_return(job, sweep_jobs.jobs[job.key].get("metric")) for job in batch]
+        return [_job_return(job, self.sweep_jobs.jobs[job.key]["metric"]) for job in batch]
 
     def _job(self, number: int, overrides: list[str]) -> Job:
         given: Any = OmegaConf.to_container(self.config.hydra.overrides.task, resolve=False)
@@ -202,15 +202,13 @@ class Sweep:
             raise config_error("trainer.devices", list(plan.device_ids), "the launcher hands out the GPUs; accepted is a number")
         return full, cfg, plan
 
-    def _open(self) -> tuple[SweepJobs, Runner]:
-        """Takes the directory, and what an earlier sweep has left in it."""
-        if self.runner is not None:
-            return self.sweep_jobs, self.runner
-        sweep_jobs = self.sweep_jobs
-        self.executor.reconcile(sweep_jobs)
-        sweep_jobs.planned = self.planned
-        self.runner = Runner(sweep_jobs, self.executor, self.settings)
-        return sweep_jobs, self.runner
+    def _open(self) -> Runner:
+        """Brings what an earlier sweep has left in the directory up to date, once."""
+        if self.runner is None:
+            self.executor.reconcile(self.sweep_jobs)
+            self.sweep_jobs.planned = self.planned
+            self.runner = Runner(self.sweep_jobs, self.executor, self.settings)
+        return self.runner
 
     def _end(self) -> None:
         assert self.runner is not None

@@ -89,7 +89,7 @@ class JobView:
 
 @dataclass(frozen=True)
 class SweepView:
-    """All jobs of a sweep_jobs. `is_held`: a process runs the sweep."""
+    """All jobs of a sweep. `is_held`: a process runs the sweep."""
 
     sweep_jobs: SweepJobs
     is_held: bool = True

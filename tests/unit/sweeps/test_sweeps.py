@@ -20,7 +20,7 @@ from lockstep.errors import ConfigError
 from lockstep.runs.saved import read_run_id
 from lockstep.sweeps.job_directory import state_from_record
 from lockstep.sweeps.jobs import Job, identity
-from lockstep.sweeps.local import LocalExecutor, Pool, _is_made_here
+from lockstep.sweeps.local import LocalExecutor, Pool
 from lockstep.sweeps.results import write_results
 from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.settings import LocalSettings, Settings
@@ -293,16 +293,3 @@ def test_jobs_that_another_config_has_made_new_are_said_to_be(tmp_path: Path) ->
     assert SweepJobs(tmp_path).describe_changed(before) is None
     line = "2 of 2 jobs have other values of model.b, test than before: they begin anew, beside the earlier ones"
     assert SweepJobs(tmp_path).describe_changed(now) == line
-
-
-def test_a_job_that_a_killed_sweep_had_made_goes_on_by_its_own_config(tmp_path: Path) -> None:
-    """It was handed a config without the run's id: "belongs to an earlier run"."""
-    hydra = {"overrides": {"task": []}, "runtime": {"choices": {}}}
-    one = replace(broken_job(tmp_path), composed=OmegaConf.create(CONFIG | {"run_id": None, "hydra": hydra}))
-    save_run(one.directory, run_id="id")
-    assert not _is_made_here(one)
-    assert one.composed is not None
-    one.composed.run_id = "id"
-    assert _is_made_here(one)
-    (one.directory / "status.json").write_text('{"status": "running"}')
-    assert not _is_made_here(one)

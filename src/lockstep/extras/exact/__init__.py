@@ -1,6 +1,6 @@
 """The very same bits on any number of processes that divides V: `trainer.exact=V`.
 
-events.py    sets in a run's config what `trainer.exact` means; settings.py: what that is
+settings.py  what `trainer.exact` sets in a run's config
 strategy.py  a step of V virtual workers, of which each process is some in turn; their gradients are summed in one tree
 tree.py      that tree, within a process and between processes
 step.py      what the workers leave of a step, and what is made of its sum

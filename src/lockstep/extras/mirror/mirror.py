@@ -105,7 +105,6 @@ class Mirror:
 
     def __init__(self, directory: Path) -> None:
         self._directory, self._note = directory, read_note(directory)
-        self._remote = Remote(self._note["url"])
         self._copied: dict[Path, Stamp] = {}
         self._left: list[Path] = []
         self._is_over = threading.Event()
@@ -138,13 +137,14 @@ class Mirror:
     def _copy(self) -> None:
         try:
             self._left = self._changed()
-            if is_ahead(self._remote.read_note(), self._note):
+            remote = Remote(self._note["url"])
+            if is_ahead(remote.read_note(), self._note):
                 self._warn("the run was continued elsewhere")
                 return
             while self._left:
                 path = self._left[0]
                 if (stamp := read_stamp(path)) is not None:  # the run has not removed it meanwhile
-                    self._remote.put(path, path.relative_to(self._directory).as_posix())
+                    remote.put(path, path.relative_to(self._directory).as_posix())
                     self._copied[path] = stamp
                 del self._left[0]
         except Exception as error:
@@ -159,21 +159,3 @@ class Mirror:
     def _warn(self, why: str) -> None:
         names = console.join_first([path.relative_to(self._directory) for path in self._left])
         log.warning(f"{self._note['url']} lacks {names} ({why}); {self._directory} has it")
-
-
-class RunMirror:
-    """The mirror of a run, in the process that holds its directory."""
-
-    def __init__(self, prefix: str, directory: Path) -> None:
-        self._prefix, self._directory = prefix, directory
-        self._mirror: Mirror | None = None
-
-    def claim(self, is_new: bool) -> None:
-        claim(self._prefix, self._directory, is_new)
-
-    def start(self) -> None:
-        self._mirror = Mirror(self._directory)
-
-    def finish(self) -> None:
-        if self._mirror is not None:
-            self._mirror.finish()

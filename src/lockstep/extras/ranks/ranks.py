@@ -13,7 +13,7 @@ from lockstep.atomic_files import read_json, write_json
 from lockstep.config.overrides import flat
 from lockstep.errors import ConfigError
 
-_MAY_DIFFER = ("events.", "fresh_processes", "datamodule.num_workers", "datamodule.pin_memory", "datamodule.persistent_workers")
+_MAY_DIFFER = ("fresh_processes", "datamodule.num_workers", "datamodule.pin_memory", "datamodule.persistent_workers")
 
 
 class Ranks(Callback):

@@ -169,7 +169,7 @@ def reconcile(sweep_jobs: SweepJobs, queue: Queue | None = None) -> dict[str, Qu
     commands.wait_for_sbatch(queue.folder)
     queue.ask()
     for place, key in queue.keys().items():
-        if key in sweep_jobs.jobs and places(sweep_jobs).get(key) != place:  # the sweep_jobs was lost
+        if key in sweep_jobs.jobs and places(sweep_jobs).get(key) != place:  # its job.json was lost
             sweep_jobs.jobs[key]["attempts"].append({"queue": place, "started": time.time(), "ended": None, "code": None})
     queued: dict[str, QueuedAttempt] = {}
     for key, place in places(sweep_jobs).items():

@@ -17,7 +17,7 @@ from lockstep.sweeps.states import FAILED, INTERRUPTED, RUNNING, WAITING, Exit, 
 from lockstep.sweeps.sweep_jobs import SweepJobs
 
 log = logging.getLogger(__name__)
-PREFIX = "lockstep-"  # begins the name of each array, and its jobs' places in the sweep_jobs
+PREFIX = "lockstep-"  # begins the name of each array, and its jobs' places in their job.json
 CODE = "exit_code"  # in a job's directory: what srun has ended with
 _WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 # Reasons, of JOB REASON CODES in squeue(1), for which a job waits for ever, unless somebody changes it or the cluster.
@@ -27,7 +27,7 @@ _GOES_ON = ("PREEMPTED", "TIMEOUT")  # from its last checkpoint
 
 
 def places(sweep_jobs: SweepJobs) -> dict[str, str]:
-    """Returns the place of each job, by its key, that SLURM has as far as the sweep_jobs knows."""
+    """Returns the place of each job, by its key, that SLURM has as far as is known."""
     return {key: place for key, place in sweep_jobs.in_queue().items() if place.startswith(PREFIX)}
 
 
