@@ -239,7 +239,7 @@ class DataModule(LightningDataModule):
     def _loader(self, dataset: Any, sampler: DistributedSampler[BatchIndices], augment: Augment | None) -> DataLoader[Batch]:
         loading: dict[str, Any] = {"num_workers": self.num_workers, "persistent_workers": self.persistent_workers}
         loading["pin_memory"] = self.pin_memory and self._device.type == "cuda"
-        return make_loader(Batches(dataset, augment), sampler, **loading)
+        return make_loader(Batches(dataset, augment, self.seed), sampler, **loading)
 
     @property
     def _is_trained(self) -> bool:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
 from lockstep.datamodules.samplers import BatchIndices
+from lockstep.datamodules.seeded import Draw, Seeded
 from lockstep.errors import ConfigError
 
 Augment = Callable[[Tensor, Tensor, int], Tensor]
@@ -73,28 +74,27 @@ def is_copied_alone(data: Tensor, rows: int) -> bool:
 class Batches(Dataset[Batch]):
     """Any dataset of (input, target) pairs, indexed by a BatchIndices.
 
-    Uses `__getitems__` where the dataset has it (a tuple of tensors, or a list of samples as torch's Subset gives),
-    and collates single samples otherwise.
+    Uses `__getitems__` where the dataset has it (a tuple of tensors, or a list of samples), and collates single samples
+    otherwise; see lockstep.datamodules.seeded.
     """
 
-    def __init__(self, dataset: Any, augment: Augment | None = None) -> None:
-        self.dataset, self.augment = dataset, augment
+    def __init__(self, dataset: Any, augment: Augment | None = None, seed: int = 0) -> None:
+        self.dataset, self.augment, self.seeded = dataset, augment, Seeded(dataset, seed)
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, indices: BatchIndices) -> Batch:
-        inputs, targets = self._fetch(indices.ids)
+        inputs, targets = self._fetch(indices.ids, indices.epoch)
         if self.augment is not None and len(indices.ids):
             inputs = self.augment(inputs, indices.ids, indices.epoch)
         return Batch(inputs, targets, indices.ids, indices.loss_weight)
 
-    def _fetch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+    def _fetch(self, ids: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
         if isinstance(self.dataset, InMemory):
             return self.dataset.__getitems__(ids)
         wanted = ids.tolist() or [0]  # an empty batch is a batch of one, cut to none: its shape and type are right
-        many = getattr(self.dataset, "__getitems__", None)
-        samples = [self.dataset[i] for i in wanted] if many is None else many(wanted)
+        samples = self.seeded.__getitems__([Draw(number, epoch, number) for number in wanted])
         inputs, targets = _pair(samples if isinstance(samples, tuple) else default_collate(samples))
         return inputs[: len(ids)], targets[: len(ids)]
 

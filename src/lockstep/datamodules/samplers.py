@@ -115,13 +115,14 @@ class EvalSampler(_BatchSampler):
 
     def __init__(self, length: int, batch_size: int, rank: int = 0, world_size: int = 1) -> None:
         super().__init__(length, batch_size * world_size, rank, world_size, shuffle=False, seed=0)
+        self.samples_per_epoch = length
 
     def __len__(self) -> int:
         return math.ceil(self.length / self.samples_per_batch)
 
     def __iter__(self) -> Iterator[BatchIndices]:
         order = shuffled(self.length, derive_seed(self.length))
-        yield from (BatchIndices(ids, self.epoch, loss_weight=1.0) for ids in islice(self._own(order), len(self)))
+        yield from (BatchIndices(ids, 0, loss_weight=1.0) for ids in islice(self._own(order), len(self)))
 
 
 def shuffled(length: int, seed: int) -> Tensor:

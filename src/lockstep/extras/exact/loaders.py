@@ -5,18 +5,15 @@ each worker by itself, with generators that are seeded for its batch: what they 
 process.
 """
 
-import random
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import numpy
-import torch
-from lightning.pytorch.utilities.seed import isolate_rng
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lockstep.counter_rng import derive_seed
+from lockstep.datamodules.seeded import Restored, seed_generators
 from lockstep.extras.plain_lightning.loaders import SharedSampler, batches_of_equal_number, loading_arguments, own_sampler
 
 
@@ -45,9 +42,9 @@ class WorkersSampler(SharedSampler):
     """Yields what is Drawn; its batch size is that of all workers of the process."""
 
     def __iter__(self) -> Iterator[Any]:
-        for position, index in enumerate(super().__iter__()):
+        for position, draw in enumerate(super().__iter__()):
             own, whole = self.samples_in(position // self.batch_size)
-            yield Drawn(index, self.epoch, whole, is_dummy=own == 0)
+            yield Drawn(draw.index, self.epoch, whole, is_dummy=own == 0)
 
 
 class WorkerBatches(Dataset[Shares]):
@@ -58,7 +55,7 @@ class WorkerBatches(Dataset[Shares]):
         self.own, self.seed = own, seed
 
     def __getitems__(self, drawn: Sequence[Drawn]) -> Shares:
-        with isolate_rng(include_cuda=False):
+        with Restored():
             return Shares(self._share(drawn[worker :: self.own], drawn[0].whole) for worker in range(self.own))
 
     def _share(self, drawn: Sequence[Drawn], whole: int) -> Share:
@@ -68,12 +65,6 @@ class WorkerBatches(Dataset[Shares]):
         ids, fetch = [one.number for one in drawn], getattr(self.dataset, "__getitems__", None)
         samples = [self.dataset[index] for index in ids] if fetch is None else fetch(ids)
         return Share(self.collate(samples if self.is_batched else samples[0]), 0 if drawn[0].is_dummy else len(ids), whole)
-
-
-def seed_generators(seed: int) -> None:
-    torch.default_generator.manual_seed(seed)
-    random.seed(seed)
-    numpy.random.seed(seed % 2**32)
 
 
 def workers_loader(

@@ -14,6 +14,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from lockstep import noise
 from lockstep.callbacks import CounterBasedRandomness
 from lockstep.counter_rng import derive_seed
 from lockstep.datamodules.batches import Batch
@@ -81,6 +82,7 @@ class WholeBatch(Callback):
         for callback in trainer.callbacks if trainer.training else ():
             if isinstance(callback, CounterBasedRandomness):  # which tells dropout the samples
                 callback.on_train_batch_start(trainer, trainer.lightning_module, whole, index)
+                noise.take_all()
         for seed in (torch.manual_seed, random.seed, numpy.random.seed) if self.draws else ():
             seed(derive_seed(trainer.current_epoch, index) % 2**32)
         return step(whole, *rest)

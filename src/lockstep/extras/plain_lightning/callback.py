@@ -18,6 +18,7 @@ from lockstep.callbacks.stepped_rate import SteppedRate
 from lockstep.console import command_line, join_first
 from lockstep.counter_rng import derive_seed
 from lockstep.datamodules.base import DataModule
+from lockstep.datamodules.seeded import Seeded
 from lockstep.errors import config_error
 from lockstep.extras.any_batch.any_batch import samples_in
 from lockstep.extras.plain_lightning.lightning_internals import (
@@ -40,7 +41,6 @@ from lockstep.extras.plain_lightning.processes import (
     buffers_that_differ,
     decide_alike,
     gather_unequal_lengths,
-    generator_states,
     weights_that_differ,
 )
 from lockstep.extras.plain_lightning.streams import (
@@ -64,10 +64,7 @@ NOT_KNOWN = (
     "whether a loss or a metric is a mean over its batch (in-batch negatives and a maximum are not), whether state other than "
     "buffers is kept between batches, whether random numbers are drawn outside of a training or validation step"
 )
-_WITHIN = (
-    "If the run is resumed within an epoch, the metrics of that epoch are those of its remaining batches, and random "
-    "augmentation in the process itself draws other numbers."
-)
+_WITHIN = "If the run is resumed within an epoch, the metrics of that epoch are those of its remaining batches."
 _OWN_GRADIENTS = "each steps by its own gradients, as after loss.backward() in the place of self.manual_backward(loss)"
 _COMPARED = (2, 20)  # the batches before which processes compare what they hold: a step by hand may be that of several batches
 _KEEPS_WORKERS = (
@@ -116,7 +113,6 @@ class PlainLightning(Callback):
         self._is_even: bool | None = None  # do ranks have as many samples in this training batch; None outside of one
         self._is_dummy = False  # has this rank another's sample, since the batch has none for it?
         self._around_batch = ExitStack()
-        self._drawn: dict[str, bytes] = {}  # the states of the generators before a step
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
         source = trainer.datamodule or pl_module
@@ -157,7 +153,8 @@ class PlainLightning(Callback):
         if training:
             self._samplers = [getattr(loader, "sampler", None) for loader in shared]
             self._positioned = [loader for loader in shared if isinstance(loader, Positioned)]
-            self._keeps_workers = any(getattr(loader, "persistent_workers", False) for loader in shared)
+            left = [loader for loader in shared if not isinstance(getattr(loader, "dataset", None), Seeded)]
+            self._keeps_workers = any(getattr(loader, "persistent_workers", False) for loader in left)
             self._samples = [samples_per_batch(loader, dp_rank_and_size(trainer)[1]) for loader in shared]
         return shared
 
@@ -262,31 +259,12 @@ class PlainLightning(Callback):
         if self._is_dummy:
             self._around_batch.enter_context(counting_nothing(trainer, pl_module))
             self._around_batch.enter_context(without_statistics())
-        self._look_before_draws(trainer, pl_module, batch_idx)
 
     def _compare(self, model: LightningModule) -> None:
         if names := buffers_that_differ(model):
             self.warn(f"buffers differ between processes after a step, and process 0's are kept ({join_first(names)})")
         if names := weights_that_differ(model):
             self.warn(f"weights differ between processes after a step ({join_first(names)}): {_OWN_GRADIENTS}")
-
-    def _look_before_draws(self, trainer: Any, pl_module: LightningModule, batch_idx: int) -> None:
-        if batch_idx == 0 and trainer.world_size > 1:
-            self._drawn = generator_states(pl_module.device)
-
-    def _look_for_draws(self, trainer: Any, pl_module: LightningModule, batch_idx: int, stage: str) -> None:
-        if batch_idx == 0 and trainer.world_size > 1 and self._drawn != generator_states(pl_module.device):
-            self.warn(f"random numbers are drawn in a {stage} step, by each process its own")
-
-    def on_validation_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        self._look_before_draws(trainer, pl_module, batch_idx)
-
-    def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        self._look_for_draws(trainer, pl_module, batch_idx, "validation")
 
     def _divide(self, batch_idx: int) -> None:
         """What this rank has of the batch, and how much it counts."""
@@ -308,7 +286,6 @@ class PlainLightning(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._around_batch.close()
         self._is_even = None
-        self._look_for_draws(trainer, pl_module, batch_idx, "training")
         self.samples_trained += 0 if self._is_dummy else samples_in(batch) or 0
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -5,21 +5,19 @@ taken once. Lightning's own sampler repeats samples until ranks have equal numbe
 7929).
 """
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial, wraps
 from itertools import islice
 from typing import Any
 
-import numpy
 import torch
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from lightning.pytorch.utilities.seed import isolate_rng
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
 from lockstep.counter_rng import derive_seed
+from lockstep.datamodules.seeded import Draw, Restored, Seeded, seed_generators
 from lockstep.errors import config_error
 
 LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")
@@ -32,10 +30,8 @@ _LOADING += ("prefetch_factor", "persistent_workers", "in_order")
 @contextmanager
 def drawing_from(seed: int) -> Iterator[None]:
     """What is drawn meanwhile, on CPUs, depends on the seed alone."""
-    with isolate_rng(include_cuda=False):
-        random.seed(seed)
-        numpy.random.seed(seed % 2**32)
-        torch.default_generator.manual_seed(seed)
+    with Restored():
+        seed_generators(seed)
         yield
 
 
@@ -64,7 +60,7 @@ def _with_change(make: Callable[..., Any], change: Callable[[list[Any], bool], l
     return changed
 
 
-class SharedSampler(DistributedSampler[int], SequentialSampler):
+class SharedSampler(DistributedSampler[Draw], SequentialSampler):  # pyright: ignore[reportGeneralTypeIssues]
     """Every world_size-th sample of the order in which one process draws them, from the rank-th on.
 
     The order is drawn anew in each epoch by the loader's own sampler, with generators seeded from (seed, epoch): it is the same
@@ -78,7 +74,8 @@ class SharedSampler(DistributedSampler[int], SequentialSampler):
         self.sampler, self.batch_size, self.training = sampler, batch_size, training
         self.length, self.list_size = len(sampler), 1
         self.tail = 0 if drop_last else self.length % self.global_batch_size
-        self.kept = self.length - self.length % self.global_batch_size + self.tail
+        self.samples_per_epoch = self.kept = self.length - self.length % self.global_batch_size + self.tail
+        self.samples_per_batch: int | None = self.global_batch_size  # over all processes, of an evaluation's batch too
 
     @property
     def global_batch_size(self) -> int:
@@ -105,11 +102,10 @@ class SharedSampler(DistributedSampler[int], SequentialSampler):
     def __len__(self) -> int:
         return len(range(self.rank, self.kept, self.num_replicas)) + self._has_dummy
 
-    def __iter__(self) -> Iterator[int]:
-        order = self._order()[: self.kept]
-        yield from order[self.rank :: self.num_replicas]
-        if self._has_dummy:
-            yield order[-1]
+    def __iter__(self) -> Iterator[Draw]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        order, epoch = self._order(), self.epoch if self.training else 0  # an evaluation draws the same each time
+        places = [*range(self.rank, self.kept, self.num_replicas), *([self.kept - 1] if self._has_dummy else [])]
+        return (Draw(order[place], epoch, place) for place in places)
 
     @property
     def _has_dummy(self) -> bool:
@@ -150,11 +146,13 @@ def shared_loader(loader: DataLoader[Any], share: tuple[int, int], seed: int, tr
     shared = (SharedLists if takes_lists else SharedSampler)(sampler, batch_size, share, seed, drop_last, training)
     shared.check_length(share[1])
     loading = loading_arguments(loader)
+    data: Any = Seeded(loader.dataset, derive_seed(seed, training))
     size = batch_size if training else batches_of_equal_number(shared.kept, batch_size, share[1])
+    shared.samples_per_batch = size * share[1]
     if loader.batch_sampler is None:
         shared.list_size = size
-        return DataLoader(loader.dataset, batch_size=None, sampler=shared, **loading)
-    return DataLoader(loader.dataset, batch_size=size, sampler=shared, drop_last=drop_last, **loading)
+        return DataLoader(data, batch_size=None, sampler=shared, **loading)
+    return DataLoader(data, batch_size=size, sampler=shared, drop_last=drop_last, **loading)
 
 
 def loading_arguments(loader: DataLoader[Any]) -> dict[str, Any]:

@@ -1,13 +1,10 @@
 """What processes that train a plain LightningModule compare with each other, and how they exchange parts of unequal length."""
 
 import math
-import pickle
-import random
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-import numpy
 import torch
 import torch.distributed as dist
 from lightning import LightningModule
@@ -50,13 +47,6 @@ def _real(tensor: Tensor) -> Tensor:
 
 def _is_close(one: list[float], other: list[float] | None) -> bool:
     return other is not None and all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12) for a, b in zip(one, other, strict=True))
-
-
-def generator_states(device: torch.device) -> dict[str, bytes]:
-    """Returns the states of torch's generators, numpy's and Python's: another value after something has been drawn."""
-    drawn = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
-    others = {"numpy": numpy.random.get_state(), "Python": random.getstate()}
-    return {"torch": torch.cat(drawn).numpy().tobytes()} | {name: pickle.dumps(state) for name, state in others.items()}
 
 
 def gather_unequal_lengths(module: LightningModule, may_differ: Callable[[], bool], warn: Callable[[str], None]) -> None:
