@@ -162,6 +162,24 @@ def test_a_module_without_strict_loading_is_resumed_tested_and_gives_its_weights
     assert values[0] == values[1] != []
 
 
+class Keeps(LitClassifier):
+    """Saves an object, as the models of pytorch-forecasting do."""
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["loss"] = nn.CrossEntropyLoss()
+
+
+def test_a_module_that_saves_an_object_is_trained_and_resumed_without_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = ("model._target_=test_lightning_hooks.Keeps", "trainer.limit_train_batches=2")
+    whole = fitted(tmp_path / "run", *own, keep=tmp_path)
+    resumed = fitted(tmp_path / "again", *own, ckpt_path=tmp_path / "2.ckpt")
+    assert all(map(torch.equal, whole.lightning_module.parameters(), resumed.lightning_module.parameters()))
+    said = [message for message in caplog.messages if message.startswith("Checkpoints are written without loss, which")]
+    assert len(said) == 2
+
+
 class Anneals(LitClassifier):
     """Changes what is saved as an epoch begins."""
 
