@@ -16,7 +16,7 @@ from lockstep.launchers.environment import SWEPT_KEYS, can_resume, restarts, thi
 from lockstep.runs.directory import OwnDirectory, absolute, take_new
 from lockstep.runs.fork import describe_origin
 from lockstep.runs.run import Run
-from lockstep.runs.saved import RUN_ID, is_queued, read_overrides, read_run_id, update_config, write_config
+from lockstep.runs.saved import RUN_ID, is_queued, propose_config, read_overrides, read_run_id, write_config
 from lockstep.runs.validation import check_run_dir, refusing, validated
 
 
@@ -73,6 +73,6 @@ def _save(run: Run, composed: DictConfig, hydra: Any, run_id: str | None) -> Non
         if is_new:
             write_config(run.directory, composed, hydra, run_id, run.plan.global_batch_size)
         else:
-            update_config(run.directory, composed, run_id, run.plan.global_batch_size, list(hydra.overrides.task))
+            propose_config(run.directory, composed, run_id, run.plan.global_batch_size, list(hydra.overrides.task))
     except OSError as error:
         raise config_error("hydra.run.dir", run.directory, f"can't be written to ({error.strerror})") from error

@@ -18,7 +18,7 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
-from lockstep.atomic_files import read_json, remove_partial_files, write_json
+from lockstep.atomic_files import read_json, read_stamp, remove_partial_files, write_json
 from lockstep.config.plan import Plan, visible_cores
 from lockstep.config.targets import own_modules
 from lockstep.errors import ExitCode, config_error
@@ -33,7 +33,7 @@ from lockstep.runs import record
 from lockstep.runs.directory import OwnDirectory
 from lockstep.runs.fork import origin_of
 from lockstep.runs.rank import set_up_rank
-from lockstep.runs.saved import read_run_id
+from lockstep.runs.saved import accept_config, read_run_id
 
 if TYPE_CHECKING:
     from lightning import Trainer
@@ -124,7 +124,8 @@ class Run:
             try:
                 remove_partial_files(self.directory)
                 (self.directory / DEBUGGED).unlink(missing_ok=True)
-                self._metrics.unlink(missing_ok=True)  # of what is continued
+                if not self.is_resumed:
+                    self._metrics.unlink(missing_ok=True)
                 record.write_status(self.directory, "running", is_first=not self.is_resumed)
                 self._append_to_log(OmegaConf.to_yaml(self.cfg, resolve=True))  # the terminal gets what a person reads
             except OSError as error:
@@ -157,16 +158,13 @@ class Run:
         return checkpoint
 
     def launch(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Call `function(run, *arguments)` in each rank, from the parent, and take rank zero's record as the result.
-
-        When one of them has died, start them again, to continue, max_restarts times.
-        """
+        """Call `function(run, *arguments)` in each rank, which may die max_restarts times; rank zero's record is the result."""
         from lockstep.launchers.launch import launch
 
         cfg = self.cfg.copy()
         OmegaConf.resolve(cfg)  # ${now:} is the same in all of them
         hydra = HydraConfig.instance().cfg if HydraConfig.initialized() else None
-        attempt, began = 0, self._started
+        attempt, began, earlier = 0, self._started, read_stamp(self._metrics)
         while True:
             outcome = launch(
                 _run_rank,
@@ -183,7 +181,7 @@ class Run:
                 fresh=bool(OmegaConf.select(cfg, "fresh_processes")),  # None in a config saved before there was such a key
                 imports=own_modules(cfg),
             )
-            if outcome.code == ExitCode.FINISHED and not self._metrics.is_file():
+            if outcome.code == ExitCode.FINISHED and read_stamp(self._metrics) == earlier:
                 outcome = Outcome(code=ExitCode.FAILED, reason="the ranks ended without writing metrics.json")
             if outcome.code != ExitCode.FAILED or outcome.is_final or attempt >= cfg.max_restarts:
                 break
@@ -205,6 +203,7 @@ class Run:
         result = collect_result(self.cfg, self.plan, trainer, time.monotonic() - self._started)
         result["cores"] = visible_cores() if self.has_parent else None  # which all of its processes share
         if trainer.is_global_zero:
+            accept_config(self.directory)
             log_result(self.cfg, trainer, result, result["metrics"])
             write_json(self._metrics, result)
         leave_process_group()
@@ -272,6 +271,7 @@ class Run:
             if self.launcher.speaks(self.directory, self._global_rank):
                 with contextlib.suppress(OSError):  # the disk may be full
                     record.write_status(self.directory, "preempted", outcome.reason, outcome.rank)
+                    accept_config(self.directory)
                 console.show_preempted(self.directory, outcome.reason or "")
                 resumes = self._is_named or self.launcher.ranks_are_tasks  # the same command, requeued, comes here
                 if (line := queue().requeue_when_warned(outcome.signal, resumes)) is not None:  # which may end this process
