@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.checkpoint_file import refuse_url, run_of, split_step
 from lockstep.config.checks import OF_THE_WHOLE
-from lockstep.config.overrides import flat, is_group, override_key, quote, split_flags
+from lockstep.config.overrides import chooses_group, flat, override_key, quote, split_flags
 from lockstep.errors import ConfigError, config_error
 from lockstep.runs.resume import arguments_for, with_global_batch
 from lockstep.runs.saved import FILE, RUN_DIR, RUN_ID, read_config, read_overrides, write_for_hydra
@@ -49,7 +49,7 @@ def command_to_fork(arguments: Sequence[str], wanted: str) -> list[str]:
     new = [item for item in overrides if override_key(item) != KEY]
     if source is None:  # a checkpoint alone
         return [*flags, *new, pinned]
-    of_groups = [item for item in new if is_group(override_key(item)) and not item.startswith("+")]
+    of_groups = [item for item in new if chooses_group(item) and not item.startswith("+")]
     emptied = [item for item in of_groups if item.startswith("~")]  # logger=null
     _say_what_is_lost(run_dir, [*map(override_key, of_groups)])
     folder = _folder(source, [override_key(item) for item in of_groups if item not in emptied], [*map(override_key, emptied)])

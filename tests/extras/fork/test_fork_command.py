@@ -59,6 +59,8 @@ def test_a_group_s_option_replaces_what_the_other_run_had_there(run: Path, capsy
     assert capsys.readouterr().out == f"Not kept of {run}, since model is chosen anew: model.optimizer.lr=0.1\n"
     config, defaults, overrides = forked(run, "+callbacks=ema", "~logger", "seed=3")
     assert (defaults[-1], config["logger"], overrides) == ("_self_", {}, ["+callbacks=ema", "seed=3"])
+    config, defaults, overrides = forked(run, "trainer={max_epochs: 7}")  # no option
+    assert (defaults[-1], config["trainer"], overrides) == ("_self_", CONFIG["trainer"], ["trainer={max_epochs: 7}"])
     config, defaults, _ = forked(run, "model/optimizer=sgd")
     assert config["model"] == {"_target_": "M"}
     assert defaults[-1] == {"model/optimizer": None}
