@@ -173,7 +173,7 @@ def describe_origin(cfg: DictConfig) -> dict[str, Any] | None:
     path, step = split_step(checkpoint)
     source = _read_source(checkpoint)
     if source is None:
-        from lockstep.checkpointing.files import run_id_in
+        from lockstep.checkpointing import run_id_in
 
         return {"run": run_id_in(_read(path)), "step": step, "checkpoint": checkpoint, "changed": _given()}
     before, now = (flat(OmegaConf.to_container(one)) for one in (source, cfg))  # pyright: ignore[reportArgumentType]

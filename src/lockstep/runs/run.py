@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_object
@@ -31,12 +31,7 @@ from lockstep.launchers.rank import end_workers, leave_process_group
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 from lockstep.runs import record
 from lockstep.runs.directory import OwnDirectory
-from lockstep.runs.fork import origin_of
-from lockstep.runs.rank import set_up_rank
 from lockstep.runs.saved import accept_config, read_run_id
-
-if TYPE_CHECKING:
-    from lightning import Trainer
 
 log = logging.getLogger(__name__)
 
@@ -137,8 +132,10 @@ class Run:
             self._has_begun = True
         if not self.is_parent:
             self.checkpoint = self._own_checkpoint() if self.is_resumed else None
-            if self.checkpoint is None and (origin := origin_of(self.cfg)) is not None:
-                self.checkpoint = origin.path
+            if self.checkpoint is None and self.cfg.get("fork") is not None:
+                from lockstep.runs.fork import find_checkpoint
+
+                self.checkpoint = find_checkpoint(self.cfg.fork).path
             if self.checkpoint is not None:
                 self.cfg.init_from = None
 
@@ -195,10 +192,9 @@ class Run:
         write_json(self._metrics, result)
         self._close(result)
 
-    def finish(self, trainer: "Trainer") -> None:
+    def finish(self, trainer: Any) -> None:
         """Writes metrics.json from rank zero, and leaves the process group together; called in every rank."""
-        from lockstep.runs.hparams import log_result
-        from lockstep.runs.results import collect_result
+        from lockstep.runs.results import collect_result, log_result
 
         result = collect_result(self.cfg, self.plan, trainer, time.monotonic() - self._started)
         result["cores"] = visible_cores() if self.has_parent else None  # which all of its processes share
@@ -288,6 +284,8 @@ class Run:
 def _run_rank(
     report: Report, function: Any, arguments: Sequence[Any], hydra: Any, cfg: DictConfig, plan: Plan, is_resumed: bool
 ) -> None:
+    from lockstep.runs.rank import set_up_rank
+
     set_up_rank(hydra)
     with Run(cfg, plan, is_resumed=is_resumed, report=report) as run:
         function(run, *arguments)

@@ -4,7 +4,7 @@ import logging
 
 from lightning import Callback, LightningModule, Trainer
 
-from lockstep.extras.monitors.monitor import Monitor
+from lockstep.extras.monitor import Monitor
 
 log = logging.getLogger(__name__)
 
