@@ -17,9 +17,8 @@ from lockstep.callbacks.checkpoints import SavesFirst
 from lockstep.callbacks.every_run import FirstValidation, LightningCallbacks, SchedulesAsBefore, TrainedParameters
 from lockstep.callbacks.randomness import draw_alike_in_setup
 from lockstep.config.arguments import arguments_of
-from lockstep.config.construct import construct
+from lockstep.config.construct import construct, resolve
 from lockstep.config.plan import Plan
-from lockstep.config.targets import resolve
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.training_data import check_training_data
 from lockstep.errors import config_error

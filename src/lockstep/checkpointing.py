@@ -23,7 +23,7 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
 from lockstep.atomic_files import remove_partial_files, replacing, sync_folder
-from lockstep.config.checkpoint_file import check_checkpoint
+from lockstep.config.checks import check_checkpoint
 from lockstep.errors import ConfigError, NamedFailure, config_error
 from lockstep.launchers.environment import is_rank_zero
 from lockstep.places import read_settings

@@ -1,8 +1,9 @@
-"""The metrics that a run is compared, stopped or saved by, and those that its model declares."""
+"""The metrics that a run is compared, stopped or saved by: those that its model declares, and whether more of one is better."""
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -10,6 +11,7 @@ from lockstep.config.plan import is_plain
 from lockstep.errors import config_error
 
 STAGES = ("train", "val", "test")
+_LESS_IS_BETTER = re.compile(r"(?!.*neg(ative)?(?![a-z])).*(loss|error|mse|mae|perplexity)(?![a-z])", re.IGNORECASE)
 VALIDATION = ("validation", "valid", "val", "dev")  # as folders and files of that split are called
 
 
@@ -55,3 +57,18 @@ def _has_validation(cfg: DictConfig) -> bool:
     pattern = rf"(?<![a-z])({'|'.join(VALIDATION)})(?![a-z])"
     places = [] if folder is None else [Path(folder), Path(folder, "data")]
     return any(re.search(pattern, path.name) for place in places for path in place.glob("*"))
+
+
+def mode_by_name(metric: object) -> str:
+    """Returns min where a word ends in loss, error, mse, mae or perplexity and none ends in neg; max for other metrics."""
+    return "min" if _LESS_IS_BETTER.match(str(metric)) else "max"
+
+
+def register_mode_resolvers() -> None:
+    """Makes ${mode_by_name:METRIC} known, and ${mode_for:METRIC}, which is optimized_mode where METRIC is the optimized one."""
+
+    def mode_for(metric: object, *, _root_: Any) -> str:
+        return _root_.optimized_mode if metric == _root_.optimized_metric else mode_by_name(metric)
+
+    OmegaConf.register_new_resolver("mode_by_name", mode_by_name, replace=True)
+    OmegaConf.register_new_resolver("mode_for", mode_for, replace=True)

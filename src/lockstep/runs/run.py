@@ -19,8 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
 from lockstep.atomic_files import read_json, read_stamp, remove_partial_files, write_json
+from lockstep.config.construct import own_modules
 from lockstep.config.plan import Plan, visible_cores
-from lockstep.config.targets import own_modules
 from lockstep.errors import ExitCode, config_error
 from lockstep.launchers.cluster import queue
 from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank, warn_of_unknown_launcher

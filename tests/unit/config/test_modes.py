@@ -3,7 +3,7 @@
 import pytest
 from omegaconf import OmegaConf
 
-from lockstep.config.modes import mode_by_name
+from lockstep.config.metrics import mode_by_name
 from lockstep.runs.composition import compose
 
 EARLY = ("callbacks=early_stopping", "model/lr_scheduler=plateau")
