@@ -18,11 +18,11 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lockstep.callbacks.checkpoints import rewind_progress
 from lockstep.callbacks.stepped_rate import SteppedRate
-from lockstep.config.checkpoint_file import run_of, split_step
 from lockstep.config.overrides import flat
 from lockstep.datamodules.base import DataModule, order_key
 from lockstep.models.from_checkpoint import read_for
 from lockstep.runs.continuation import check_length
+from lockstep.runs.fork import run_of, split_step
 from lockstep.runs.results import ended_by
 from lockstep.runs.saved import FILE, read_config
 from lockstep.trainer.steps import batches_trained

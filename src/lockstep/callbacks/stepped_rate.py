@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from lockstep.launchers.heartbeat import HEARTBEAT
 from lockstep.runs.results import samples_trained
+from lockstep.runs.saved import accept_config
 
 
 class AfterEachStep(Callback):
@@ -32,7 +33,7 @@ class SteppedRate(AfterEachStep):
     """Records `lr`, the highest rate that the first parameter group has made a step with, and `lr_last`, the latest.
     A run that is continued goes on with the checkpoint's.
 
-    From the first step on, the run's directory is kept, however the run ends.
+    From the first step on, the run's directory is kept, however the run ends, and a run that goes on has its new config.
 
     Args:
         trained_with: what a run that is resumed from a checkpoint of this one can't change; see lockstep.runs.continuation.
@@ -57,6 +58,8 @@ class SteppedRate(AfterEachStep):
         self._began = time.monotonic()
 
     def stepped(self, trainer: Trainer, optimizer: Optimizer) -> None:
+        if not HEARTBEAT.has_stepped and trainer.is_global_zero:
+            accept_config(Path(trainer.default_root_dir))
         HEARTBEAT.has_stepped = True
         if optimizer is not trainer.optimizers[0]:
             return

@@ -1,6 +1,7 @@
 """Random transforms that are the same on any number of processes and data workers, and after a resumption."""
 
 import random
+import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from lockstep.counter_rng import derive_seed
 
 
 class Draw(NamedTuple):
-    """A sample to load. `place`: its number in the epoch, counted over all processes; one that is drawn twice has two."""
+    """A sample to train on. `place`: its number in the epoch, counted over all processes; one that is drawn twice has two."""
 
     index: Any
     epoch: int
@@ -20,7 +21,8 @@ class Draw(NamedTuple):
 
 
 class Seeded(Dataset[Any]):
-    """Loads each sample of a map-style dataset with torch's, numpy's and Python's generators seeded from (seed, epoch, place).
+    """Loads each sample of a map-style dataset with torch's, numpy's and Python's generators seeded from (seed, epoch, place), or
+    from (seed, index) where it is not drawn for training but evaluated.
 
     A dataset with `__getitems__` loads a batch at once, seeded from its first sample. What else it is asked, the dataset answers.
     """
@@ -40,27 +42,32 @@ class Seeded(Dataset[Any]):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, drawn: Draw | list[Draw]) -> Any:
-        if isinstance(drawn, Draw):
+    def __getitem__(self, drawn: Any) -> Any:
+        if not isinstance(drawn, list):
             return self.__getitems__([drawn])[0]
         with Restored(is_needed=self.draws):
             self._seed(drawn[0])
-            return self.dataset[[draw.index for draw in drawn]]
+            return self.dataset[[index_of(draw) for draw in drawn]]
 
-    def __getitems__(self, draws: Sequence[Draw]) -> Any:
+    def __getitems__(self, draws: Sequence[Any]) -> Any:
         with Restored(is_needed=self.draws):
             if self.fetches_batches:
                 self._seed(draws[0])
-                return self.dataset.__getitems__([draw.index for draw in draws])
+                return self.dataset.__getitems__([index_of(draw) for draw in draws])
             return [self._load(draw) for draw in draws]
 
-    def _load(self, draw: Draw) -> Any:
+    def _load(self, draw: Any) -> Any:
         if self.draws:
             self._seed(draw)
-        return self.dataset[draw.index]
+        return self.dataset[index_of(draw)]
 
-    def _seed(self, draw: Draw) -> None:
-        seed_generators(derive_seed(self.seed, draw.epoch, draw.place))
+    def _seed(self, draw: Any) -> None:
+        epoch, place = draw[1:] if isinstance(draw, Draw) else (0, zlib.crc32(repr(draw).encode()))
+        seed_generators(derive_seed(self.seed, epoch, place))
+
+
+def index_of(draw: Any) -> Any:
+    return draw.index if isinstance(draw, Draw) else draw
 
 
 class Restored:

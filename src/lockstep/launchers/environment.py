@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 
 from omegaconf import OmegaConf
 
-from lockstep.config.modes import register_mode_resolvers
+from lockstep.config.metrics import register_mode_resolvers
 from lockstep.config.plan import cores
 from lockstep.launchers.cluster import Cluster, Rank, clusters
 

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lockstep.checkpointing import read_checkpoint
-from lockstep.config.targets import targets_in
+from lockstep.config.construct import targets_in
 from lockstep.errors import ConfigError, config_error
 from lockstep.models.from_config import build_model
 from lockstep.places import import_from_project, project

@@ -5,9 +5,8 @@ from typing import Any
 
 from lightning import LightningDataModule, LightningModule
 
-from lockstep.config.construct import arguments_in, construct
+from lockstep.config.construct import arguments_in, construct, resolve
 from lockstep.config.plan import rate_key
-from lockstep.config.targets import resolve
 from lockstep.datamodules.base import DataSpec
 from lockstep.errors import config_error
 from lockstep.models.schedule_from_config import Schedule

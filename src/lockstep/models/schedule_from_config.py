@@ -7,8 +7,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from lockstep.config.arguments import arguments_of, shown
-from lockstep.config.construct import construct, naming
-from lockstep.config.targets import resolve
+from lockstep.config.construct import construct, naming, resolve
 from lockstep.errors import config_error
 from lockstep.models import schedules
 

@@ -1,9 +1,12 @@
-"""The private names of Lightning that the core touches: what for, and why.
+"""What of Lightning the core works around: private names that it touches, with the reason, and warnings that are wrong here.
 
-tests/unit/trainer/test_lightning_internals.py fails when one of them is gone or no longer needed.
+tests/unit/trainer/test_lightning_internals.py fails when one of the names is gone or no longer needed.
 """
 
+import logging
 import os
+import warnings
+from collections.abc import Iterable
 from typing import Any
 
 from lightning import LightningModule, Trainer
@@ -11,6 +14,18 @@ from lightning import LightningModule, Trainer
 # Importing Lightning sets this, so that asking for GPUs leaves a process that can still be forked. torch's optimizers ask in
 # every step, and by this way each time load the NVML library.
 os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
+_OF_NOBODY = (  # whatever model and data are
+    "Checkpoint directory .* exists and is not empty",  # that is how a run is continued
+    "The `srun` command is available on your system but is not used",  # a job of one task is a plain machine to us
+    r"`isinstance\(treespec, LeafSpec\)`",  # between Lightning and torch
+)
+_OF_TASKS = (
+    "Total length of `list` across ranks is zero",  # a split that is not there is an empty list of loaders
+    "The '.*_dataloader' does not have many workers",  # data in memory needs none
+    r"It is recommended to use `self\.log",  # a SampleMean is summed over the ranks before it is logged
+    "The number of training batches",  # logging less often than once an epoch is a choice
+    "You're resuming from a checkpoint that ended before the epoch ended",  # Lightning asks the loader; here the sampler goes on
+)
 
 
 def disable_sigterm_handling(trainer: Trainer) -> None:
@@ -50,3 +65,21 @@ def end_restart(trainer: Trainer) -> None:
 def is_attached(module: LightningModule) -> bool:
     """Has it a trainer? The public `trainer` raises where it has none, as when a checkpoint is loaded without."""
     return module._trainer is not None
+
+
+def drop_commentary() -> None:
+    """Keeps what Lightning's loggers warn of, and drops the rest; importing it has set their level. Drops warnings that are about
+    nothing that a user has written."""
+    _ignore(_OF_NOBODY)
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def ignore_warnings_about_tasks() -> None:
+    """Is for a Task on a DataModule; whoever brings another model or other data gets all of Lightning's warnings."""
+    _ignore(_OF_TASKS)
+
+
+def _ignore(messages: Iterable[str]) -> None:
+    for message in messages:
+        warnings.filterwarnings("ignore", message=message)

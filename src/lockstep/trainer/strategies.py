@@ -49,18 +49,30 @@ class DDP(PlannedWorldSize, DDPStrategy):
         frozen: the parameters whose gradients DDP does not average, for they required none when it wrapped the model.
     """
 
-    def __init__(self, *, world_size: int, timeout: float, process_group_backend: str | None, **ddp: Any) -> None:
+    def __init__(
+        self,
+        *,
+        world_size: int,
+        timeout: float,
+        process_group_backend: str | None,
+        bucket_cap_mb: float | None = None,
+        static_graph: bool = False,
+        find_unused_parameters: bool = False,
+        **ddp: Any,
+    ) -> None:
+        check_at_least(1, timeout=timeout)
+        check_at_least(0, bucket_cap_mb=bucket_cap_mb)
         accepted = signature(DistributedDataParallel).parameters.keys() | signature(DDPStrategy).parameters.keys()
         for name in ddp.keys() - accepted:
             if (value := ddp.pop(name)) is not None:
                 accepts = f"no such argument; accepted are {', '.join(sorted(accepted))}"
                 raise config_error(f"trainer.strategy.{name}", value, accepts)
-        check_at_least(1, timeout=timeout)
+        ddp |= {"bucket_cap_mb": bucket_cap_mb, "static_graph": static_graph, "find_unused_parameters": find_unused_parameters}
         super().__init__(timeout=timedelta(seconds=timeout), process_group_backend=process_group_backend, **ddp)
         self.planned_world_size, self._may_send_less = world_size, not _BROADCAST & ddp.keys()
         self._trained: list[str] = []  # parameters, as torch numbers them
         self.frozen: list[nn.Parameter] = []
-        self._finds_unused = bool(ddp.get("find_unused_parameters"))
+        self._finds_unused = find_unused_parameters
 
     def on_exception(self, exception: BaseException) -> None:
         """Names the key and the parameters where Lightning would name an argument of its own, and torch numbers."""

@@ -58,6 +58,8 @@ def test_a_group_s_option_replaces_what_the_other_run_had_there(run: Path, capsy
     assert capsys.readouterr().out == f"Not kept of {run}, since model is chosen anew: model.optimizer.lr=0.1\n"
     config, defaults, overrides = forked(run, "+callbacks=ema", "~logger", "seed=3")
     assert (defaults[-1], config["logger"], overrides) == ("_self_", {}, ["+callbacks=ema", "seed=3"])
+    config, defaults, overrides = forked(run, "trainer={max_epochs: 7}")  # no option
+    assert (defaults[-1], config["trainer"], overrides) == ("_self_", CONFIG["trainer"], ["trainer={max_epochs: 7}"])
     config, defaults, _ = forked(run, "model/optimizer=sgd")
     assert config["model"] == {"_target_": "M"}
     assert defaults[-1] == {"model/optimizer": None}
@@ -89,7 +91,7 @@ def test_what_is_no_run_and_no_checkpoint_is_refused(run: Path, tmp_path: Path) 
         with pytest.raises(ConfigError) as refused:
             command_to_fork([f"fork={quote(str(path))}"], str(path))
         assert str(refused.value).startswith(f"fork={path}: {line}")
-    with pytest.raises(ConfigError, match=r"^fork=s3://bucket/run: is read on this machine alone"):
+    with pytest.raises(ConfigError, match=r"^fork=.*s3:/bucket/run: no such file"):
         command_to_fork(["fork=s3://bucket/run"], "s3://bucket/run")
 
 

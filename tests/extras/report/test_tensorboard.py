@@ -13,7 +13,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from saved_run import save_run
 from tensorboard import program
 
-from lockstep.runs.hparams import log_result
+from lockstep.runs.results import log_result
 
 pytestmark = pytest.mark.slow
 RATES = {0.001: 0.8, 0.003: 0.9}  # and the metric of each

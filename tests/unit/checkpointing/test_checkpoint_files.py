@@ -20,10 +20,10 @@ from in_process import last, trained
 from steps import content, names, read_step
 from waiting import wait_for
 
+from lockstep import checkpointing
 from lockstep.checkpointing import (
     AtomicCheckpointIO,
     CheckpointError,
-    files,
     latest_valid_checkpoint,
     read_checkpoint,
     write_checkpoint,
@@ -40,9 +40,9 @@ def test_the_one_before_is_kept_and_nothing_else(folder: Path) -> None:
 
 def test_who_reads_tensors_that_other_files_hold_is_for_the_project_to_say(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr(files, "resolve_name", lambda name: lambda *given: calls.append((name, *given)))
+    monkeypatch.setattr(checkpointing, "resolve_name", lambda name: lambda *given: calls.append((name, *given)))
     settings = {"reader": "a.reader"}
-    monkeypatch.setattr(files, "read_settings", {"checkpoints.yaml": settings}.__getitem__)
+    monkeypatch.setattr(checkpointing, "read_settings", {"checkpoints.yaml": settings}.__getitem__)
     write_checkpoint(content(3) | {"tensor_files": 7}, folder / "best.ckpt")
     assert read_checkpoint("it", folder / "best.ckpt")["tensor_files"] == 7
     assert read_step(folder / "last.ckpt") == 2  # holds all itself
@@ -194,7 +194,7 @@ for action in ("warn", "fail"):
     line = f"{folder / 'last.ckpt'}: the checkpoint was not written (File too large); earlier ones are untouched"
     lines = done.stderr.strip().splitlines()
     assert lines[0] == line  # the warning, after which the process went on
-    assert lines[-1] == f"lockstep.checkpointing.io.CheckpointError: {line}"
+    assert lines[-1] == f"lockstep.checkpointing.CheckpointError: {line}"
     assert names(folder) == {"last.ckpt", "previous.ckpt"}
     assert (read_step(folder / "last.ckpt"), read_step(folder / "previous.ckpt")) == (2, 1)
 

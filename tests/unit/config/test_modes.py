@@ -4,7 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from lockstep.config.checks import check
-from lockstep.config.modes import mode_by_name
+from lockstep.config.metrics import mode_by_name
 from lockstep.errors import ConfigError
 from lockstep.runs.composition import compose
 from lockstep.runs.validation import validated

@@ -82,6 +82,16 @@ def test_what_a_command_says_that_the_run_has_already_is_no_change(run: Path) ->
     assert new_overrides(run, "model=cnn", "seed=2", "model.optimizer.lr=0.1") == ["seed=2", "model.optimizer.lr=0.1"]
 
 
+def test_only_the_whole_name_of_a_key_is_refused(run: Path) -> None:
+    assert new_overrides(run, "+seedling=3") == ["+seedling=3"]  # Hydra knows whether there is such a key
+
+
+def test_a_mapping_sets_values_in_a_group_and_chooses_none(run: Path) -> None:
+    assert new_overrides(run, "trainer={max_epochs: 7}") == ["trainer={max_epochs: 7}"]
+    with pytest.raises(ConfigError, match=r"^model.optimizer.lr=0.2: comes from the checkpoint"):
+        new_overrides(run, "model={optimizer: {lr: 0.2}}")
+
+
 def test_a_group_is_refused_with_the_values_of_its_option(run: Path) -> None:
     words = (
         r"^trainer=ddp: a group is chosen once, when a run begins; give its values \(trainer.devices=auto\), or begin a new run"

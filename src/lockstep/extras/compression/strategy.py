@@ -8,7 +8,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
 from lockstep.errors import check_at_least, config_error
-from lockstep.extras.nonfinite.nonfinite import NonFinite
+from lockstep.extras.nonfinite import NonFinite
 from lockstep.trainer.strategies import DDP
 
 

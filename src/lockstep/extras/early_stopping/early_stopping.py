@@ -6,12 +6,17 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch import callbacks
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 
+from lockstep.errors import check_at_least
+
 
 class EarlyStopping(callbacks.EarlyStopping):
     """Lightning's, which also knows after resumption that it has stopped the run before. With another `patience` it is
     asked anew; so it is where the metric improves while `trainer.min_epochs` keeps the run from stopping."""
 
-    _has_stopped = False
+    def __init__(self, monitor: str, patience: int = 3, **more: Any) -> None:
+        check_at_least(0, patience=patience)
+        super().__init__(monitor, patience=patience, **more)
+        self._has_stopped = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._has_stopped:

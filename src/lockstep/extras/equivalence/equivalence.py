@@ -9,7 +9,7 @@ import numpy
 import torch
 from lightning import Callback, LightningModule, Trainer
 
-from lockstep.extras.monitors.monitor import Monitor
+from lockstep.extras.monitor import Monitor
 
 log = logging.getLogger(__name__)
 

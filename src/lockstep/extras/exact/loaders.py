@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lockstep.counter_rng import derive_seed
-from lockstep.datamodules.seeded import Restored, seed_generators
+from lockstep.datamodules.seeded import Restored, index_of, seed_generators
 from lockstep.extras.plain_lightning.loaders import SharedSampler, batches_of_equal_number, loading_arguments, own_sampler
 
 
@@ -44,7 +44,7 @@ class WorkersSampler(SharedSampler):
     def __iter__(self) -> Iterator[Any]:
         for position, draw in enumerate(super().__iter__()):
             own, whole = self.samples_in(position // self.batch_size)
-            yield Drawn(draw.index, self.epoch, whole, is_dummy=own == 0)
+            yield Drawn(index_of(draw), self.epoch, whole, is_dummy=own == 0)
 
 
 class WorkerBatches(Dataset[Shares]):

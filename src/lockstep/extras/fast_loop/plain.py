@@ -11,7 +11,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim import Optimizer
 
 from lockstep.datamodules.batches import Batches, InMemory
-from lockstep.extras.monitors.monitor import Monitor
+from lockstep.extras.monitor import Monitor
 from lockstep.trainer.strategies import DDP
 
 _TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")

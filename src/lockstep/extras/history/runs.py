@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from lockstep.atomic_files import read_json, read_regular
-from lockstep.config.modes import mode_by_name
+from lockstep.config.metrics import mode_by_name
 from lockstep.config.overrides import flat
 from lockstep.errors import config_error
 from lockstep.runs.directories import run_directories

@@ -60,7 +60,7 @@ def _with_change(make: Callable[..., Any], change: Callable[[list[Any], bool], l
     return changed
 
 
-class SharedSampler(DistributedSampler[Draw], SequentialSampler):  # pyright: ignore[reportGeneralTypeIssues]
+class SharedSampler(DistributedSampler[Any], SequentialSampler):
     """Every world_size-th sample of the order in which one process draws them, from the rank-th on.
 
     The order is drawn anew in each epoch by the loader's own sampler, with generators seeded from (seed, epoch): it is the same
@@ -102,10 +102,10 @@ class SharedSampler(DistributedSampler[Draw], SequentialSampler):  # pyright: ig
     def __len__(self) -> int:
         return len(range(self.rank, self.kept, self.num_replicas)) + self._has_dummy
 
-    def __iter__(self) -> Iterator[Draw]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        order, epoch = self._order(), self.epoch if self.training else 0  # an evaluation draws the same each time
+    def __iter__(self) -> Iterator[Any]:
+        order = self._order()
         places = [*range(self.rank, self.kept, self.num_replicas), *([self.kept - 1] if self._has_dummy else [])]
-        return (Draw(order[place], epoch, place) for place in places)
+        return (Draw(order[place], self.epoch, place) if self.training else order[place] for place in places)
 
     @property
     def _has_dummy(self) -> bool:

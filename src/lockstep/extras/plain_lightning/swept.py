@@ -3,8 +3,8 @@
 from omegaconf import DictConfig, OmegaConf, flag_override
 
 from lockstep.config.arguments import Arguments
+from lockstep.config.construct import resolve
 from lockstep.config.plan import is_plain, rate_key
-from lockstep.config.targets import resolve
 from lockstep.errors import config_error
 
 RATE = "model.optimizer.lr"  # of a Task, which the configs of conf/sweep name

@@ -20,8 +20,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from lockstep.atomic_files import read_stamp, sync_folder
-from lockstep.checkpointing import write_checkpoint
-from lockstep.checkpointing.io import chain_of
+from lockstep.checkpointing import chain_of, write_checkpoint
 from lockstep.extras.sharding.parts import KNOWN_SUMS, file_sum, piece_name
 
 _FOLDER = "parts"

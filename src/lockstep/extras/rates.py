@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from lockstep.callbacks.stepped_rate import AfterEachStep
 from lockstep.extras.any_batch.any_batch import samples_in
-from lockstep.extras.monitors.monitor import Monitor
+from lockstep.extras.monitor import Monitor
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.steps import log_metrics
 
