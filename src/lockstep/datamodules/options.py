@@ -24,7 +24,7 @@ class DataOption:
 
 
 def checked_options(owner: str, options: dict[str, Any]) -> dict[str, DataOption]:
-    """Return the DataOptions that are not null. Raises TypeError for other values, as for any argument that a class does not take."""
+    """Return the DataOptions that are not null. Raises TypeError for others, as for any argument that a class does not take."""
     for name, option in options.items():
         if not isinstance(option, DataOption | None):
             raise TypeError(f"{owner}.__init__() got an unexpected keyword argument '{name}'")

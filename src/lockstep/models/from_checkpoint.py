@@ -34,7 +34,7 @@ _LOAD_NETWORKS = [f"torchmetrics.{name}" for name in ("audio", "image", "multimo
 
 
 def load_model(checkpoint: str | Path, allow: Collection[str] = ()) -> Any:
-    """Returns a trained model from a checkpoint, on the CPU and in evaluation mode, without Hydra's command line.
+    """Return a trained model from a checkpoint, on the CPU and in evaluation mode, without Hydra's command line.
 
     A checkpoint says what it is built of. It can name networks, optimizers, schedules and metrics of this package, torch,
     torchvision, torchmetrics and the project, and the targets in `allow`: whatever else it names is refused, not run.
@@ -100,7 +100,7 @@ def _unpickling_nothing() -> Iterator[None]:
 
 
 def load_weights(model: nn.Module, key: str, path: Path, without: str | None = None) -> None:
-    """Loads all tensors but those whose names match `without`, a regular expression: these stay as they are.
+    """Load all tensors except those whose names match `without`, a regular expression: these stay as they are.
 
     Raises ConfigError, naming the config key, for a checkpoint of another model.
     """
@@ -122,7 +122,7 @@ def load_weights(model: nn.Module, key: str, path: Path, without: str | None = N
 def read_for(
     model: nn.Module, key: str, path: Path, without: str | None = None, whole: Sequence[str] = (), is_whole: bool = False
 ) -> dict[str, Any]:
-    """Reads a checkpoint whose tensors, but those that match `without`, have the names and shapes of the model's. A module may
+    """Read a checkpoint whose tensors, except those that match `without`, have the names and shapes of the model's. A module may
     make layers in hooks of Lightning's; unless it `is_whole`, the checkpoint of one that does may have more tensors.
 
     Raises ConfigError, naming the config key, for another.
@@ -144,7 +144,7 @@ def read_for(
 
 
 def load_compiled_or_not(model: nn.Module) -> None:
-    """Lets a model take tensors that were saved when its nets were compiled or were not: a hook may compile them, `setup` say."""
+    """Let a model take tensors that were saved when its nets were compiled or were not: a hook may compile them, `setup` say."""
     model.register_load_state_dict_pre_hook(_rename)
 
 
@@ -161,7 +161,7 @@ def _named_as_in(model: nn.Module, saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _makes_layers_later(model: nn.Module) -> bool:
-    """May it, in a hook of a class of the user's own?"""
+    """Return whether a hook of a class of the user's own may make layers."""
     kind: Any = type(model)
     hooks = (kind.configure_model, kind.setup) if isinstance(model, LightningModule) else ()
     return any(not hook.__module__.startswith(("lightning.", "lockstep.")) for hook in hooks)

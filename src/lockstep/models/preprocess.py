@@ -27,7 +27,7 @@ class Preprocess(nn.Module):
         self.register_load_state_dict_post_hook(Preprocess._look)
 
     def fit(self, scaler: "StandardScaler") -> None:
-        """Takes over the parameters of a fitted scaler, rounded to float32: they are the same at any precision."""
+        """Take over the parameters of a fitted scaler, rounded to float32: they are the same at any precision."""
         for buffer, values in ((self.mean, scaler.mean_), (self.scale, scaler.scale_)):
             buffer.copy_(torch.as_tensor(values, dtype=torch.float32).reshape(buffer.shape))
         self._look()

@@ -27,7 +27,7 @@ class Regressor(Task):
 
 
 def _shaped_as(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The targets in the outputs' shape: by broadcasting, (n,) and (n, 1) would give the error of every pair of samples."""
+    """Return the targets in the outputs' shape: by broadcasting, (n,) and (n, 1) would give an error per pair of samples."""
     wanted = tuple(outputs.shape)
     if tuple(targets.shape) not in (wanted, wanted[:-1] if wanted[-1:] == (1,) else wanted):
         raise ConfigError(

@@ -7,8 +7,8 @@ from lightning.pytorch import callbacks
 
 
 class EarlyStopping(callbacks.EarlyStopping):
-    """Lightning's, which also knows after resumption that it has stopped the run before. With another `patience` it is
-    asked anew."""
+    """Lightning's early stopping, which also knows after a resumption that it has stopped the run. With another `patience` it
+    decides anew."""
 
     _has_stopped = False
 
