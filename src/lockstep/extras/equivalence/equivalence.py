@@ -1,4 +1,4 @@
-"""What keeps several processes from giving the result of one, said when training starts."""
+"""Report of the causes that keep several processes from giving the result of one, made when training starts."""
 
 import logging
 import pickle
@@ -15,10 +15,10 @@ log = logging.getLogger(__name__)
 
 
 class EquivalenceReport(Monitor, Callback):
-    """Logs a line for each cause that can be seen from the built parts, or from a step that draws random numbers; `causes` keeps
+    """Log a line for each cause that can be seen from the built parts, or from a step that draws random numbers; `causes` has
     them for the record of the run.
 
-    What else the code of a model does, no look at it can tell: scripts/parity.py finds it by training.
+    It does not see what else the code of a model does: scripts/parity.py finds that by training.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class EquivalenceReport(Monitor, Callback):
 
 
 def generator_states(device: torch.device) -> dict[str, bytes]:
-    """Returns the states of torch's generators, numpy's and Python's: another value after something has been drawn."""
+    """Return the states of torch's generators, numpy's and Python's: another value after something has been drawn."""
     drawn = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
     others = {"numpy": numpy.random.get_state(), "Python": random.getstate()}
     return {"torch": torch.cat(drawn).numpy().tobytes()} | {name: pickle.dumps(state) for name, state in others.items()}

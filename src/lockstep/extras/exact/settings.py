@@ -1,4 +1,4 @@
-"""What a run's config becomes with trainer.exact=V, and what does not go together with it."""
+"""Settings of a run with trainer.exact=V, and checks of those that do not go together with it."""
 
 import json
 from typing import Any
@@ -29,7 +29,7 @@ def _settings(config: DictConfig, workers: Any) -> dict[str, Any]:
         "trainer.sync_batchnorm": False,  # each worker has its own statistics
         "trainer.deterministic": True,
         "guards.exact": {"_target_": "lockstep.extras.exact.metrics.WorkerMetrics", "workers": workers},
-        "guards.equivalence": None,  # it looks for what keeps DDP from giving the result of one process
+        "guards.equivalence": None,  # it looks for causes that keep DDP from giving the result of one process
         **({} if is_plain(config, "datamodule") else {"datamodule.global_batch_size": _global_batch_size(config, workers)}),
     }
 

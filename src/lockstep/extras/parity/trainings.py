@@ -21,7 +21,7 @@ from lockstep.places import project
 
 REFERENCE, OTHER = "reference", "other"
 _TYPES = {"parity.steps": int, "parity.precision": str | int, "parity.timeout": float}
-# Callbacks that end a training or only watch it, and what acts on a run rather than on its training.
+# Callbacks that end a training or only watch it, and settings of a run that do not change its training.
 _CALLBACKS = (
     "LastCheckpoint",
     "BestCheckpoint",
@@ -119,7 +119,7 @@ def _for_training(cfg: DictConfig) -> DictConfig:
 
 
 class SideFailed(RuntimeError):
-    """A side has raised instead of training: which one, why in one line, and all that it has said."""
+    """A side has raised instead of training: its name, the reason in one line, and its whole output."""
 
     def __init__(self, side: str, reason: str, traceback: str) -> None:
         super().__init__(f"{side}: {reason}")

@@ -1,4 +1,4 @@
-"""Where the processes of a run are, and that they run the same."""
+"""Hosts and processes of a run's ranks, and a check that they have the same config."""
 
 import os
 import platform

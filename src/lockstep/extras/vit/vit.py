@@ -59,8 +59,8 @@ class ViT(nn.Module):
         return self._outputs(self.layers(self._tokens(x)))
 
     def stage(self, images: Tensor, x: Tensor | None, layers: range) -> Tensor:
-        """Computes some of the layers, one after the other, from what the layers before them have computed of `images`, None for
-        the first; and the outputs, if the last is among them."""
+        """Compute some of the layers, one after the other, from the output `x` of those before them, None for the first; and the
+        outputs, if the last is among them."""
         tokens: Tensor = self.layers[layers.start : layers.stop](self._tokens(images) if x is None else x)
         return self._outputs(tokens) if layers.stop == len(self.layers) else tokens
 
