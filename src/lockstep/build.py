@@ -93,8 +93,9 @@ def _build_datamodule(cfg: DictConfig, plan: Plan) -> LightningDataModule | None
     settings = _plain(cfg, "datamodule")
     given = {}
     if "batch_size" in settings:  # is divided from the global one, which a class of the user's own need not take
+        own, total = settings["batch_size"], settings.pop("global_batch_size", None)
         settings["batch_size"] = plan.batch_size
-        given = {name: settings.pop(name) for name in ("global_batch_size",) if name in settings}
+        given = {"global_batch_size": total} if own is None and total is not None else {}
     datamodule = construct("datamodule", settings, given)
     if not isinstance(datamodule, LightningDataModule):
         raise config_error("datamodule._target_", cfg.datamodule._target_, "accepted is a LightningDataModule")

@@ -1,5 +1,6 @@
 """The two checkpoints of a run: the one to continue from, exactly, and the one to use."""
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from lockstep.runs.saved import read_run_id
 from lockstep.trainer.lightning_internals import end_restart, read_logged_step, set_logged_step
 from lockstep.trainer.steps import batches_trained, begins_step
 
+log = logging.getLogger(__name__)
 _BEFORE = "previous"  # the name of the last.ckpt before the present one
 
 
@@ -196,6 +198,10 @@ class BestCheckpoint(ModelCheckpoint):
         """Return the key of the configured metric, also where a model turns out not to log it."""
         self._key = self._key or super().state_key
         return self._key
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.monitor is not None:
+            log.info(f"{self.filename}.ckpt is chosen by the {'highest' if self.mode == 'max' else 'lowest'} {self.monitor}.")
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint.setdefault("metrics", logged_numbers(trainer))

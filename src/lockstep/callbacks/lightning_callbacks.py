@@ -6,6 +6,7 @@ from typing import Any
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import (
     BatchSizeFinder,
+    EarlyStopping,
     GradientAccumulationScheduler,
     LearningRateFinder,
     ModelPruning,
@@ -27,6 +28,9 @@ class LightningCallbacks(Callback):
             _leave_out_finders(trainer, checkpoint["global_step"])
             if any(isinstance(callback, ModelPruning) for callback in trainer.callbacks):  # pyright: ignore[reportAttributeAccessIssue]
                 log.warning(_PRUNED)
+            for callback in trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
+                if type(callback).load_state_dict is EarlyStopping.load_state_dict:  # it would take the earlier patience back
+                    checkpoint["callbacks"].get(callback.state_key, {})["patience"] = callback.patience
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if batches_trained(trainer):

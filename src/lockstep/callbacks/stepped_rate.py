@@ -83,6 +83,8 @@ class SteppedRate(AfterEachStep):
         else:  # the best one, for the test: what these callbacks say of the run is of its end
             ours = {one.state_key for one in trainer.callbacks if type(one).__module__.startswith(("lockstep.", "lightning."))}
             checkpoint["callbacks"] = {key: state for key, state in checkpoint["callbacks"].items() if key not in ours}
+            if "current_model_state" in checkpoint:  # Lightning's WeightAveraging would test these, not the average
+                checkpoint["current_model_state"] = checkpoint["state_dict"]
 
     def state_dict(self) -> dict[str, Any]:
         return self.facts() | {"trained_with": self.trained_with}

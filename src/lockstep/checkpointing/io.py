@@ -21,6 +21,8 @@ from lockstep.errors import ConfigError, NamedFailure
 
 log = logging.getLogger(__name__)
 _OF_PICKLE = (PicklingError, AttributeError, TypeError)
+# Without these a run does not go on as it was; an object in them is refused, and elsewhere left out.
+_NEEDED = ("state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "current_model_state", "averaging_state")
 
 
 class AtomicCheckpointIO(CheckpointIO):
@@ -42,10 +44,26 @@ class AtomicCheckpointIO(CheckpointIO):
         self._thread: ThreadPoolExecutor | None = None
         self._in_flight: Future[None] | None = None
         self._copy: Any = None  # of the state that was saved last
+        self._left_out: set[str] = set()  # keys of values that would not load again
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         keep_as = (storage_options or {}).get("keep_as")
-        self.save(checkpoint, Path(path), lambda content: write_checkpoint(content, Path(path), keep_as))
+        self.save(checkpoint, Path(path), lambda content: self._write_plain(content, Path(path), keep_as))
+
+    def _write_plain(self, content: dict[str, Any], path: Path, keep_as: str | None) -> None:
+        """Leave out what a module, or a callback in its state, has added to the checkpoint and would not load again."""
+        try:
+            write_checkpoint(_without(content, self._left_out), path, keep_as)
+        except (ConfigError, *_OF_PICKLE):
+            states = {f"callbacks.{name}": state for name, state in content.get("callbacks", {}).items()}
+            added = {name: value for name, value in (content | states).items() if name not in self._left_out | {*_NEEDED}}
+            lines = {name: line for name, value in added.items() if (line := name_unreadable(value, name)) is not None}
+            if not lines:
+                raise
+            for name, line in lines.items():
+                log.warning(f"Checkpoints are written without {name}, which a resumption will lack: {line}")
+            self._left_out |= lines.keys()
+            write_checkpoint(_without(content, self._left_out), path, keep_as)
 
     def save(self, content: Any, path: Path, write: Callable[[Any], None]) -> None:
         """Has `write(content)` write the checkpoint `path`; in the background it is given a copy on the CPU."""
@@ -70,7 +88,7 @@ class AtomicCheckpointIO(CheckpointIO):
                 raise accident from None
             line = f"{path}: the checkpoint was not written ({_reason(error, content)}); earlier ones are untouched"
             if self.on_save_error != "warn":
-                raise CheckpointError(line) from error
+                raise CheckpointError(line) from (None if isinstance(error, ConfigError) else error)
             log.warning(line)
 
     def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
@@ -93,6 +111,12 @@ class AtomicCheckpointIO(CheckpointIO):
         thread, self._thread, self._copy = self._thread, None, None
         with thread or nullcontext():  # which it is shut down by
             self.wait()
+
+
+def _without(content: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    states = {name: state for name, state in content.get("callbacks", {}).items() if f"callbacks.{name}" not in names}
+    kept = {name: value for name, value in content.items() if name not in names}
+    return kept | ({"callbacks": states} if states else {}) if names else content
 
 
 class CheckpointError(NamedFailure):

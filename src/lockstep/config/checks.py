@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.config.arguments import fits, shown, words
 from lockstep.config.checkpoint_file import check_checkpoint
 from lockstep.config.metrics import check_metric, monitored
+from lockstep.config.modes import UNKNOWN
 from lockstep.errors import config_error
 
 GROUPS = ("model", "trainer", "trainer.checkpoint_io", "trainer.strategy")
@@ -51,6 +52,10 @@ def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
         taken_out = {f"trainer.{name}" for name in _OF_THE_TRAINER if name not in cfg.trainer}
     for key in sorted(taken_out | OmegaConf.missing_keys(cfg)):
         raise config_error(key, "???", "a value is required")
+    for key, metric in monitored(cfg):
+        mode = "optimized_mode" if key == "optimized_metric" else key.replace(".monitor", ".mode")
+        if OmegaConf.select(cfg, mode) == UNKNOWN:
+            raise config_error(key, metric, f"the name does not say whether more of it is better; set {mode}=max or {mode}=min")
     check_types(cfg, ROOT | _OF_THE_PLAN)
     if not 0 <= cfg.seed < 2**32:
         raise config_error("seed", cfg.seed, "is outside numpy's range; use 0 to 4294967295")

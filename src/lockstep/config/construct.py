@@ -13,6 +13,10 @@ from lockstep.config.targets import resolve
 from lockstep.errors import ConfigError, config_error
 
 _OF_HYDRA = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
+_OTHER_NAMESPACE = (
+    "derives from a class of pytorch_lightning, which the Trainer of lightning does not know; write "
+    "`import lightning.pytorch as pl` for `import pytorch_lightning as pl`"
+)
 _OTHER_ARGUMENTS = re.compile(r"(unexpected keyword|missing \d+ required|multiple values for).* argument")
 
 
@@ -42,7 +46,10 @@ def arguments_in(key: str, node: Any) -> Arguments:
     if not isinstance(node, Mapping) or "_target_" not in node:
         value = f"{{{', '.join(map(str, node))}}}" if isinstance(node, Mapping) else shown(node)
         raise config_error(key, value, "accepted is a group with a _target_")
-    arguments = arguments_of(resolve(key, node["_target_"]))
+    target = resolve(key, node["_target_"])
+    if any(kind.__module__.startswith("pytorch_lightning.") for kind in getattr(target, "__mro__", ())):
+        raise config_error(f"{key}._target_", node["_target_"], _OTHER_NAMESPACE)
+    arguments = arguments_of(target)
     values = {name: value for name, value in node.items() if name not in _OF_HYDRA}
     arguments.check(key, values)
     _check_below(key, values)

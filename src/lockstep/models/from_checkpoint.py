@@ -109,7 +109,7 @@ def load_weights(model: nn.Module, key: str, path: Path, without: str | None = N
     saved = read_for(model, key, path, without, ["state_dict"], is_whole=True)["state_dict"]
     names = model.state_dict().keys()
     loaded = {name: tensor for name, tensor in saved.items() if without is None or not re.search(without, name)}
-    model.load_state_dict(loaded, strict=without is None)
+    model.load_state_dict(loaded, strict=without is None and getattr(model, "strict_loading", True))
     if without is None:
         return
     drawn, unused = sorted(names - loaded.keys()), sorted(saved.keys() - loaded.keys())
@@ -133,6 +133,8 @@ def read_for(
     saved = checkpoint["state_dict"] = _named_as_in(model, checkpoint["state_dict"])
     current = model.state_dict()
     asked = current.keys() if not is_whole and _makes_layers_later(model) else saved.keys() | current.keys()
+    if not getattr(model, "strict_loading", True):  # of a LightningModule: its checkpoints may lack some, a frozen encoder say
+        asked = saved.keys() & current.keys()
     for name in sorted(name for name in asked if without is None or not re.search(without, name)):
         if name not in saved or name not in current:
             only = "model" if name in current else "checkpoint"

@@ -18,7 +18,7 @@ from lockstep.config.checkpoint_file import refuse_url, run_of, split_step
 from lockstep.config.checks import OF_THE_WHOLE
 from lockstep.config.overrides import flat, is_group, override_key, quote, split_flags
 from lockstep.errors import ConfigError, config_error
-from lockstep.runs.resume import arguments_for, with_global_batch
+from lockstep.runs.resume import arguments_for
 from lockstep.runs.saved import FILE, RUN_DIR, RUN_ID, read_config, read_overrides, write_for_hydra
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def command_to_fork(arguments: Sequence[str], wanted: str) -> list[str]:
     emptied = [item for item in of_groups if item.startswith("~")]  # logger=null
     _say_what_is_lost(run_dir, [*map(override_key, of_groups)])
     folder = _folder(source, [override_key(item) for item in of_groups if item not in emptied], [*map(override_key, emptied)])
-    return [*flags, *arguments_for(folder, with_global_batch([item for item in new if item not in emptied])), pinned]
+    return [*flags, *arguments_for(folder, [item for item in new if item not in emptied]), pinned]
 
 
 def _folder(source: DictConfig, groups: Sequence[str], emptied: Sequence[str]) -> Path:

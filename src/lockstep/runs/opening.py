@@ -44,10 +44,10 @@ def open_run(cfg: DictConfig) -> Run:
     is_resumed = goes_on and not is_queued(directory)
     is_named = any(item.startswith("hydra.run.dir=") for item in of_hydra)
     if rank is not None and rank.global_rank > 0:
-        return Run(*validated(cfg.copy(), chosen=hydra.runtime.choices), is_resumed=is_resumed)
+        return Run(*validated(cfg.copy(), hydra), is_resumed=is_resumed)
     own = OwnDirectory(directory, "resume") if goes_on else take_new(directory, cfg.overwrite, is_named=is_named)
     try:
-        run = Run(*validated(cfg.copy(), chosen=hydra.runtime.choices), is_resumed=is_resumed, own=own, is_named=is_named)
+        run = Run(*validated(cfg.copy(), hydra), is_resumed=is_resumed, own=own, is_named=is_named)
         _save(run, cfg, hydra, run_id if goes_on else None)
     except BaseException as error:
         own.end_unstarted(str(error) or type(error).__name__)

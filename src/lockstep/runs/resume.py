@@ -16,7 +16,7 @@ from lockstep.runs.directories import newest_unfinished
 from lockstep.runs.directory import absolute
 from lockstep.runs.locks import TAKING, check_free
 from lockstep.runs.record import actual_status
-from lockstep.runs.saved import FOLDER, GLOBAL_BATCH, RUN_ID, read_config, read_overrides
+from lockstep.runs.saved import FOLDER, RUN_ID, read_config, read_overrides
 
 _IN_THE_CHECKPOINT = ("model.optimizer", "model.lr_scheduler", "seed", "lr_scaling", "base_batch_size")
 _OF_ITS_OWN = ("init_from", "fork")
@@ -56,19 +56,12 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
         return None
     for item in is_changed:
         _check(item, run_dir)
-    return [*flags, *arguments_for(run_dir / FOLDER, with_global_batch(new)), f"hydra.run.dir={quote(str(run_dir))}"]
+    return [*flags, *arguments_for(run_dir / FOLDER, new), f"hydra.run.dir={quote(str(run_dir))}"]
 
 
 def arguments_for(folder: Path, overrides: Sequence[str]) -> list[str]:
     """Return what has Hydra compose a saved config and override it."""
     return ["--config-path", str(folder), "--config-name", "saved", *overrides]
-
-
-def with_global_batch(new: Sequence[str]) -> list[str]:
-    """Return the overrides, with which the saved global batch does not stay where the one of a process is given."""
-    keys = {override_key(item) for item in new}
-    says_it = "datamodule.batch_size" in keys and GLOBAL_BATCH not in keys
-    return [*new, f"{GLOBAL_BATCH}=null"] if says_it else list(new)
 
 
 def locate_run(wanted: str) -> Path:

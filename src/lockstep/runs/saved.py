@@ -12,11 +12,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lockstep.atomic_files import replacing
 from lockstep.config.overrides import nodes
+from lockstep.config.plan import BATCH, GLOBAL_BATCH
 from lockstep.errors import ConfigError, config_error
 
 FOLDER = ".hydra"
 FILE = f"{FOLDER}/config.yaml"
-RUN_ID, GLOBAL_BATCH = "run_id", "datamodule.global_batch_size"
+RUN_ID = "run_id"
 RUN_DIR = "${hydra:runtime.output_dir}"  # of the run that Hydra composes
 _OF_THE_START = ("${hydra:", "${now:")  # interpolations that have their value of then
 
@@ -110,6 +111,7 @@ def _to_save(cfg: DictConfig, run_id: str, global_batch_size: int | None) -> Dic
     saved.run_dir = RUN_DIR
     if global_batch_size is not None and OmegaConf.select(cfg, GLOBAL_BATCH, default=cfg) is not cfg:
         OmegaConf.update(saved, GLOBAL_BATCH, global_batch_size)
+        OmegaConf.update(saved, BATCH, None)
     saved[RUN_ID] = run_id
     return saved
 

@@ -15,7 +15,7 @@ MINE += ("model=mine", "datamodule=mine", "optimized_metric=val_acc")
 KINDS = {
     "classifier": MINE,
     "two optimizers by hand": (
-        *(MINE[0], "model=adversary", "datamodule=mine", "optimized_metric=val_realness"),
+        *(MINE[0], "model=adversary", "datamodule=mine", "optimized_metric=val_realness", "optimized_mode=max"),
         "trainer.strategy.find_unused_parameters=true",
     ),
     "recurrent, own loaders": (MINE[0], "model=rows", "datamodule=null", "optimized_metric=val_loss", "optimized_mode=min"),

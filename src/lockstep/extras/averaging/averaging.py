@@ -14,8 +14,8 @@ from lockstep.callbacks.checkpoints import find_last_checkpoint
 class EMA(EMAWeightAveraging):
     """Lightning's exponential moving average of the weights, which is validated, saved as `state_dict`, and used.
 
-    When training ends it becomes the model. The state to continue from is saved before that, so that a run prolonged later
-    goes on from the weights that were trained.
+    Until it begins these are the current weights. When training ends it becomes the model. The state to continue from is saved
+    before that, so that a run prolonged later goes on from the weights that were trained.
     """
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -42,14 +42,31 @@ class EMA(EMAWeightAveraging):
         if trainer.state.fn == "fit":  # Lightning would test the weights that were not averaged, after a fit of its own
             super().on_load_checkpoint(trainer, pl_module, checkpoint)
 
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._follow(pl_module)
+        super().on_validation_epoch_start(trainer, pl_module)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self._follow(pl_module)
+        super().on_save_checkpoint(trainer, pl_module, checkpoint)
+
     def on_train_end(self, trainer: Any, pl_module: LightningModule) -> None:
+        self._follow(pl_module)
         if (saver := find_last_checkpoint(trainer)) is not None:
             saver.save(trainer)
         super().on_train_end(trainer, pl_module)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End also if nothing was left to train: Lightning then passes over on_train_end."""
+        self._follow(pl_module)
         super().on_train_end(trainer, pl_module)
+
+    def _follow(self, module: LightningModule) -> None:
+        """Copy the current weights into an average that has not begun: it is of the time before training."""
+        if (average := self._average_model) is not None and not average.n_averaged:
+            pairs = ((average.module.parameters(), module.parameters()), (average.module.buffers(), module.buffers()))
+            for own, current in (tensors for pair in pairs for tensors in zip(*pair, strict=True)):
+                own.data.copy_(current.data)
 
 
 def _is_averaged(tensor: Tensor) -> bool:

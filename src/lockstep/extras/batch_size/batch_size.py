@@ -38,7 +38,7 @@ def largest_that_fits(try_size: Callable[[int], int]) -> int:
 
 def find_batch_size(cfg: DictConfig, plan: Plan, memory: float | None) -> int:
     """Train on one device of the plan with growing batches. `memory` is the limit in GiB; None leaves SPARE of a GPU."""
-    if OmegaConf.select(cfg, "datamodule.batch_size") is None:
+    if "batch_size" not in (cfg.datamodule or ()):
         raise config_error("datamodule.batch_size", "null", "the data has no such key; add one that sets the samples of a batch")
     limit_memory(plan, memory)
 

@@ -63,7 +63,7 @@ class RunRecord:
     @property
     def is_better_if_larger(self) -> bool:
         mode = str(self.config.get("optimized_mode"))
-        return (mode_by_name(self.optimized_metric) if "${" in mode else mode) == "max"
+        return (mode_by_name(self.optimized_metric) if "${" in mode else mode) != "min"
 
     @property
     def duration(self) -> float | None:

@@ -69,6 +69,7 @@ class Sides:
         elif not exact:  # whose batches are those of virtual workers
             is_total = "global_batch_size" in reference.datamodule
             key, parts = ("global_batch_size", 1) if is_total else ("batch_size", plan.accumulate_grad_batches)
+            reference.datamodule.batch_size = None
             reference.datamodule[key] = (plan.global_batch_size or 0) // parts
         return cls(reference, other, times, exact)
 

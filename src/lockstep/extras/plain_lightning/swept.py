@@ -28,7 +28,7 @@ def rename_rate(config: DictConfig) -> None:
 def check_data(config: DictConfig) -> None:
     """Raise ConfigError for the user's data if it lacks a key that a sweep of conf/sweep sets: it would refuse it in each job."""
     sweep, data = OmegaConf.select(config, "hydra.runtime.choices.sweep"), config.get("datamodule") or {}
-    needed, name = {"folds": "fold", "strong_scaling": "batch_size"}.get(sweep), data.get("_target_")
+    needed, name = {"folds": "fold", "weak_scaling": "batch_size"}.get(sweep), data.get("_target_")
     if needed is None or not is_plain(config, "datamodule") or (needed == "batch_size" and needed in data):
         return
     if needed == "batch_size" or name is None or not Arguments(resolve("datamodule", name)).takes(needed):

@@ -47,7 +47,7 @@ def config_to_evaluate(run_dir: Path, overrides: list[str], folder: str) -> Dict
     cfg.test, cfg.optimized_metric = True, None  # whatever the training did, and chose by
     cfg.trainer.accumulate_grad_batches, cfg.trainer.num_nodes = 1, 1
     if "global_batch_size" in (cfg.datamodule or ()):
-        cfg.datamodule.global_batch_size = None  # counts do not depend on how the data is divided
+        cfg.datamodule.batch_size = cfg.datamodule.batch_size or cfg.datamodule.global_batch_size  # which divides by any number
     return cfg
 
 
