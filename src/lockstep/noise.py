@@ -22,8 +22,8 @@ from torch.nn import functional
 
 from lockstep.counter_rng import derive_seed, mix, random_bits
 
-_STREAM = 100_000  # of the first draw of a step; lockstep.callbacks.CounterBasedRandomness has those below
-_BITS = {torch.float64: 53, torch.float16: 11, torch.bfloat16: 8}  # of a uniform number; float32 has 24
+_STREAM = 100_000  # stream of a step's first draw; lockstep.callbacks.CounterBasedRandomness has those below
+_BITS = {torch.float64: 53, torch.float16: 11, torch.bfloat16: 8}  # bits of a uniform number; float32 has 24
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Step:
     ranks: int
     samples: int | None = None
     draws: int = 0
-    lengths: list[int] | None = None  # of all processes' shares of the batch
+    lengths: list[int] | None = None  # lengths of all processes' shares of the batch
 
     def places(self, rows: int, device: torch.device) -> Tensor:
         """(rows,) int64. Raises ValueError for rows that are no samples."""

@@ -66,7 +66,7 @@ class LastCheckpoint(Checkpoint):
         if now != self._saved_at:
             self._is_saving = True
             for logger in trainer.loggers:
-                logger.save()  # what is logged before a checkpoint is not logged again after it
+                logger.save()  # a resumed run does not log again the steps before the checkpoint
             try:
                 trainer.save_checkpoint(self.path, storage_options={"keep_as": f"{_BEFORE}.ckpt"})
             finally:

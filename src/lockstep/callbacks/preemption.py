@@ -30,7 +30,7 @@ class Preemption(Callback):
         self.every_n_steps, self.deadline = every_n_steps, deadline
         self._is_overdue = True  # it has been longer than a step since the ranks last asked
         self._asked: Callable[[], int] = int  # waits for the answer to the last question; 0 if there was none
-        self._next_step, self._since = 0, (0, 0.0)  # of the next question; the step and the time of the last one
+        self._next_step, self._since = 0, (0, 0.0)  # step of the next question; step and time of the last one
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         STOP_SIGNALS.deferred = self._is_overdue = True

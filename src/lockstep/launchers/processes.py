@@ -30,7 +30,7 @@ from lockstep.launchers.rank import process_group
 from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS
 
 PRELOAD = "LOCKSTEP_PRELOAD"  # modules of this package that the server imports besides those that every run needs
-_MAIN = "__mp_main__"  # what multiprocessing calls the main module in a new process
+_MAIN = "__mp_main__"  # multiprocessing's name of the main module in a new process
 KILL_GRACE = 1.0  # seconds between SIGTERM and SIGKILL
 PATIENCE = 10.0  # seconds in which a process that was killed is gone
 _PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -171,7 +171,7 @@ def _begin(surroundings: Surroundings, function: Callable[..., Any], arguments: 
     os.setsid()
     set_title(surroundings.title)  # found by the environment's place in memory, which is as it was
     if sys.platform == "linux":
-        multiprocessing.set_start_method("fork", force=True)  # of data workers, which would else outlive this process
+        multiprocessing.set_start_method("fork", force=True)  # for data workers, which would else outlive this process
         os.sched_setaffinity(0, surroundings.cores)
         parent = multiprocessing.parent_process()
         if parent is not None and parent.pid == os.getppid():  # forked by the parent itself, whose later forks hold the pipe, too

@@ -20,7 +20,7 @@ def attach_to_parent() -> None:
     if PARENT_PID in os.environ and multiprocessing.parent_process() is None:
         raise _left_over(PARENT_PID)
     pipe = _lifeline(SWEEP_PIPE)
-    os.environ.pop(SWEEP_PIPE, None)  # what a job starts can't read it
+    os.environ.pop(SWEEP_PIPE, None)  # the job's own processes can't read it
     descriptor = launcher().attach() if pipe is None else pipe
     if descriptor is not None:
         threading.Thread(target=_die_with, args=(descriptor,), name="follow-parent", daemon=True).start()

@@ -22,7 +22,7 @@ from lockstep.models.from_config import build_model
 from lockstep.places import import_from_project, project
 
 log = logging.getLogger(__name__)
-_COMPILED = "_orig_mod."  # what torch.compile(net) puts into the names of a net's tensors
+_COMPILED = "_orig_mod."  # torch.compile(net) puts it into the names of a net's tensors
 _NO_CONFIG = (
     "does not say what it is built of; accepted is a checkpoint of a lockstep.models.Task. "
     "That of another LightningModule is read by its load_from_checkpoint"
@@ -90,7 +90,7 @@ def _is_below(name: str, modules: Sequence[str]) -> bool:
 @contextmanager
 def _unpickling_nothing() -> Iterator[None]:
     """Load pretrained weights as data: torchvision loads them with weights_only=False from a cache that it does not check."""
-    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # of torch.load
+    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # torch.load reads it
     before = os.environ.get(name)
     os.environ[name] = "1"
     try:
@@ -133,7 +133,7 @@ def read_for(
     saved = checkpoint["state_dict"] = _named_as_in(model, checkpoint["state_dict"])
     current = model.state_dict()
     asked = current.keys() if not is_whole and _makes_layers_later(model) else saved.keys() | current.keys()
-    if not getattr(model, "strict_loading", True):  # of a LightningModule: its checkpoints may lack some, a frozen encoder say
+    if not getattr(model, "strict_loading", True):  # a LightningModule's checkpoints may lack some, a frozen encoder say
         asked = saved.keys() & current.keys()
     for name in sorted(name for name in asked if without is None or not re.search(without, name)):
         if name not in saved or name not in current:

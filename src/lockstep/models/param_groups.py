@@ -11,7 +11,7 @@ from lockstep.config.arguments import shown
 from lockstep.errors import config_error
 
 Groups = Mapping[str, Mapping[str, Any]]
-_OPTIONS = ("lr_factor",)  # of a group, besides the optimizer's
+_OPTIONS = ("lr_factor",)  # options of a group, besides the optimizer's
 
 
 def make_optimizer(make: Callable[..., Optimizer], model: nn.Module, groups: Groups, **options: Any) -> Optimizer:

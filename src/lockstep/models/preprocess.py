@@ -32,7 +32,7 @@ class Preprocess(nn.Module):
             buffer.copy_(torch.as_tensor(values, dtype=torch.float32).reshape(buffer.shape))
         self._look()
 
-    def _look(self, *_: Any) -> None:  # where nothing waits for it
+    def _look(self, *_: Any) -> None:  # called when no step waits for it
         self._is_identity = bool((self.mean == 0).all() & (self.scale == 1).all())
 
     def forward(self, x: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ class SampleMean(Metric):
     def update(self, values: dict[str, Tensor] | Sums) -> None:
         """Add one (n,) tensor for each name, or their sums."""
         if not isinstance(values, Sums):
-            stacked = torch.stack([values[name].detach() for name in self.names])  # of one type that holds all of theirs
+            stacked = torch.stack([values[name].detach() for name in self.names])  # in one type that holds all of theirs
             values = Sums(stacked.sum(dim=1, dtype=torch.float64), stacked.shape[1])
         self.sums.add_(values.totals)
         self.count.add_(values.samples)

@@ -12,7 +12,7 @@ from lockstep.config.targets import resolve
 from lockstep.errors import config_error
 from lockstep.models import schedules
 
-_OF_LIGHTNING = ("interval", "frequency", "monitor", "strict", "name")  # of its scheduler dictionary
+_OF_LIGHTNING = ("interval", "frequency", "monitor", "strict", "name")  # keys of its scheduler dictionary
 _WARMUP = ("warmup_steps", "warmup_epochs")
 
 

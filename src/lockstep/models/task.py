@@ -28,7 +28,7 @@ from lockstep.trainer.steps import begins_step, ends_step, log_metrics
 
 OptimizerFactory = Callable[..., Optimizer]
 ScheduleFactory = Callable[[Optimizer, TrainingLength], dict[str, Any]]
-CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]  # of torch.compile
+CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]  # modes of torch.compile
 
 
 class Task(LightningModule):
@@ -44,7 +44,7 @@ class Task(LightningModule):
         model_config: plain containers from which `lockstep.models.from_checkpoint.load_model` builds this model again.
     """
 
-    means: ClassVar[type[SampleMean]] = SampleMean  # of what `measure` returns, over the samples of an epoch
+    means: ClassVar[type[SampleMean]] = SampleMean  # means of `measure`'s values over the samples of an epoch
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Task(LightningModule):
             self.val_metrics, self.test_metrics = (EpochMetrics(torchmetrics) for _ in range(2))
         self.model_config = model_config or {}
         self.results: dict[str, float] = {}  # the latest value of each metric, which self.log would round to float32
-        self.samples_trained = 0  # by this process, since it started
+        self.samples_trained = 0  # in this process, since it started
         # seconds, and seconds of processor, from the start of training to its end, validation and checkpoints included
         self.train_time = self.train_cpu_time = 0.0
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
@@ -259,7 +259,7 @@ class Task(LightningModule):
         checkpoint["hyper_parameters"] = self.model_config
         checkpoint["metrics"] = dict(self.results)
         if self.trainer.state.fn == "fit":
-            means = self.train_means  # of the epoch so far, a row per rank: adding them up here would round
+            means = self.train_means  # the epoch so far, a row per rank: adding them up here would round
             checkpoint["train_means"] = {"sums": self._rows(means.sums), "count": self._rows(means.count)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
-from torch.nn.modules._functions import SyncBatchNorm as TorchSyncBatchNorm  # what torch.nn.SyncBatchNorm computes with
+from torch.nn.modules._functions import SyncBatchNorm as TorchSyncBatchNorm  # torch.nn.SyncBatchNorm computes with it
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 

@@ -19,15 +19,15 @@ from lockstep.launchers.environment import this_rank
 _UNUSED = re.compile(
     r"finished reduction in the prior iteration.*did not receive grad for rank \d+:(?P<indices>[ \d]*)", re.DOTALL
 )
-_BROADCAST = {"broadcast_buffers", "forward_sync_buffers"}  # of DDP; torch 2.15 has renamed it
+_BROADCAST = {"broadcast_buffers", "forward_sync_buffers"}  # DDP's argument; torch 2.15 has renamed it
 
 
 class PlannedWorldSize(ParallelStrategy):
     """Base class before one of Lightning's strategies: refuse a process group of another size than planned."""
 
     planned_world_size: int
-    has_same_bits = False  # on any number of processes; else Lightning's own takes its place on one
-    has_parts = False  # of weights and gradients in each process, as tensors that do not say so
+    has_same_bits = False  # the same bits on any number of processes; else Lightning's own strategy takes its place on one
+    has_parts = False  # True if a process has a part of weights and gradients, as tensors that do not say so
 
     def setup_environment(self) -> None:
         store = _store_on_loopback()

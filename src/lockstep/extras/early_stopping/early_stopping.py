@@ -29,7 +29,7 @@ class EarlyStopping(callbacks.EarlyStopping):
         if self.stopping_reason == EarlyStoppingReason.PATIENCE_EXHAUSTED and not self.wait_count:
             trainer.should_stop, self.stopping_reason_message = False, None
             self.stopping_reason = EarlyStoppingReason.NOT_STOPPED
-        self._has_stopped = trainer.should_stop and self.stopping_reason_message is not None  # by this callback
+        self._has_stopped = trainer.should_stop and self.stopping_reason_message is not None  # this callback has
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"has_stopped": self._has_stopped}

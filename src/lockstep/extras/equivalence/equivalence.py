@@ -23,7 +23,7 @@ class EquivalenceReport(Monitor, Callback):
 
     def __init__(self) -> None:
         self.causes: list[str] = []
-        self._states: dict[str, bytes] = {}  # of the generators, before a step
+        self._states: dict[str, bytes] = {}  # the generators' states before a step
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.causes = []
@@ -61,7 +61,7 @@ class EquivalenceReport(Monitor, Callback):
     def _look_after(self, trainer: Trainer, module: LightningModule, batch_idx: int, stage: str) -> None:
         if batch_idx or trainer.world_size == 1 or self._states == generator_states(module.device):
             return
-        if not any("lockstep.nets.Dropout" in cause for cause in self.causes):  # by layers, which are named already
+        if not any("lockstep.nets.Dropout" in cause for cause in self.causes):  # layers that draw are named already
             alike = "lockstep.noise draws them alike on any number of processes"
             self._say(f"random numbers are drawn in a {stage} step, by each process its own; {alike}")
 

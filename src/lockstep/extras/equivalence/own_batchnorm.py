@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from lockstep.trainer.batchnorm import Synchronised
 
-_DIMENSIONS = {nn.BatchNorm2d: 2, nn.BatchNorm3d: 3}  # of a sample, beside its channels
+_DIMENSIONS = {nn.BatchNorm2d: 2, nn.BatchNorm3d: 3}  # dimensions of a sample, beside its channels
 
 
 def takes_own_statistics(layer: nn.Module) -> bool:

@@ -29,7 +29,7 @@ class WorkerLogs(ReducedLogs):
         super().__init__(trainer, warn)
         self._terms: dict[str, list[float]] = {}
         self._weights: dict[str, float] = {}
-        self._in_step: dict[str, list[Logged]] = {}  # what this process's workers have logged in the step with sync_dist
+        self._in_step: dict[str, list[Logged]] = {}  # logs of this process's workers in the step with sync_dist
 
     def take(self) -> None:
         """Take what a worker has logged from Lightning's own sums, which the next one then begins with zero."""

@@ -20,7 +20,7 @@ from lockstep.models.task import Task
 log = logging.getLogger(__name__)
 
 States = dict[str, Any]  # a metric's, by name: tensors, or lists of them
-_COUNT = "_update_count"  # of a metric; its public `update_count` can't be set
+_COUNT = "_update_count"  # an attribute of metrics; the public `update_count` can't be set
 
 
 class WorkerMetrics(Callback):
@@ -31,7 +31,7 @@ class WorkerMetrics(Callback):
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self._metrics: dict[str, Metric] = {}
-        self._own: list[dict[str, States]] = []  # of each of this process's workers: the metrics that it has updated
+        self._own: list[dict[str, States]] = []  # for each of this process's workers, the metrics that it has updated
         self._is_merged = False
         self._hash: str | None = None
 

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.config.plan import BATCH, GLOBAL_BATCH, is_plain
 from lockstep.errors import config_error
 
-THREADS = 1  # of each process: on a CPU another number adds in another order
+THREADS = 1  # threads of each process: on a CPU another number adds in another order
 
 
 def apply_exact(config: DictConfig, workers: Any) -> None:

@@ -63,9 +63,9 @@ class Exact(PlannedWorldSize, DDPStrategy):
         torch.set_num_threads(threads)
         self.shares: list[Share] | None = None
         self.evaluated = 0  # batches, since the evaluation has begun
-        self._worker: int | None = None  # whose random numbers are drawn
-        self._is_within_step = False  # of a worker
-        self._step: Step | None = None  # whose backward pass is next
+        self._worker: int | None = None  # the worker whose random numbers are drawn
+        self._is_within_step = False  # True in a worker's step
+        self._step: Step | None = None  # the step whose backward pass is next
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
         self._metrics.end_step()
         if step.has_logged:
             self._trainer._logger_connector.sync_step()
-        self._count_draws(self.workers)  # what hooks and the optimizer draw is the same in all processes
+        self._count_draws(self.workers)  # hooks and the optimizer draw the same in all processes
         self._step, loss = step, step.loss.to(torch.get_default_dtype())
         return output | {"loss": loss} if isinstance(output, dict) else loss
 

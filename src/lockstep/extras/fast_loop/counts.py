@@ -30,7 +30,7 @@ class LaterCounts(Callback):
 
     def __init__(self, model: Classifier) -> None:
         self.model = model
-        self._number = 0  # of the batches that are kept
+        self._number = 0  # number of stored batches
         self._batches: list[Kept] = []  # for as many as are kept at most, of one shape: views of `_together`
         self._together: Kept | None = None
         self._class_weights: dict[float, Tensor] = {}  # (classes,), by a batch's loss_weight

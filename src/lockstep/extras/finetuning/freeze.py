@@ -28,7 +28,7 @@ class Freeze(Callback):
         for pattern in (match, *(unfreeze or {}).values()):
             re.compile(pattern)  # raises re.error if it is invalid
         self.match, self.unfreeze = match, dict(sorted((unfreeze or {}).items()))
-        self._ends: dict[str, int | None] = {}  # by parameter: the epoch from which it is trained
+        self._ends: dict[str, int | None] = {}  # the epoch from which each parameter is trained
         self._waiting: list[nn.Parameter] = []
         self._still: list[nn.Module] = []  # BatchNorm layers
 

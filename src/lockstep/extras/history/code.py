@@ -8,9 +8,9 @@ from pathlib import Path
 
 from lockstep.errors import config_error
 
-FILE = "code.patch"  # of a run's directory
+FILE = "code.patch"  # in a run's directory
 COMMIT = b"commit "  # begins the first line, which git apply passes over, as it does names of files that were left out
-SECONDS = 60  # of one call of git
+SECONDS = 60  # limit of one call of git
 
 
 def describe_code(folder: Path, max_kib: int) -> bytes | None:

@@ -17,7 +17,7 @@ from lockstep.runs.directories import run_directories
 from lockstep.runs.record import actual_status
 from lockstep.sweeps.job_directory import read_progress
 
-COLUMNS = ("run", "state", "metric", "devices", "lr", "duration", "started", "reason")  # of the table
+COLUMNS = ("run", "state", "metric", "devices", "lr", "duration", "started", "reason")  # columns of the table
 RECORDED = ("lr", "devices", "num_nodes", "world_size", "global_batch_size", "seed", "samples_per_second", "git_commit")
 _KILLED = "it was killed, or its machine went down: no process has it"
 Differences = dict[str, tuple[Any, Any]]

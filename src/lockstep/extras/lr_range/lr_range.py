@@ -11,7 +11,7 @@ from torch import Tensor
 from lockstep.errors import config_error
 from lockstep.trainer.steps import begins_step, ends_step, log_metrics
 
-_WINDOW = 0.1  # of the steps: in which losses are averaged
+_WINDOW = 0.1  # part of the steps over which losses are averaged
 
 
 class Suggestion(NamedTuple):
@@ -35,9 +35,9 @@ class LearningRateRange(Callback):
         self.losses: list[float] = []
         self.diverged_at: float | None = None  # a rate
         self._window = max(1, round(_WINDOW * steps))
-        self._lowest = math.inf  # of the means of the latest losses
-        self._loss: Tensor | float = 0.0  # of the step so far, here
-        self._ratios: list[tuple[dict[str, Any], float]] = []  # of parameter groups to the first one's rate
+        self._lowest = math.inf  # lowest mean of the latest losses
+        self._loss: Tensor | float = 0.0  # loss of the step so far, on this rank
+        self._ratios: list[tuple[dict[str, Any], float]] = []  # ratios of parameter groups' rates to the first one's
 
     @property
     def ended_by(self) -> str | None:
@@ -85,7 +85,7 @@ class LearningRateRange(Callback):
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        del self.rates[len(self.losses) :]  # where the loss was not finite
+        del self.rates[len(self.losses) :]  # the loss was not finite there
         if not trainer.is_global_zero:
             return
         figure = _curve(self.rates, self.losses, smoothed(self.losses, self._window), self._suggestion())

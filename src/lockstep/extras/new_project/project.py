@@ -17,9 +17,9 @@ from lockstep.errors import config_error
 from lockstep.places import HOME
 
 TEMPLATES = HOME / "templates"
-EVERY = "every_project"  # what is in all of them
+EVERY = "every_project"  # files of all projects
 ENGINE = __name__.partition(".")[0]
-RECORD = f".{ENGINE}.json"  # of the project: what was written, and a hash of each file
+RECORD = f".{ENGINE}.json"  # in the project: its name and model, and a hash of each file
 _NAME, _REQUIREMENT = "my_project", "ENGINE"  # in the templates
 _RESERVED = ("train", "conf", "src", "scripts", "tests", "docs", "benchmarks", "logs")
 

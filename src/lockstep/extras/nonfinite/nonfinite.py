@@ -37,7 +37,7 @@ class NonFinite(Callback):
         check_at_least(1, every_n_steps=every_n_steps)
         self.action, self.every_n_steps = action, every_n_steps
         self._losses: list[tuple[int, Tensor, Tensor | None]] = []  # step, loss, sample ids
-        self._before: list[tuple[Tensor, Tensor]] = []  # what a step changes besides the weights, and its value before
+        self._before: list[tuple[Tensor, Tensor]] = []  # tensors that a step changes besides the weights, and their values before
         self._was_skipped = False
         self.skipped_step: int | None = None  # the latest
 

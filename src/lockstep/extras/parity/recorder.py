@@ -84,7 +84,7 @@ class Recorder(Callback):
         self._take(batch)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
-        rates = self.moments[-1].setdefault("learning rate", {})  # of another optimizer in this step
+        rates = self.moments[-1].setdefault("learning rate", {})  # another optimizer may have added some in this step
         for number, group in enumerate(optimizer.param_groups, len(rates)):
             rates[f"parameter group {number}"] = sketch(torch.tensor(float(group["lr"]), dtype=torch.float64))
         gradients = {name: parameter.grad for name, parameter in pl_module.named_parameters() if parameter.grad is not None}
@@ -128,7 +128,7 @@ class Recorder(Callback):
         """Return what any rank has logged since `_metrics`, less the values of single batches beside those of an epoch."""
         metrics = trainer.callback_metrics
         batches = {name for name in metrics if name.endswith("_step") and f"{name.removesuffix('_step')}_epoch" in metrics}
-        known = {name: value.data_ptr() for name, value in self._metrics.items()}  # what is logged anew is another tensor
+        known = {name: value.data_ptr() for name, value in self._metrics.items()}  # a new log is another tensor
         logged = {name: value for name, value in metrics.items() if name not in batches and value.data_ptr() != known.get(name)}
         return _with_others({name: sketch(value) for name, value in logged.items()})
 

@@ -57,7 +57,7 @@ class Stage(nn.Module):
         self.is_first, self.is_last = self.number == 0, self.number == self.count - 1
         self._ranks = dist.get_process_group_ranks(group)
         self._schedules: dict[Any, Any] = {}
-        self._rows: dict[Any, list[tuple[torch.Size, torch.dtype]]] = {}  # by the inputs' form: a sample's form between stages
+        self._rows: dict[Any, list[tuple[torch.Size, torch.dtype]]] = {}  # a sample's form between stages, by the inputs' form
         self._pieces: list[Batch] = []
         self._values: list[Tensor] = []
         self._loss_and_values = model.loss_and_values

@@ -99,15 +99,15 @@ class PlainLightning(Callback):
         self.ended_by: str | None = None
         self._is_first_epoch = True
         self._has_said: set[str] = set()
-        self._shared: list[Any] = []  # whose loaders are shared out already
-        self._samplers: list[Any] = []  # of the training loaders
+        self._shared: list[Any] = []  # sources whose loaders are shared out already
+        self._samplers: list[Any] = []  # the training loaders'
         self._keeps_workers = False  # from epoch to epoch
         self._positioned: list[Positioned] = []
-        self._positions: dict[str, Any] = {}  # of the checkpoint that a run goes on from
+        self._positions: dict[str, Any] = {}  # the checkpoint's, from which a run goes on
         self._samples: list[int | None] = []  # in a batch of each training loader, over all processes
         self._samples_before: list[int | None] | None = None  # the same, of the checkpoint
         self._accumulated = 1
-        self._weight = 1.0  # of this rank's gradient in the step
+        self._weight = 1.0  # weight of this rank's gradient in the step
         self._batches = 0  # that were begun
         self._has_uneven_data = False
         self._is_even: bool | None = None  # True if ranks have as many samples in this training batch; None outside of one
@@ -254,7 +254,7 @@ class PlainLightning(Callback):
         self._batches += 1
         if self._batches in _COMPARED and isinstance(trainer.strategy, DDPStrategy):
             self._compare(pl_module)
-        # of a step that takes a dataloader_iter the argument is the last one's
+        # the argument is the batch before for a step that takes a dataloader_iter
         self._divide(trainer.fit_loop.epoch_loop.batch_idx)
         if self._is_dummy:
             self._around_batch.enter_context(counting_nothing(trainer, pl_module))

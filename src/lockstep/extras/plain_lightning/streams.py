@@ -172,7 +172,7 @@ class Positioned:
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
-        self.states: dict[int, Any] = {}  # by the number of batches of the epoch that have been loaded; 0: after the last epoch
+        self.states: dict[int, Any] = {}  # keys: number of batches of the epoch that have been loaded; 0: after the last epoch
         self._next_states: dict[int, Any] = {}
         self._beginning: Any = None  # the state before the first batch
 

@@ -7,7 +7,7 @@ from lockstep.config.plan import is_plain, rate_key
 from lockstep.config.targets import resolve
 from lockstep.errors import config_error
 
-RATE = "model.optimizer.lr"  # of a Task, which the configs of conf/sweep name
+RATE = "model.optimizer.lr"  # a Task's key, which the configs of conf/sweep name
 
 
 def rename_rate(config: DictConfig) -> None:

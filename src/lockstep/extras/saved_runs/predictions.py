@@ -38,7 +38,7 @@ class _Writer(BasePredictionWriter):
     def __init__(self, output: Path) -> None:
         super().__init__("epoch")
         self.output = output
-        self._ids: dict[int, Any] = {}  # by loader, of each batch that says so itself
+        self._ids: dict[int, Any] = {}  # by loader, the ids of each batch that has them
 
     def on_predict_start(self, trainer: Any, pl_module: LightningModule) -> None:
         datasets = [getattr(one, "dataset", None) for one in CombinedLoader(trainer.predict_dataloaders, "sequential").flattened]
