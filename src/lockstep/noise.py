@@ -47,7 +47,7 @@ class Step:
     lengths: list[int] | None = None  # lengths of all processes' shares of the batch
 
     def places(self, rows: int, device: torch.device) -> Tensor:
-        """(rows,) int64. Raises ValueError for rows that are no samples."""
+        """Return the places of samples, (rows,) int64. Raises ValueError for rows that are no samples."""
         if self.samples and rows != self.samples:
             raise ValueError(f"noise for {rows} rows in a batch of {self.samples} samples: each row must be a sample")
         return torch.arange(rows, device=device) * self.ranks + (self.first + self.rank)

@@ -134,7 +134,7 @@ class LastCheckpoint(Checkpoint):
 
 
 class SavesFirst(Callback):
-    """Calls LastCheckpoint before all callbacks. A resumed run calls the hooks at the beginning of its epoch and its batch again,
+    """Call LastCheckpoint before all callbacks. A resumed run calls the hooks at the beginning of its epoch and its batch again,
     so a checkpoint must not have what these change. Lightning calls every Checkpoint last."""
 
     def __init__(self, saver: LastCheckpoint) -> None:

@@ -38,7 +38,7 @@ def _set_up(setup: Callable[..., None], drawn: tuple[Any, Any, Any], *arguments:
 
 class CounterBasedRandomness(Callback):
     """Seed the generators of torch, numpy and Python from (seed, epoch, batch, rank) at every training batch, and before the
-    first, from which data workers take their seeds. Tell lockstep.noise and lockstep.nets.Dropout which samples a batch has.
+    first, since data workers take their seeds from them. Tell lockstep.noise and lockstep.nets.Dropout which samples a batch has.
 
     Except for these two, ranks draw differently. What a batch draws does not depend on what was drawn before it.
     """

@@ -46,7 +46,7 @@ class CropFlip:
             raise config_error("datamodule.augment.crop", self.crop, accepted)
 
     def __call__(self, images: Tensor, ids: Tensor, epoch: int) -> Tensor:
-        """Images (n, channels, height, width) to the same shape and type; ids (n,)."""
+        """Map images (n, channels, height, width) to the same shape and type; ids are (n,)."""
         n, channels, height, width = images.shape
         if not n:
             return images

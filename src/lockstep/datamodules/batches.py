@@ -1,4 +1,4 @@
-"""From sample ids to a batch of tensors."""
+"""Batches of tensors made from sample ids."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

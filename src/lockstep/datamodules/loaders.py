@@ -1,4 +1,4 @@
-"""From batches of ids, which a sampler draws, to batches for the device."""
+"""Loaders of batches for the device, from the batches of ids that a sampler draws."""
 
 import signal
 from collections.abc import Iterable, Iterator

@@ -110,7 +110,7 @@ def original_error(error: BaseException) -> BaseException:
 
 
 def no_shared_memory() -> str:
-    """Returns an addition to a reason if shared memory is full; an empty string if there is room."""
+    """Return an addition to a reason if shared memory is full; an empty string if there is room."""
     try:
         room = os.statvfs(_SHARED_MEMORY)
     except OSError:

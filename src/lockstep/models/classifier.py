@@ -25,7 +25,7 @@ class Classifier(Task):
                 raise config_error("model.metrics", name, "a classifier measures loss, acc, and topK such as top5")
 
     def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """From logits (n, classes) and class numbers (n,). Raises ConfigError for targets that are none."""
+        """Measure logits (n, classes) and class numbers (n,). Raises ConfigError for targets that are none."""
         return {"loss": self.losses(outputs, targets), **self.hits(outputs.detach(), targets)}
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""From a composed model group to a model, and back to what a checkpoint says of it."""
+"""Models built from a composed model group, and the description of one in a checkpoint."""
 
 from collections.abc import Mapping
 from typing import Any

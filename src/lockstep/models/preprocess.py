@@ -36,7 +36,7 @@ class Preprocess(nn.Module):
         self._is_identity = bool((self.mean == 0).all() & (self.scale == 1).all())
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, *input_shape), uint8 or float, to the same shape in the buffers' type."""
+        """Map (n, *input_shape), uint8 or float, to the same shape in the buffers' type."""
         scaled = x.to(self.mean.dtype, copy=True)  # which the rest is computed in
         if x.dtype == torch.uint8:
             scaled.div_(255)

@@ -18,7 +18,7 @@ class Regressor(Task):
             raise config_error("model.metrics", sorted(unknown), "a regressor measures loss and mae")
 
     def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """From outputs (n, num_outputs) and targets of that shape, or (n,) for one output. Raises ConfigError for others."""
+        """Measure outputs (n, num_outputs) and targets of that shape, or (n,) for one output. Raises ConfigError for others."""
         error = outputs - _shaped_as(outputs, targets).to(outputs.dtype)
         return {"loss": error.square().mean(dim=1), "mae": error.detach().abs().mean(dim=1)}
 

@@ -22,7 +22,7 @@ class Dropout(nn.Dropout):
         self.keys = keys
 
     def forward(self, input: Tensor) -> Tensor:
-        """(n, ...) to the same shape: elements zeroed with probability p, the others divided by 1 - p."""
+        """Map (n, ...) to the same shape: elements zeroed with probability p, the others divided by 1 - p."""
         if not self.training or self.p == 0:
             return input
         if self.keys is None:

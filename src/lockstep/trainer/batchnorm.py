@@ -47,7 +47,7 @@ def without_statistics() -> Iterator[None]:
 
 
 class Synchronised:
-    """Stands before a BatchNorm layer's own class; see `synchronise_batchnorm`."""
+    """Base class before a BatchNorm layer's own; see `synchronise_batchnorm`."""
 
     @property
     def equal_buffers(self) -> tuple[str, ...]:
@@ -190,7 +190,7 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _gather(own: Tensor) -> Tensor:
-    """(...) to (world size, ...)."""
+    """Gather (...) of all processes into (world size, ...)."""
     gathered = own.new_empty(dist.get_world_size(), *own.shape)
     dist.all_gather_into_tensor(gathered.view(-1), own.view(-1))
     return gathered

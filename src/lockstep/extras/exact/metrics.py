@@ -129,7 +129,7 @@ class WorkerMetrics(Callback):
             }
 
     def on_load_checkpoint(self, trainer: Any, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Raises ConfigError where a run that is resumed, not forked, had another number of workers."""
+        """Raise ConfigError if a run that is resumed, not forked, had another number of workers."""
         if trainer.state.fn != "fit":
             return
         saved = checkpoint.get("exact", {"workers": None})

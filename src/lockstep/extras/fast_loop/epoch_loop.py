@@ -1,8 +1,8 @@
 """Lightning's loop over the batches of an epoch, with a short way for the plain ones.
 
 A small model's step is shorter than what Lightning does around it: dozens of generator-based context managers for a profiler
-that is not there, each callback asked for each hook whether it has it or not, signatures inspected at every batch. What a
-run asks for is looked up once an epoch here, and a plain step then calls that and nothing else, in Lightning's order. Private
+that is not there, each callback asked for each hook whether it has it or not, signatures inspected at every batch. The hooks of
+a run are looked up once an epoch here, and a plain step then calls them and nothing else, in Lightning's order. Private
 names of Lightning's are used throughout: there is no public seam around a step. tests/extras/fast_loop holds the two
 loops side by side, hooks, logs and checkpoints.
 """
@@ -72,7 +72,7 @@ class EpochLoop(_TrainingEpochLoop):
     stepping as it is.
 
     Lightning's own tests have the same results with it (benchmarks/lightning_suite.md); docs/speed.md says what a plain
-    step leaves out. What is looked up once an epoch is not looked for again within it: callbacks, hooks, a Trainer's settings.
+    step leaves out. Callbacks, hooks and a Trainer's settings are looked up once an epoch, and not again within it.
     """
 
     _plain: "PlainStep | None" = None

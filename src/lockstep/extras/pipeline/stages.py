@@ -212,7 +212,7 @@ class Stage(nn.Module):
 
 
 def _filled_up(x: Tensor, length: int) -> Tensor:
-    """(n, ...) to (length, ...) with rows of zeros, in one piece."""
+    """Fill (n, ...) up to (length, ...) with rows of zeros, in one piece."""
     return x.contiguous() if len(x) == length else torch.cat((x, x.new_zeros(length - len(x), *x.shape[1:])))
 
 

@@ -55,7 +55,7 @@ class ViT(nn.Module):
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, num_outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, channels, height, width) to (n, num_outputs)."""
+        """Map (n, channels, height, width) to (n, num_outputs)."""
         return self._outputs(self.layers(self._tokens(x)))
 
     def stage(self, images: Tensor, x: Tensor | None, layers: range) -> Tensor:
