@@ -1,4 +1,4 @@
-"""Checkpoints that cannot tear: how they are written, verified and read, and Lightning's seam for that."""
+"""Checkpoints that cannot tear: written, verified and read, also through Lightning's interface for that."""
 
 import logging
 import os
@@ -34,13 +34,13 @@ _OF_PICKLE = (PicklingError, AttributeError, TypeError)
 # Without these a run does not go on as it was; an object in them is refused, and elsewhere left out.
 _NEEDED = ("state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "current_model_state", "averaging_state")
 _READABLE = "numbers, strings, tensors, and lists and dicts of these"
-# From the newest to the oldest. best.ckpt comes last: it is of the end of a validation, not of a step boundary.
+# From the newest to the oldest. best.ckpt comes last: it was saved after a validation, not at a step boundary.
 CONTINUED_FROM = ("last.ckpt", "previous.ckpt", "best.ckpt")
 
 
 def write_checkpoint(content: dict[str, Any], path: Path, keep_as: str | None = None) -> None:
-    """Replaces `path` in one step with a checkpoint that has been verified and synced; what was there stays until then,
-    and afterwards too under the name `keep_as`.
+    """Replace `path` in one step with a checkpoint that has been verified and synced. The earlier file stays until then, and
+    afterwards too under the name `keep_as`.
 
     Raises OSError where the disk is full or read-only, ConfigError for content that would not load again.
     """
@@ -55,11 +55,11 @@ def write_checkpoint(content: dict[str, Any], path: Path, keep_as: str | None = 
 
 
 def read_checkpoint(key: str, path: Path, whole: Sequence[str] | None = None) -> dict[str, Any]:
-    """Verifies, then loads to the CPU: by the archive's checksums, which find what torch's reader passes over, then by
-    that reader, restricted to plain containers and tensors. What one with `tensor_files` keeps in other files, the reader in
-    conf/checkpoints.yaml verifies, and puts in its place under the keys `whole`, or everywhere.
+    """Verify, then load to the CPU: by the archive's checksums, which find what torch's reader passes over, then by that reader,
+    restricted to plain containers and tensors. The reader in conf/checkpoints.yaml verifies the other files of a checkpoint with
+    `tensor_files`, and inserts their tensors under the keys `whole`, or everywhere.
 
-    Raises ConfigError, naming `key` and the file, for what is missing or damaged, or needs code to be run.
+    Raises ConfigError, naming `key` and the file, if it is missing or damaged, or needs code to be run.
     """
     check_checkpoint(key, path)
     try:
@@ -74,13 +74,13 @@ def read_checkpoint(key: str, path: Path, whole: Sequence[str] | None = None) ->
 
 
 def latest_valid_checkpoint(folder: Path, run_id: str | None = None) -> Path | None:
-    """The checkpoint to continue a run from. Those that are damaged, or carry the id of another run, are named, passed over,
-    and put aside as NAME.damaged or NAME.foreign, so that none takes the place of a sound one. None where there is none.
+    """Return the checkpoint to continue a run from; None if there is none. Those that are damaged, or have the id of another run,
+    are logged, passed over, and renamed to NAME.damaged or NAME.foreign, so that none takes the place of a sound one.
 
-    Raises ConfigError where there are some and none will do: to begin again would write over them.
+    Raises ConfigError if there are some and none is usable: to begin again would write over them.
     """
     if is_rank_zero():
-        remove_partial_files(folder)  # of a save that was killed
+        remove_partial_files(folder)  # a save that was killed leaves them
     passed_over: dict[str, str] = {}
     for path in (folder / name for name in CONTINUED_FROM):
         if not path.is_file():
@@ -107,22 +107,22 @@ def latest_valid_checkpoint(folder: Path, run_id: str | None = None) -> Path | N
 
 
 def run_id_in(checkpoint: dict[str, Any]) -> str | None:
-    """Which run has saved it, as lockstep.callbacks.LastCheckpoint notes among the states of callbacks."""
+    """Return the id of the run that has saved it, as lockstep.callbacks.LastCheckpoint stores it among callbacks' states."""
     states = checkpoint.get("callbacks", {}).values()
     return next((state["run_id"] for state in states if isinstance(state, dict) and "run_id" in state), None)
 
 
 def _reason(error: Exception) -> str:
-    """In one line, and without torch's advice to load it all the same."""
+    """Return the error in one line, without torch's advice to load it all the same."""
     text = str(error)
     match = re.search(r"Unsupported [^\n]*?(?= was not an allowed|\.\s|\n|$)|GLOBAL \S+", text)
     return match.group() if match else " ".join((text.splitlines() or [type(error).__name__])[0].split())
 
 
 def name_unreadable(content: Any, name: str = "") -> str | None:
-    """Says which value in the content of a checkpoint, and of which class, has it not load again; None if it does."""
+    """Return which value in the content of a checkpoint, and of which class, keeps it from loading again; None if it loads."""
     try:
-        torch.save(apply_to_collection(content, Tensor, lambda _: 0), buffer := BytesIO())  # not once more in memory
+        torch.save(apply_to_collection(content, Tensor, lambda _: 0), buffer := BytesIO())  # without a second copy in memory
         buffer.seek(0)
         torch.load(buffer, weights_only=True)
     except Exception:  # whatever pickle or torch's reader raise
@@ -134,7 +134,7 @@ def name_unreadable(content: Any, name: str = "") -> str | None:
 
 
 def _copy_name(path: Path, other: Path) -> None:
-    """Both names for the same content, so that at no time there is neither. A rename where links are not to be had."""
+    """Give both names to the same content, so that one is always there. Rename if the file system has no links."""
     link = other.with_name(f".{other.name}.partial")
     link.unlink(missing_ok=True)
     try:
@@ -147,7 +147,7 @@ def _copy_name(path: Path, other: Path) -> None:
 
 
 class AtomicCheckpointIO(CheckpointIO):
-    """Writes checkpoints that are whole or not there, and reads none that is damaged or needs code to be run.
+    """Write checkpoints that are whole or not there, and read none that is damaged or needs code to be run.
 
     Args:
         on_save_error: "fail" ends the run when a checkpoint can't be written, "warn" says so and goes on training;
@@ -164,7 +164,7 @@ class AtomicCheckpointIO(CheckpointIO):
             raise TypeError(f"AtomicCheckpointIO got an unexpected keyword argument '{next(iter(choice))}'")
         self._thread: ThreadPoolExecutor | None = None
         self._in_flight: Future[None] | None = None
-        self._copy: Any = None  # of the state that was saved last
+        self._copy: Any = None  # the state that was saved last
         self._left_out: set[str] = set()  # keys of values that would not load again
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
@@ -187,7 +187,7 @@ class AtomicCheckpointIO(CheckpointIO):
             write_checkpoint(_without(content, self._left_out), path, keep_as)
 
     def save(self, content: Any, path: Path, write: Callable[[Any], None]) -> None:
-        """Has `write(content)` write the checkpoint `path`; in the background it is given a copy on the CPU."""
+        """Call `write(content)` to write the checkpoint `path`; in the background, with a copy on the CPU."""
         self.wait()
         try:
             content = _with_plain_numbers(content)
@@ -201,7 +201,7 @@ class AtomicCheckpointIO(CheckpointIO):
             self._write(content, path, write)
 
     def _write(self, content: Any, path: Path, write: Callable[[Any], None]) -> None:
-        """Raises what has kept a checkpoint from being written, or says so, as `on_save_error` has it."""
+        """Raise the error that has kept a checkpoint from being written, or log it, as `on_save_error` says."""
         try:
             write(content)
         except (OSError, RuntimeError, ConfigError, *_OF_PICKLE) as error:  # torch's writer makes a full disk a RuntimeError
@@ -213,24 +213,24 @@ class AtomicCheckpointIO(CheckpointIO):
             log.warning(line)
 
     def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        """Loads to the CPU, and with weights_only=True whatever is asked for."""
+        """Load to the CPU, with weights_only=True whatever is asked for."""
         self.wait()
         return read_checkpoint("checkpoint", Path(path))
 
     def remove_checkpoint(self, path: str | Path) -> None:
-        """Waits for the write in flight first: until then the file to be removed may be the only one."""
+        """Wait for the write in flight first: until then the file to be removed may be the only one."""
         self.wait()
         Path(path).unlink(missing_ok=True)
 
     def wait(self) -> None:
-        """Waits until no write is in flight."""
+        """Wait until no write is in flight."""
         if self._in_flight is not None:
             done, self._in_flight = self._in_flight, None
             done.result()
 
     def teardown(self) -> None:
         thread, self._thread, self._copy = self._thread, None, None
-        with thread or nullcontext():  # which it is shut down by
+        with thread or nullcontext():  # the thread ends with the block
             self.wait()
 
 
@@ -245,14 +245,14 @@ class CheckpointError(NamedFailure):
 
 
 def chain_of(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, the one behind it, and so on."""
+    """Yield the error, the one behind it, and so on."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def _with_plain_numbers(content: Any) -> Any:
-    """The same with Python's numbers for numpy's, such as a mean or a score in a callback's state, which would not load again."""
+    """Return it with Python's numbers for numpy's (a mean or a score in a callback's state), which would not load again."""
     if isinstance(content, numpy.generic):
         return content.item()
     if type(content) in (dict, OrderedDict):
@@ -266,8 +266,8 @@ def _with_plain_numbers(content: Any) -> Any:
 
 
 def _snapshot(content: Any, before: Any = None) -> Any:
-    """A copy on the CPU that training can't change any more, in the memory of the one before: new memory takes thrice as long. By
-    lightning_utilities' apply_to_collection a range, a frozen dataclass or a config would raise."""
+    """Return a copy on the CPU, in the memory of the copy before: new memory takes three times as long. By lightning_utilities'
+    apply_to_collection a range, a frozen dataclass or a config would raise."""
     if isinstance(content, Tensor) and not content.is_meta:
         layout = content.shape, content.stride(), content.dtype, content.is_meta
         is_alike = type(before) is Tensor and (before.shape, before.stride(), before.dtype, before.is_meta) == layout
@@ -281,7 +281,7 @@ def _snapshot(content: Any, before: Any = None) -> Any:
 
 
 def _death_of_a_worker(error: Exception) -> BaseException | None:
-    """What torch's handler of SIGCHLD raises when a data worker has died, in whatever the main thread is doing then."""
+    """Return the error that torch's handler of SIGCHLD raises when a data worker has died, in any code of the main thread."""
     for cause in chain_of(error):
         modules = [frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(cause.__traceback__)]
         if "torch.utils.data._utils.signal_handling" in modules:
@@ -290,6 +290,6 @@ def _death_of_a_worker(error: Exception) -> BaseException | None:
 
 
 def _why_unwritten(error: Exception, content: Any) -> str:
-    """What the operating system said, if it is behind the error; or which value is."""
+    """Return the operating system's reason if there is one, else the value that can't be saved, else the error."""
     said = (cause.strerror for cause in chain_of(error) if isinstance(cause, OSError) and cause.strerror)
     return next(said, None) or name_unreadable(content) or " ".join(str(error).split())

@@ -22,8 +22,8 @@ from torch.nn import functional
 
 from lockstep.counter_rng import derive_seed, mix, random_bits
 
-_STREAM = 100_000  # of the first draw of a step; lockstep.callbacks.CounterBasedRandomness has those below
-_BITS = {torch.float64: 53, torch.float16: 11, torch.bfloat16: 8}  # of a uniform number; float32 has 24
+_STREAM = 100_000  # stream of a step's first draw; lockstep.callbacks.CounterBasedRandomness has those below
+_BITS = {torch.float64: 53, torch.float16: 11, torch.bfloat16: 8}  # bits of a uniform number; float32 has 24
 
 
 @dataclass
@@ -44,10 +44,10 @@ class Step:
     ranks: int
     samples: int | None = None
     draws: int = 0
-    lengths: list[int] | None = None  # of all processes' shares of the batch
+    lengths: list[int] | None = None  # lengths of all processes' shares of the batch
 
     def places(self, rows: int, device: torch.device) -> Tensor:
-        """(rows,) int64. Raises ValueError for rows that are no samples."""
+        """Return the places of samples, (rows,) int64. Raises ValueError for rows that are no samples."""
         if self.samples and rows != self.samples:
             raise ValueError(f"noise for {rows} rows in a batch of {self.samples} samples: each row must be a sample")
         return torch.arange(rows, device=device) * self.ranks + (self.first + self.rank)
@@ -57,7 +57,7 @@ class Step:
         return _STREAM + self.draws
 
     def exchange_lengths(self, own: int) -> list[int]:
-        """A collective, once in a step."""
+        """Return the lengths of all processes' shares; a collective, once in a step."""
         if self.lengths is None:
             lengths: list[Any] = [0 if self.samples == 0 else own] * self.ranks
             if self.ranks > 1:
@@ -75,12 +75,12 @@ class _Now:
 
 
 def begin(step: Step | None) -> None:
-    """Says which batch comes next; None: no step is under way. lockstep.callbacks.CounterBasedRandomness does."""
+    """Set the batch that comes next; None: no step is under way. lockstep.callbacks.CounterBasedRandomness does."""
     _Now.step = step
 
 
 def take_all() -> None:
-    """Has each process draw the noise of the whole batch, which it has."""
+    """Draw the noise of the whole batch in each process, if each has all of it."""
     if _Now.step is not None:
         _Now.step = replace(_Now.step, rank=0, ranks=1, samples=None)
 
@@ -107,8 +107,8 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
 
 
 def randperm(n: int, device: Any = None) -> Tensor:
-    """Which samples of the global batch take the places of this process's n: int64 (n,), rows of `gather`. Of all processes
-    together it is a permutation."""
+    """Return the rows of `gather` that take the places of this process's n samples: int64 (n,). Over all processes they are a
+    permutation."""
     if _Now.step is None:
         return torch.randperm(n, device=device)
     total = sum(_Now.step.exchange_lengths(n))
@@ -118,8 +118,8 @@ def randperm(n: int, device: Any = None) -> Tensor:
 
 
 def gather(x: Tensor) -> Tensor:
-    """The global batch's rows, in their order on any number of processes, from each process's x (n, ...); with gradients where x
-    has them. A collective."""
+    """Return the global batch's rows, in their order on any number of processes, from each process's x (n, ...); with gradients
+    if x has them. A collective."""
     step = _Now.step
     if step is None or step.ranks == 1:
         return x
@@ -132,12 +132,12 @@ def gather(x: Tensor) -> Tensor:
 
 
 def of_batch() -> numpy.random.Generator:
-    """A generator for numbers that are of the whole batch: in the same state in all processes."""
+    """Return a generator for numbers that are of the whole batch: in the same state in all processes."""
     return numpy.random.default_rng(None if _Now.step is None else _batch_seed(_Now.step))
 
 
 def drop(x: Tensor, keys: Tensor, p: float) -> Tensor:
-    """Zeroes elements of x (n, ...) with probability p by random integers (n,), and divides the others by 1 - p."""
+    """Zero elements of x (n, ...) with probability p by random integers (n,), and divide the others by 1 - p."""
     bits = _bits(x, keys)
     kept = (bits >= round((p - 0.5) * 2**64)) if p < 1 else torch.zeros_like(bits, dtype=torch.bool)
     scale = 0.0 if p == 1 else 1 / (1 - p)

@@ -1,4 +1,4 @@
-"""What Lightning leaves out where a run ends early or goes on from a checkpoint: callbacks that every run has."""
+"""Callbacks of every run, for what Lightning leaves out if a run ends early or goes on from a checkpoint."""
 
 import logging
 from typing import Any
@@ -21,14 +21,14 @@ from lockstep.errors import ConfigError, config_error
 from lockstep.trainer.steps import batches_trained
 
 log = logging.getLogger(__name__)
-# Of torch's schedules: what they are made with and never change.
+# Attributes that torch's schedules are made with and never change.
 _CONSTANTS = ("base_lrs", "total_steps", "T_max", "T_0", "T_mult", "eta_min", "step_size", "milestones", "gamma")
 _CONSTANTS += ("start_factor", "end_factor", "total_iters", "power", "factor", "patience")
 _PRUNED = "ModelPruning: a checkpoint does not say which weights are pruned, 0 in it; they are trained until it prunes again"
 
 
 class FirstValidation(Callback):
-    """Has a run validated where `trainer.max_steps` ends it before its first validation, which Lightning then leaves out."""
+    """Validate once if `trainer.max_steps` ends a run before its first validation, which Lightning then leaves out."""
 
     def __init__(self) -> None:
         self._has_validated = False
@@ -38,7 +38,7 @@ class FirstValidation(Callback):
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if 0 < trainer.max_steps <= trainer.global_step and not self._has_validated:
-            trainer.should_stop = True  # Lightning validates what is to stop
+            trainer.should_stop = True  # Lightning validates before it stops
 
     def state_dict(self) -> dict[str, Any]:
         return {"has_validated": self._has_validated}
@@ -48,14 +48,14 @@ class FirstValidation(Callback):
 
 
 class TrainedParameters(Callback):
-    """Saves in each checkpoint, as `frozen` and `unfrozen`, the parameters that became so after training began, and makes them so
-    again in a run that goes on. All others are left as that run has them.
+    """Save in each checkpoint, as `frozen` and `unfrozen`, the parameters that became so after training began, and restore that
+    in a resumed run. All others are left as that run has them.
 
     Lightning's BaseFinetuning freezes before each fit, and unfreezes only as an epoch begins (Lightning issue 21901).
     """
 
     def __init__(self) -> None:
-        self._at_first: set[str] | None = None  # that are frozen
+        self._at_first: set[str] | None = None  # frozen parameters
         self._frozen: set[str] = set()
         self._unfrozen: set[str] = set()
 
@@ -70,11 +70,11 @@ class TrainedParameters(Callback):
         self._begin(pl_module)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self._begin(pl_module)  # within an epoch
+        self._begin(pl_module)  # a run may be resumed within an epoch
 
     def _begin(self, model: LightningModule) -> None:
-        """The optimizers are there by now, of the parameters that were trained at first, as when training began. The module's
-        `on_train_start` has been called, which may freeze some, and no hook that unfreezes them later."""
+        """Freeze and unfreeze as the checkpoint says. The optimizers have the parameters that were trained at first, as when
+        training began; the module's `on_train_start`, which may freeze some, has been called, and no later hook."""
         if self._at_first is None:
             self._at_first = (_names_of_frozen(model) | self._unfrozen) - self._frozen
             for names, is_trained in ((self._frozen, False), (self._unfrozen, True)):
@@ -92,8 +92,8 @@ def _names_of_frozen(model: LightningModule) -> set[str]:
 
 
 class SchedulesAsBefore(Callback):
-    """Raise ConfigError where a run that is resumed has schedules of other kinds or other constants than its checkpoint's. Say by
-    what a function of the step, such as `cosine`, changes the rate where its length is another one."""
+    """Raise ConfigError if a resumed run has schedules of other kinds or other constants than its checkpoint's. Warn of the
+    change of the rate if a function of the step, such as `cosine`, has another length."""
 
     def __init__(self) -> None:
         self._before: list[str] | None = None  # their kinds, as lockstep.callbacks.SteppedRate has noted them
@@ -141,7 +141,7 @@ def _follow_functions(schedules: list[LambdaLR]) -> None:
 
 
 def _constants(trainer: Trainer) -> list[dict[str, Any]]:
-    """Returns what each schedule was made with, which a checkpoint's state replaces."""
+    """Return the constants that each schedule was made with, which a checkpoint's state replaces."""
     made = [vars(config.scheduler) for config in trainer.lr_scheduler_configs]
     return [{name: values[name] for name in _CONSTANTS if name in values} for values in made]
 
@@ -151,7 +151,7 @@ def _refusal(trainer: Any, words: str) -> ConfigError:
 
 
 class LightningCallbacks(Callback):
-    """Leaves out those that would begin anew, calls those that have something to set up, and says what is lost."""
+    """Leave out callbacks that would begin anew, call those that have something to set up, and warn of what is lost."""
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn == "fit":
@@ -168,8 +168,8 @@ class LightningCallbacks(Callback):
 
 
 def _leave_out_finders(trainer: Any, step: int) -> None:
-    """Lightning's finders of a rate or a batch size load a checkpoint of their own when training starts, which takes the place of
-    that which a run goes on from: it would train from step 0. They find once; before a test one would set the steps to 0."""
+    """Remove Lightning's finders of a rate or a batch size: when training starts they load a checkpoint of their own in place of
+    the one to resume from, and would train from step 0. They find once; before a test one would set the steps to 0."""
     once = (BatchSizeFinder.on_fit_start, LearningRateFinder.on_fit_start)
     finders = [callback for callback in trainer.callbacks if type(callback).on_fit_start in once]
     trainer.callbacks = [callback for callback in trainer.callbacks if callback not in finders]
@@ -179,9 +179,9 @@ def _leave_out_finders(trainer: Any, step: int) -> None:
 
 
 def _go_on_within_epoch(trainer: Any, model: LightningModule) -> None:
-    """Lightning does not call `on_train_epoch_start` for the rest of an epoch. Its averaging of weights gets its schedule back
-    in that hook, which knows whether it has counted the epoch, and its schedule of accumulation that of the epoch; what others do
-    there may be wrong to do twice."""
+    """Call `on_train_epoch_start`, which Lightning does not call for the rest of an epoch, where it is safe: averaging of weights
+    gets its schedule back there, and knows whether it has counted the epoch; accumulation sets the epoch's. Other callbacks'
+    hooks may be wrong to run twice."""
     for callback in trainer.callbacks:
         if isinstance(callback, (StochasticWeightAveraging, GradientAccumulationScheduler)):
             callback.on_train_epoch_start(trainer, model)

@@ -20,8 +20,8 @@ _UNKNOWN = 1 << 20  # samples, more than a batch has
 
 
 def draw_alike_in_setup(source: Any) -> None:
-    """Has `setup` of a datamodule or a model draw the same numbers, from the present states of the generators on, in every
-    process and stage, and whether or not `prepare_data` had something to do: a split that is drawn there is always the same.
+    """Make `setup` of a datamodule or a model draw the same numbers in every process and stage, from the present states of the
+    generators, whether or not `prepare_data` had something to do: a split that is drawn there is always the same.
 
     Lightning's prepare_data runs in one process alone, its DDP seeds anew before it, and a test comes after training.
     """
@@ -37,13 +37,13 @@ def _set_up(setup: Callable[..., None], drawn: tuple[Any, Any, Any], *arguments:
 
 
 class CounterBasedRandomness(Callback):
-    """Seeds the generators of torch, numpy and Python from (seed, epoch, batch, rank) at every training batch, and before the
-    first, from which data workers take their seeds. Tells lockstep.noise and lockstep.nets.Dropout which samples a batch has.
+    """Seed the generators of torch, numpy and Python from (seed, epoch, batch, rank) at every training batch, and before the
+    first, since data workers take their seeds from them. Tell lockstep.noise and lockstep.nets.Dropout which samples a batch has.
 
-    Ranks draw differently, but for these two, and what a batch draws does not depend on what was drawn before it.
+    Except for these two, ranks draw differently. What a batch draws does not depend on what was drawn before it.
     """
 
-    torch_alone = False  # True for whoever knows that nothing in a step draws from numpy's and Python's generators
+    torch_alone = False  # set to True if nothing in a step draws from numpy's and Python's generators
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -59,7 +59,7 @@ class CounterBasedRandomness(Callback):
         self._dropouts = [layer for layer in pl_module.modules() if isinstance(layer, Dropout) and layer.p > 0]
 
     def count(self, trainer: Trainer, batch_idx: int) -> None:
-        """Seeds the generators for a batch of the current epoch, -1 for what comes before the first."""
+        """Seed the generators for a batch of the current epoch; -1 is before the first."""
         seed = derive_seed(self.seed, trainer.current_epoch, batch_idx, dp_rank_and_size(trainer)[0])
         torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every kind of device, at every batch
         if self._is_on_gpu:
@@ -96,7 +96,7 @@ class CounterBasedRandomness(Callback):
         self._evaluated = CombinedLoader(trainer.predict_dataloaders).flattened
 
     def _evaluate(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Begins a batch, whose noise is the same in each evaluation; a strategy with virtual workers seeds torch's for each."""
+        """Begin a batch whose noise is the same in each evaluation. Virtual workers are seeded by their strategy."""
         if not getattr(trainer.strategy, "has_same_bits", False):
             seed = derive_seed(self.seed, 1 + dataloader_idx)
             noise.begin(_step(trainer, self._evaluated[dataloader_idx:], batch_idx, seed, 0))
@@ -109,7 +109,7 @@ class CounterBasedRandomness(Callback):
 
 
 def _step(trainer: Any, loaders: list[Any], batch_idx: int, seed: int, epoch: int) -> noise.Step:
-    """Returns which samples a batch of the first loader has, as its sampler divides them."""
+    """Return which samples a batch of the first loader has, as its sampler divides them."""
     rank, ranks = dp_rank_and_size(trainer)
     sampler: Any = getattr(loaders[0], "sampler", None) if loaders else None
     size = getattr(sampler, "samples_per_batch", None)

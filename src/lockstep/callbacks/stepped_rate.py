@@ -15,7 +15,7 @@ from lockstep.runs.saved import accept_config
 
 
 class AfterEachStep(Callback):
-    """Calls `stepped` when an optimizer has made a step, before a schedule moves its rate on."""
+    """Call `stepped` when an optimizer has made a step, before a schedule moves its rate on."""
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._hooks = [one.register_step_post_hook(lambda *_, one=one: self.stepped(trainer, one)) for one in trainer.optimizers]
@@ -26,20 +26,20 @@ class AfterEachStep(Callback):
 
     @abstractmethod
     def stepped(self, trainer: Trainer, optimizer: Optimizer) -> None:
-        """The trainer has not counted this step yet."""
+        """Handle a step, which the trainer has not counted yet."""
 
 
 class SteppedRate(AfterEachStep):
-    """Records `lr`, the highest rate that the first parameter group has made a step with, and `lr_last`, the latest.
-    A run that is continued goes on with the checkpoint's.
+    """Record `lr`, the highest rate that the first parameter group has made a step with, and `lr_last`, the latest. A resumed run
+    continues the checkpoint's.
 
-    From the first step on, the run's directory is kept, however the run ends, and a run that goes on has its new config.
+    From the first step on, the run's directory stays, however the run ends, and a run that goes on has its new config.
 
     Args:
         trained_with: what a run that is resumed from a checkpoint of this one can't change; see lockstep.runs.continuation.
 
     Attributes:
-        samples_before: how many the checkpoint that this run goes on from was trained on.
+        samples_before: number that the checkpoint from which this run goes on was trained on.
         seconds_before: how long this run had trained until then, in its earlier starts.
     """
 
@@ -64,7 +64,7 @@ class SteppedRate(AfterEachStep):
         if optimizer is not trainer.optimizers[0]:
             return
         rate = optimizer.param_groups[0]["lr"]
-        if isinstance(rate, Tensor):  # the device is not waited for
+        if isinstance(rate, Tensor):  # without waiting for the device
             rate = rate.detach().clone()
             self._highest = rate if self._highest is None else rate.clamp(min=self._highest)
         else:
@@ -93,7 +93,7 @@ class SteppedRate(AfterEachStep):
         return self.facts() | {"trained_with": self.trained_with}
 
     def forget(self) -> None:
-        """What was before this run, at other rates."""
+        """Forget the rates from before this run."""
         self._highest = self._latest = None
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -101,5 +101,5 @@ class SteppedRate(AfterEachStep):
 
 
 def is_own_checkpoint(trainer: Trainer) -> bool:
-    """Returns whether the checkpoint to go on from is this run's: that of a fork is another's."""
+    """Return whether the checkpoint to go on from is this run's own; that of a fork is another run's."""
     return Path(trainer.ckpt_path or "").is_relative_to(trainer.default_root_dir)

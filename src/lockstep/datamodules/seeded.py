@@ -21,16 +21,16 @@ class Draw(NamedTuple):
 
 
 class Seeded(Dataset[Any]):
-    """Loads each sample of a map-style dataset with torch's, numpy's and Python's generators seeded from (seed, epoch, place), or
-    from (seed, index) where it is not drawn for training but evaluated.
+    """Load each sample of a map-style dataset with torch's, numpy's and Python's generators seeded from (seed, epoch, place), or
+    from (seed, index) in an evaluation.
 
-    A dataset with `__getitems__` loads a batch at once, seeded from its first sample. What else it is asked, the dataset answers.
+    A dataset with `__getitems__` loads a batch at once, seeded from its first sample. All other attributes are the dataset's.
     """
 
     def __init__(self, dataset: Any, seed: int) -> None:
         vars(self).update(dataset=dataset, seed=seed, fetches_batches=fetches_batches(dataset), draws=draws(dataset))
 
-    def __reduce__(self) -> Any:  # for spawned data workers: the dataset's own attributes are none of ours
+    def __reduce__(self) -> Any:  # for spawned data workers: the dataset's attributes are no state of this object
         return Seeded, (self.dataset, self.seed)
 
     def __getattr__(self, name: str) -> Any:
@@ -71,7 +71,7 @@ def index_of(draw: Any) -> Any:
 
 
 class Restored:
-    """Sets the generators of CPUs back to where they were, unless a data worker has them for itself."""
+    """Set the generators of CPUs back to where they were, except in a data worker, which has them to itself."""
 
     def __init__(self, is_needed: bool = True) -> None:
         self.is_needed = is_needed and torch.utils.data.get_worker_info() is None
@@ -88,19 +88,19 @@ class Restored:
 
 
 def seed_generators(seed: int) -> None:
-    """Seeds those of CPUs alone: torch.manual_seed asks every kind of device."""
+    """Seed the generators of CPUs alone: torch.manual_seed asks every kind of device."""
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
 
 
 def fetches_batches(dataset: Any) -> bool:
-    """Returns whether a dataset has `__getitems__`; of a Subset, which always has, whether what it is of does."""
+    """Return whether a dataset has `__getitems__`; for a Subset, which always has it, whether the dataset below it does."""
     return hasattr(_root(dataset), "__getitems__")
 
 
 def draws(dataset: Any) -> bool:
-    """Returns False for data that is known to have no transforms."""
+    """Return False for data that is known to have no transforms."""
     return type(_root(dataset)) is not TensorDataset
 
 

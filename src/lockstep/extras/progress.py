@@ -1,4 +1,4 @@
-"""How far a run is, for a person."""
+"""Progress of a run, on the terminal and in a file."""
 
 import logging
 import sys

@@ -1,4 +1,4 @@
-"""What a run logs of its rates: after the first step, at the trainer's logging interval, and at the end of an epoch."""
+"""Learning rates and throughput, logged after the first step, at the trainer's logging interval, and at the end of an epoch."""
 
 import statistics
 import time

@@ -18,17 +18,17 @@ class Dropout(nn.Dropout):
         self.keys: Tensor | None = None
 
     def count(self, keys: Tensor | None) -> None:
-        """Random integers (n,), int64 on the device, one per sample of the batch: see lockstep.counter_rng.random_bits."""
+        """Set random integers (n,), int64 on the device, one per sample of the batch; see lockstep.counter_rng.random_bits."""
         self.keys = keys
 
     def forward(self, input: Tensor) -> Tensor:
-        """(n, ...) to the same shape: elements zeroed with probability p, the others divided by 1 - p."""
+        """Map (n, ...) to the same shape: elements zeroed with probability p, the others divided by 1 - p."""
         if not self.training or self.p == 0:
             return input
         if self.keys is None:
             return super().forward(input)
         if not len(self.keys):
-            return input  # of dummy inputs, on a process without a sample: they come to nothing
+            return input  # dummy inputs, on a process without a sample: their outputs are not used
         if len(self.keys) != len(input):
             raise ValueError(f"dropout of {len(input)} rows in a batch of {len(self.keys)} samples: the batch must come first")
         return drop(input, self.keys, self.p)

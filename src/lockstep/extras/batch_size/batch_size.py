@@ -16,7 +16,7 @@ from lockstep.errors import ConfigError, EpochTooShort, config_error
 FIRST = 16  # samples that are tried first
 STEPS = 3  # optimizer steps of a training: from the second on, the optimizer has its state
 CLOSE = 16  # the result is the largest size to one part in so many
-SPARE = 0.1  # of a GPU's memory: later steps may take more
+SPARE = 0.1  # part of a GPU's memory: later steps may take more
 
 
 def largest_that_fits(try_size: Callable[[int], int]) -> int:

@@ -13,7 +13,7 @@ from lockstep.trainer.strategies import DDP
 
 
 class CommunicatingDDP(DDP):
-    """Keyword arguments are those of DDP. Lightning itself registers communication hooks on GPUs alone."""
+    """DDP with a communication hook, which Lightning registers on GPUs alone. Keyword arguments are those of DDP."""
 
     def __init__(self, *, communication: dict[str, Any] | None, **ddp: Any) -> None:
         super().__init__(**ddp)

@@ -10,8 +10,8 @@ from lockstep.errors import check_at_least
 
 
 class EarlyStopping(callbacks.EarlyStopping):
-    """Lightning's, which also knows after resumption that it has stopped the run before. With another `patience` it is
-    asked anew; so it is where the metric improves while `trainer.min_epochs` keeps the run from stopping."""
+    """Lightning's early stopping, which also knows after a resumption that it has stopped the run. It decides anew with another
+    `patience`, and if the metric improves while `trainer.min_epochs` keeps the run from stopping."""
 
     def __init__(self, monitor: str, patience: int = 3, **more: Any) -> None:
         check_at_least(0, patience=patience)
@@ -34,7 +34,7 @@ class EarlyStopping(callbacks.EarlyStopping):
         if self.stopping_reason == EarlyStoppingReason.PATIENCE_EXHAUSTED and not self.wait_count:
             trainer.should_stop, self.stopping_reason_message = False, None
             self.stopping_reason = EarlyStoppingReason.NOT_STOPPED
-        self._has_stopped = trainer.should_stop and self.stopping_reason_message is not None  # by this callback
+        self._has_stopped = trainer.should_stop and self.stopping_reason_message is not None  # this callback has
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"has_stopped": self._has_stopped}

@@ -1,4 +1,4 @@
-"""What keeps several processes from giving the result of one, said when training starts."""
+"""Report of the causes that keep several processes from giving the result of one, made when training starts."""
 
 import logging
 import pickle
@@ -15,15 +15,15 @@ log = logging.getLogger(__name__)
 
 
 class EquivalenceReport(Monitor, Callback):
-    """Logs a line for each cause that can be seen from the built parts, or from a step that draws random numbers; `causes` keeps
+    """Log a line for each cause that can be seen from the built parts, or from a step that draws random numbers; `causes` has
     them for the record of the run.
 
-    What else the code of a model does, no look at it can tell: scripts/parity.py finds it by training.
+    It does not see what else the code of a model does: scripts/parity.py finds that by training.
     """
 
     def __init__(self) -> None:
         self.causes: list[str] = []
-        self._states: dict[str, bytes] = {}  # of the generators, before a step
+        self._states: dict[str, bytes] = {}  # the generators' states before a step
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.causes = []
@@ -61,13 +61,13 @@ class EquivalenceReport(Monitor, Callback):
     def _look_after(self, trainer: Trainer, module: LightningModule, batch_idx: int, stage: str) -> None:
         if batch_idx or trainer.world_size == 1 or self._states == generator_states(module.device):
             return
-        if not any("lockstep.nets.Dropout" in cause for cause in self.causes):  # by layers, which are named already
+        if not any("lockstep.nets.Dropout" in cause for cause in self.causes):  # layers that draw are named already
             alike = "lockstep.noise draws them alike on any number of processes"
             self._say(f"random numbers are drawn in a {stage} step, by each process its own; {alike}")
 
 
 def generator_states(device: torch.device) -> dict[str, bytes]:
-    """Returns the states of torch's generators, numpy's and Python's: another value after something has been drawn."""
+    """Return the states of torch's generators, numpy's and Python's: another value after something has been drawn."""
     drawn = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
     others = {"numpy": numpy.random.get_state(), "Python": random.getstate()}
     return {"torch": torch.cat(drawn).numpy().tobytes()} | {name: pickle.dumps(state) for name, state in others.items()}

@@ -1,7 +1,7 @@
-"""Loaders that know nothing of this package: a process's share of a batch is what each of its virtual workers has of it.
+"""Loaders that know nothing of this package: a process's share of a batch is the shares of its virtual workers.
 
 Worker v of V takes every V-th sample of the global batch, from the v-th on. The dataset and the collate function are called for
-each worker by itself, with generators that are seeded for its batch: what they draw, and how they pad, does not depend on the
+each worker by itself, with generators that are seeded for its batch: their draws and their padding do not depend on the
 process.
 """
 
@@ -18,7 +18,7 @@ from lockstep.extras.plain_lightning.loaders import SharedSampler, batches_of_eq
 
 
 class Drawn(NamedTuple):
-    """A sample of the batch of so many samples, `whole`; a dummy where this process has none of it."""
+    """A sample of a batch of `whole` samples; a dummy if this process has none of the batch."""
 
     number: int
     epoch: int
@@ -27,7 +27,7 @@ class Drawn(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What a worker has of a batch: `samples` of `whole`. Without any, `batch` is a dummy's, or None."""
+    """A worker's share of a batch: `samples` of `whole`. Without samples, `batch` is a dummy's, or None."""
 
     batch: Any
     samples: int
@@ -35,11 +35,11 @@ class Share(NamedTuple):
 
 
 class Shares(list[Share]):
-    """Those of a process's workers."""
+    """The shares of a process's workers."""
 
 
 class WorkersSampler(SharedSampler):
-    """Yields what is Drawn; its batch size is that of all workers of the process."""
+    """Yield Drawn samples; its batch size is that of all workers of the process."""
 
     def __iter__(self) -> Iterator[Any]:
         for position, draw in enumerate(super().__iter__()):
@@ -48,7 +48,7 @@ class WorkersSampler(SharedSampler):
 
 
 class WorkerBatches(Dataset[Shares]):
-    """A loader's dataset and collate function, which make a process's Shares of what was drawn for it."""
+    """A loader's dataset and collate function, which make a process's Shares of the samples that are Drawn for it."""
 
     def __init__(self, loader: DataLoader[Any], own: int, seed: int) -> None:
         self.dataset, self.collate, self.is_batched = loader.dataset, loader.collate_fn, loader.batch_sampler is not None
@@ -70,8 +70,8 @@ class WorkerBatches(Dataset[Shares]):
 def workers_loader(
     loader: DataLoader[Any], share: tuple[int, int], own: int, seed: int, training: bool
 ) -> DataLoader[Any] | None:
-    """Returns the loader of a process, (number, of how many), that has `own` workers; None where `loader` draws batches in a way
-    of its own."""
+    """Return the loader of a process, (number, of how many), that has `own` workers; None if `loader` draws batches in a way of
+    its own."""
     order = own_sampler(loader, loader.batch_sampler)
     if order is None:
         return None
@@ -93,8 +93,8 @@ def _as_it_is(shares: Shares) -> Shares:
 
 
 def shares_of_workers(batch: Any, own: int) -> list[Share] | None:
-    """Returns what each of a process's workers has of a batch from such loaders, of one or of a collection of them; None for a
-    batch from elsewhere."""
+    """Return each worker's share of a batch from such loaders, of one or of a collection of them; None for a batch from
+    elsewhere."""
     parts: list[Shares] = []
     apply_to_collection(batch, Shares, parts.append)
     if not parts:
@@ -109,8 +109,8 @@ def shares_of_workers(batch: Any, own: int) -> list[Share] | None:
 
 
 def in_order(outputs: list[Any], samples: int | None, workers: int) -> Any:
-    """Returns the rows of a process's workers in the order of its batch, where their outputs have a row for each sample; the
-    first worker's output otherwise."""
+    """Return the rows of a process's workers in the order of its batch if their outputs have a row for each sample, else the
+    first worker's output."""
     if not outputs or not all(isinstance(output, Tensor) and output.ndim for output in outputs):
         return outputs[0] if outputs else None
     if sum(map(len, outputs)) != samples:

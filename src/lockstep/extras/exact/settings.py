@@ -1,4 +1,4 @@
-"""What a run's config becomes with trainer.exact=V, and what does not go together with it."""
+"""Settings of a run with trainer.exact=V, and checks of those that do not go together with it."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.config.plan import BATCH, GLOBAL_BATCH, is_plain
 from lockstep.errors import config_error
 
-THREADS = 1  # of each process: on a CPU another number adds in another order
+THREADS = 1  # threads of each process: on a CPU another number adds in another order
 
 
 def apply_exact(config: DictConfig, workers: Any) -> None:
@@ -29,7 +29,7 @@ def _settings(config: DictConfig, workers: Any) -> dict[str, Any]:
         "trainer.sync_batchnorm": False,  # each worker has its own statistics
         "trainer.deterministic": True,
         "guards.exact": {"_target_": "lockstep.extras.exact.metrics.WorkerMetrics", "workers": workers},
-        "guards.equivalence": None,  # it looks for what keeps DDP from giving the result of one process
+        "guards.equivalence": None,  # it looks for causes that keep DDP from giving the result of one process
         **({} if is_plain(config, "datamodule") else {GLOBAL_BATCH: _global_batch_size(config, workers), BATCH: None}),
     }
 

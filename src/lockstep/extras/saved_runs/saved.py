@@ -50,14 +50,14 @@ def config_to_evaluate(run_dir: Path, overrides: list[str], folder: str) -> Dict
 
 
 def load_saved_model(cfg: DictConfig, checkpoint: Path) -> Any:
-    """Return the trained model of a run's checkpoint, which may be built of whatever the run's own config names."""
+    """Return the trained model of a run's checkpoint, which may be built of any class that the run's own config names."""
     from lockstep.models.from_checkpoint import load_model  # torch
 
     return load_model(checkpoint, allow={str(target) for _, target in targets_in(OmegaConf.to_container(cfg.model))})
 
 
 def find_checkpoint(run_dir: Path, wanted: str | None) -> Path:
-    """Return the path of best, last or a file; by default of the best, or of the last where none was the best."""
+    """Return the path of best, last or a file; by default of the best, or of the last if there is no best."""
     if wanted not in (None, "best", "last"):
         return Path(wanted)
     paths = [run_dir / "checkpoints" / f"{name}.ckpt" for name in ([wanted] if wanted else ["best", "last"])]
