@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
-from lockstep.extras.report.analysis import read_all_reduce
+from lockstep.extras.report.all_reduce import read_all_reduce
 from lockstep.extras.report.page import write_report
 
 
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--all-reduce", type=Path, metavar="FILE", help="what scripts/allreduce.py --json wrote")
     given = parser.parse_args()
     all_reduce = read_all_reduce(given.all_reduce) if given.all_reduce else {}
-    answer, page = write_report(given.sweep_dir, given.only, all_reduce=all_reduce)
+    answer, page = write_report(given.sweep_dir, given.only, all_reduce)
     print(f"{answer}\n\n{page}", flush=True)
 
 

@@ -1,6 +1,5 @@
 """Learning rates and throughput, logged after the first step, at the trainer's logging interval, and at the end of an epoch."""
 
-import statistics
 import time
 from typing import Any
 
@@ -39,12 +38,9 @@ class LearningRate(Monitor, AfterEachStep):
 class Throughput(Monitor, Callback):
     """Log throughput/step_time in seconds, throughput/samples_per_second over all processes, and memory/device_gib at most.
 
-    They are measured from one logging step to the next within an epoch, without validation and checkpoints. The median of the
-    step times, without the first, is seconds_per_step in the run's record.
+    They are measured from one logging step to the next within an epoch, without validation and checkpoints. The run's record
+    has the speed of the whole training, with them.
     """
-
-    def __init__(self) -> None:
-        self._step_times: list[float] = []
 
     def _restart(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._samples, self._step, self._since = 0, trainer.global_step, time.perf_counter()
@@ -61,15 +57,8 @@ class Throughput(Monitor, Callback):
             torch.cuda.synchronize(pl_module.device)
             measured["memory/device_gib"] = torch.cuda.max_memory_allocated(pl_module.device) / 2**30
         seconds = time.perf_counter() - self._since
-        self._step_times.append(seconds / (step - self._step))
-        measured["throughput/step_time"] = self._step_times[-1]
+        measured["throughput/step_time"] = seconds / (step - self._step)
         if self._samples:
-            measured |= self.rates(trainer, pl_module, self._samples * dp_rank_and_size(trainer)[1] / seconds)
+            measured["throughput/samples_per_second"] = self._samples * dp_rank_and_size(trainer)[1] / seconds
         log_metrics(trainer, measured)
         self._restart(trainer, pl_module)
-
-    def rates(self, trainer: Trainer, model: LightningModule, samples_per_second: float) -> dict[str, float]:
-        return {"throughput/samples_per_second": samples_per_second}
-
-    def facts(self) -> dict[str, float]:
-        return {"seconds_per_step": statistics.median(self._step_times[1:])} if len(self._step_times) > 1 else {}

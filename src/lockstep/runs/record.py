@@ -52,9 +52,10 @@ def write_failure(run_dir: Path, reason: str | None, rank: int | None, has_lost_
 
 
 def environment() -> dict[str, Any]:
-    """Returns versions, host and commit: what it takes to weigh or repeat a number."""
+    """Returns versions, host, its load and commit: what it takes to weigh or repeat a number."""
     commit, is_dirty = _checkout()
-    return installed() | {"host": platform.node(), "cpu_count": os.cpu_count(), "git_commit": commit, "git_dirty": is_dirty}
+    machine = {"host": platform.node(), "cpu_count": os.cpu_count(), "load": os.getloadavg()[0]}
+    return installed() | machine | {"git_commit": commit, "git_dirty": is_dirty}
 
 
 def installed() -> dict[str, Any]:

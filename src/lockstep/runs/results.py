@@ -25,7 +25,8 @@ from lockstep.runs.saved import read_choices, read_overrides
 from lockstep.runs.shares import dp_rank_and_size
 
 _SIGNALING = " Signaling Trainer to stop."
-_SHOWN = ("world_size", "global_batch_size", "lr", "precision", "seed")  # by loggers, of a run's facts
+OPTIMIZED = "Optimized/"  # TensorBoard sorts by the tags, with capitals before other letters
+_SHOWN = ("world_size", "global_batch_size", "lr")  # of a run's facts; TensorBoard shows three, and the metric, in 1280 pixels
 
 
 def best_checkpoint(trainer: Any) -> Path | None:
@@ -172,8 +173,8 @@ def _gather(trainer: Trainer, value: float) -> list[float]:
 
 
 def log_result(cfg: DictConfig, trainer: Any, facts: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
-    """Log one record per run: the overridden keys and what follows from them, with the final metrics: those of the best
-    checkpoint, where there is one, as best/NAME.
+    """Log one record per run: the overridden keys and what follows from them, with the final metrics. In TensorBoard the last
+    point of Optimized/NAME is the optimized metric of the best checkpoint, where there is one.
 
     A logger with a method `log_result` gets both by it, and the last step; the run ends with that.
     """
@@ -184,9 +185,8 @@ def log_result(cfg: DictConfig, trainer: Any, facts: Mapping[str, Any], metrics:
             log_by_itself(values, metrics, trainer.global_step)
             continue
         if isinstance(logger, TensorBoardLogger):
-            if best_checkpoint(trainer) is not None:
-                best = {f"best/{name}": value for name, value in metrics.items() if not name.startswith("test")}
-                logger.log_metrics(best, step=trainer.global_step)
+            if best_checkpoint(trainer) is not None and (name := cfg.optimized_metric) in metrics:
+                logger.log_metrics({OPTIMIZED + name: metrics[name]}, step=trainer.global_step)
             write_session(Path(logger.log_dir), values)
         else:
             logger.log_hyperparams(values)
@@ -196,14 +196,17 @@ def log_result(cfg: DictConfig, trainer: Any, facts: Mapping[str, Any], metrics:
 def hyperparameters(
     cfg: DictConfig, choices: Mapping[str, Any], overrides: Sequence[str], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The overridden keys, of groups the option (`choices`), and what follows from them: of the `facts` those that are not
-    overridden themselves. The learning rate, which may be scaled, is the one that was stepped with."""
+    """Return the overridden keys, of groups the option (`choices`), and those of the `facts` that do not follow from them: in a
+    job of a sweep none but the rate that was stepped with, if it was scaled."""
     chosen = {key: choices[key] if key in choices else OmegaConf.select(cfg, key) for key in map(override_key, overrides)}
     values = {
         key: value if isinstance(value, str | int | float) else str(value) for key, value in chosen.items() if value is not None
     }
-    known = {key.rpartition(".")[2] for key in values} - {"lr"}
-    return values | {name: facts[name] for name in _SHOWN if name not in known and facts.get(name) is not None}
+    is_scaled = cfg.lr_scaling != "none"
+    doubles = {key.rpartition(".")[2] for key in values} - ({"lr"} if is_scaled else set())
+    doubles |= {"world_size"} if chosen.get("trainer.devices") == facts.get("world_size") else set()
+    names = _SHOWN if SWEPT_KEYS not in os.environ else ("lr",) if is_scaled else ()
+    return values | {name: facts[name] for name in names if name not in doubles and facts.get(name) is not None}
 
 
 def swept(overrides: Sequence[str]) -> list[str]:

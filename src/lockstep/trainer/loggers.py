@@ -12,12 +12,18 @@ from lightning.pytorch import loggers
 from lightning.pytorch.loggers.logger import rank_zero_experiment
 from torch import Tensor, nn
 
+from lockstep.runs.results import OPTIMIZED
+
 
 class TensorBoardLogger(loggers.TensorBoardLogger):
     """Lightning's, which writes `epoch` again with each group of metrics that it logs at a step, and passes on what torch's
-    SummaryWriter is to take only when it first writes. This one raises ValueError at once for what that does not take."""
+    SummaryWriter is to take only when it first writes. This one raises ValueError at once for what that does not take.
 
-    def __init__(self, *positional: Any, **settings: Any) -> None:
+    Args:
+        optimized_metric: is logged as Optimized/NAME, too: TensorBoard's first curve, and first metric beside hyperparameters.
+    """
+
+    def __init__(self, *positional: Any, optimized_metric: str | None = None, **settings: Any) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         super().__init__(*positional, **settings)
@@ -25,9 +31,11 @@ class TensorBoardLogger(loggers.TensorBoardLogger):
         for name in self._kwargs.keys() - accepted.keys():
             raise ValueError(f"{name} is no argument of SummaryWriter; accepted are {', '.join(accepted)}")
         _check_folder(self.log_dir)
+        self.optimized_metric = optimized_metric
         self._latest: dict[str, tuple[int | None, Any]] = {}  # step and value of each metric
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        metrics = {**metrics, **{OPTIMIZED + name: metrics[name] for name in metrics if name == self.optimized_metric}}
         points = {name: (step, value) for name, value in metrics.items()}
         new = {name: metrics[name] for name in metrics if step is None or self._latest.get(name) != points[name]}
         self._latest |= points

@@ -19,7 +19,7 @@ def test_a_scaling_sweep_ends_with_its_report_and_a_script_makes_it_again(tmp_pa
     grid = ("trainer.devices=1,2", "model.optimizer.lr=0.1")
     done = python(ROOT / "tests" / "support" / "fakes" / "program.py", "-m", *FIXED, *grid, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    line = "Take 2 devices at lr 0.1: 2x one device at the same val/acc"
+    line = "Take 2 devices at lr 0.1: 2x one device (not repeated) at the same val/acc"
     folder = tmp_path / "sweep" / "report"
     assert line in done.stdout
     assert str(folder / "report.html") in done.stdout

@@ -22,7 +22,7 @@ def test_the_answer_is_printed_with_the_page_s_path(tmp_path: Path, capsys: pyte
     measured.sweep(tmp_path, [cell(1)])
     REPORT.on_multirun_end(config(tmp_path, dry_run=False))
     said = capsys.readouterr().out.split("\n")
-    assert said[1].startswith("Take 1 device at lr 0.1, the only rate")
+    assert said[1].startswith("Nothing can be said of speed: only one number of devices has results.")
     assert said[2] == str(tmp_path / "report" / "report.html")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import urllib.request
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,11 +10,12 @@ import measured
 import pytest
 from browsers import browser
 from in_process import composed
-from lightning.pytorch.loggers import TensorBoardLogger
 from saved_run import save_run
 from tensorboard import program
 
+from lockstep.launchers.environment import SWEPT_KEYS
 from lockstep.runs.results import log_result
+from lockstep.trainer.loggers import TensorBoardLogger
 
 pytestmark = pytest.mark.slow
 RATES = {0.001: 0.8, 0.003: 0.9}  # and the metric of each
@@ -21,7 +23,17 @@ RATES = {0.001: 0.8, 0.003: 0.9}  # and the metric of each
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Of a TensorBoard over a sweep of two rates that has ended: each job has logged as a run does."""
+    """Of a TensorBoard over a sweep of two rates that has ended: each job has logged as one of a sweep does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SWEPT_KEYS, "model model/optimizer model.optimizer.lr")
+        folder = logged(tmp_path_factory)
+    board = program.TensorBoard()
+    quick = ("--host=127.0.0.1", "--port=0", "--load_fast=false", "--reload_interval=0")
+    board.configure(argv=["tensorboard", "--logdir", str(folder), *quick])
+    return board.launch().rstrip("/")  # until this process ends
+
+
+def logged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tensorboard")
     measured.sweep(folder, [measured.cell(1, lr, metric=metric) for lr, metric in RATES.items()])
     for job in folder.glob("devices=*"):
@@ -29,15 +41,13 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
         choices = {"model": "mlp", "model/optimizer": "sgd"}
         cfg = composed(*overrides, run_dir=job)
         save_run(job, *overrides, choices=choices)
-        logger = TensorBoardLogger(job, name="tensorboard", version="", default_hp_metric=False)
+        options: Any = {"name": "tensorboard", "version": "", "default_hp_metric": False}
+        logger = TensorBoardLogger(job, **options, optimized_metric=cfg.optimized_metric)
         logger.log_metrics({"train/loss": 0.5}, step=1)
         logger.log_metrics({"val/acc": RATES[cfg.model.optimizer.lr]}, step=2)
         trainer = SimpleNamespace(loggers=[logger], callbacks=[], global_step=2)
         log_result(cfg, trainer, {"global_batch_size": 32}, {})
-    board = program.TensorBoard()
-    quick = ("--host=127.0.0.1", "--port=0", "--load_fast=false", "--reload_interval=0")
-    board.configure(argv=["tensorboard", "--logdir", str(folder), *quick])
-    return board.launch().rstrip("/")  # until this process ends
+    return folder
 
 
 def asked(url: str, path: str) -> Any:
@@ -57,18 +67,21 @@ def test_the_hyperparameters_are_the_chosen_options_and_what_was_swept(url: str)
     values = {info["name"]: info.get("domainDiscrete", info.get("domainInterval")) for info in experiment["hparamInfos"]}
     assert values["model.optimizer.lr"] == {"minValue": 0.001, "maxValue": 0.003}
     assert (values["model"], values["model/optimizer"]) == (["mlp"], ["sgd"])
-    assert "val/acc" in {info["name"]["tag"] for info in experiment["metricInfos"]}
+    assert sorted(values) == ["model", "model.optimizer.lr", "model/optimizer"]
+    assert experiment["metricInfos"][0]["name"]["tag"] == "Optimized/val/acc"  # the first column beside those
 
 
 @pytest.mark.browser
 def test_a_browser_shows_them(url: str) -> None:
     shown = {
-        "timeseries": [*(f"lr={lr}_seed=0" for lr in RATES), "train"],
-        "hparams": [*(f"lr={lr}_seed=0" for lr in RATES), "model/optimizer", "val/acc", "0.90000"],
+        "timeseries": [*(f"lr={lr}_seed=0" for lr in RATES), "Optimized"],
+        "hparams": [*(f"lr={lr}_seed=0" for lr in RATES), "model/optimizer", "Optimized/val/acc", "0.90000"],
     }
     with browser() as chromium:
         page = chromium.new_page()
         for tab, texts in shown.items():
             page.goto(f"{url}/?{tab}#{tab}")  # another query, that the page is loaded anew
             for text in texts:
-                page.locator(f"text={text} >> visible=true").first.wait_for(timeout=60_000)
+                shown_at = page.locator(f"text={text} >> visible=true").first
+                shown_at.wait_for(timeout=60_000)
+                assert shown_at.bounding_box()["x"] < 1200  # of 1280

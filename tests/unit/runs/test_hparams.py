@@ -15,15 +15,17 @@ def test_tensorboard_has_each_point_once(tmp_path: Path) -> None:
     datamodule, model, trainer = prepared(tmp_path, "logger=tensorboard")
     trainer.fit(model, datamodule)
     trainer.test(model, datamodule, verbose=False)
-    cfg = composed(run_dir=tmp_path)
-    log_result(cfg, trainer, {}, {"val/acc": 0.5, "test/acc": 0.25})
+    log_result(composed(run_dir=tmp_path), trainer, {}, {"val/acc": 0.5, "test/acc": 0.25})
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     steps = {tag: [event.step for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
     assert all(len(points) == len(set(points)) for points in steps.values())
     assert (steps["val/acc"], steps["train/loss"], steps["test/acc"]) == ([3, 7, 11], [3, 7, 11], [12])
-    assert events.Scalars("best/val/acc")[0].value == 0.5
-    assert "best/test/acc" not in steps
+    points = {tag: [event.value for event in events.Scalars(tag)] for tag in ("val/acc", "Optimized/val/acc")}
+    assert points["Optimized/val/acc"] == [*points["val/acc"], 0.5]  # the last is that of the best checkpoint
+    assert steps["Optimized/val/acc"] == [3, 7, 11, 12]
+    assert min(steps) == "Optimized/val/acc"  # TensorBoard shows them in their order
+    assert not any("best" in tag for tag in steps)
 
 
 FACTS = {"world_size": 2, "global_batch_size": 128, "lr": 0.2, "precision": "32-true", "seed": 3}
@@ -34,7 +36,26 @@ def test_hyperparameters_are_the_options_of_groups_too_and_nothing_twice(tmp_pat
     cfg = composed(*overrides, run_dir=tmp_path)
     values = hyperparameters(cfg, {"model": "cnn", "model/optimizer": "sgd"}, overrides, FACTS)
     chosen = {"model": "cnn", "model/optimizer": "sgd", "model.optimizer.lr": 0.2, "seed": 3, "model.label_smoothing": 0.1}
-    assert values == chosen | {"world_size": 2, "global_batch_size": 128, "lr": 0.2, "precision": "32-true"}
+    assert values == chosen | {"world_size": 2, "global_batch_size": 128}
+
+
+def test_a_fact_that_an_override_says_is_no_second_column(tmp_path: Path) -> None:
+    """The rate that was stepped with is one if it was scaled, and the world size if `devices` is a word or of several nodes."""
+    one, two = ["trainer.devices=2"], ["lr_scaling=linear", "model.optimizer.lr=0.1", "trainer.devices=auto"]
+    values = hyperparameters(composed(*one, run_dir=tmp_path), {}, one, FACTS)
+    assert values == {"trainer.devices": 2, "global_batch_size": 128, "lr": 0.2}
+    values = hyperparameters(composed(*two, run_dir=tmp_path), {}, two, FACTS)
+    assert (values["lr"], values["world_size"], values["trainer.devices"]) == (0.2, 2, "auto")
+
+
+def test_in_a_job_of_a_sweep_nothing_but_what_is_swept_has_a_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three keys leave room for the metric in 1280 pixels."""
+    monkeypatch.setenv(SWEPT_KEYS, "trainer.devices model.optimizer.lr seed")
+    keys = ["trainer.devices=2", "model.optimizer.lr=0.2", "seed=3"]
+    cfg = composed(*keys, run_dir=tmp_path)
+    assert hyperparameters(cfg, {}, keys, FACTS) == {"trainer.devices": 2, "model.optimizer.lr": 0.2, "seed": 3}
+    cfg = composed(*keys, "lr_scaling=linear", run_dir=tmp_path)
+    assert hyperparameters(cfg, {}, keys, FACTS | {"lr": 0.4})["lr"] == 0.4
 
 
 def test_in_a_job_of_a_sweep_they_are_what_is_swept(monkeypatch: pytest.MonkeyPatch) -> None:

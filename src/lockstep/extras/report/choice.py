@@ -1,84 +1,107 @@
 """Which number of devices and which rate to take, in words."""
 
 import math
+from collections.abc import Sequence
 
 from lockstep.console import join_first
-from lockstep.extras.report.analysis import Analysis
-from lockstep.extras.report.measurements import Measurements, distinct
-from lockstep.extras.report.series import BETTER, SINGLE, Point, Series, metric_change
+from lockstep.extras.report.estimates import Estimate, geometric
+from lockstep.extras.report.measurements import Measurement, Measurements
+from lockstep.extras.report.series import BETTER, MIXED, SINGLE, Point, Series
 
 IMPOSSIBLE = 1.1  # an efficiency that neither caches nor the noise of a quiet machine explain
 ABSURD = 2  # a mean efficiency that is doubted however far repeats differ
+BUSY = 1.25  # load per core of the machine above which processes wait for a core
 WORTH = 0.5  # the least log speed-up per log of devices for which more are taken: twice as many have to give 1.41x
 
 
-def choose(series: Series, maximize: bool) -> Point:
-    """Returns the most devices that lose nothing of the metric, if each step up to them was worth its devices."""
+def answer(measured: Measurements, every: Sequence[Series]) -> str:
+    """A few sentences, for a reader of nothing else."""
+    if not (series := every[0] if every else None):
+        words = f"None of {count(len(measured.rows), 'job')} has finished with a result: nothing can be said yet."
+    elif why := why_unclear(series):
+        points = [
+            f"{one.metric.mean:.4g} on {_place(one)}{f' ({one.change.verdict})' * (one is not series.base)}"
+            for one in series.points
+        ]
+        words = f"Nothing can be said of speed: {why}. {measured.metric} is {', '.join(points)}."
+    else:
+        words = _recommendation(series, measured.metric)
+    if len(measured.rows) == measured.total:
+        return words
+    which = join_first([f"{number} of {' '.join(variant) or 'another config'}" for variant, number in measured.left_out.items()])
+    left_out = f": left out are {which}" if which else ""
+    return f"{words} This is of {len(measured.rows)} of the sweep's {measured.total} jobs{left_out}."
+
+
+def why_unclear(series: Series) -> str | None:
+    """Return why nothing can be said of speed, or None if something can."""
+    if series.kind == SINGLE:
+        return "only one number of devices has results"
+    if series.kind == MIXED:
+        return "neither the batch of a device nor the global batch is the same over the counts"
+    rows, base = [row for point in series.points for row in point.rows], count(series.base.devices, "device")
+    if reasons := [reason for row in rows if (reason := _crowd(row))]:
+        return f"{reasons[0]} in {len(reasons)} of {count(len(rows), 'job')}, so that processes waited for each other"
+    if doubtful := [one for one in series.points if one.efficiency.bounds[0] > IMPOSSIBLE or one.efficiency.mean > ABSURD]:
+        faster = f"{doubtful[0].devices} devices were {doubtful[0].speedup.mean:.3g}x as fast as {base}"
+        return f"{faster}, more than they can be; the machine was busy with something else, say"
+    point = series.points[1]
+    return f"{point.devices} devices are {_sure(point.speedup)} as fast as {base}" if point.speedup.could_be_one else None
+
+
+def choose(series: Series) -> Point | None:
+    """Return the most devices that paid, each count up to them, and lost nothing; None if nothing can be said of speed."""
     best = series.base
     for point in series.points[1:]:
-        gain = math.log(point.speedup.mean / best.speedup.mean) / math.log(point.devices / best.devices)
-        if gain < WORTH or metric_change(point, series, maximize).lost:
+        faster = geometric(point.speeds, best.speeds)
+        gain = math.log(faster.mean) / math.log(point.devices / best.devices)
+        if gain < WORTH or faster.could_be_one or point.change.lost:
             break
         best = point
-    return best
+    return None if why_unclear(series) else best
 
 
-def answer(analysis: Analysis) -> str:
-    """A few sentences, for a reader of nothing else."""
-    left_out = _left_out(analysis.measured)
-    if analysis.series is None:
-        return (
-            f"None of {count(len(analysis.measured.rows), 'job')} has finished with a result: nothing can be said yet.{left_out}"
-        )
-    return _doubt(analysis.series) + _recommendation(analysis.measured, analysis.series) + left_out
+def _crowd(row: Measurement) -> str | None:
+    """Say how a job's machine was crowded, or return None."""
+    record, machine = row.record, row.record.get("cpu_count") or math.inf
+    threads, cores = record.get("devices", row.devices) * (record.get("threads") or 1), record.get("cores") or machine
+    if record.get("accelerator") == "cpu" and threads > cores:
+        return f"there were {threads} threads on {count(cores, 'core')}"
+    load = record.get("load") or 0.0
+    return f"the machine had a load of {load:.1f} on {count(machine, 'core')}" if load > BUSY * machine else None
 
 
-def _left_out(measured: Measurements) -> str:
-    """Says of which jobs of the sweep the report is, if these are not all."""
-    if len(measured.rows) == measured.total:
-        return ""
-    which = join_first([f"{number} of {' '.join(variant) or 'another config'}" for variant, number in measured.left_out.items()])
-    return f" This is of {len(measured.rows)} of the sweep's {measured.total} jobs{f': left out are {which}' if which else ''}."
+def _sure(faster: Estimate) -> str:
+    return "not repeated" if faster.interval is None else "{:.2f}x to {:.2f}x".format(*faster.interval)
 
 
-def _doubt(series: Series) -> str:
-    """Says that more was measured than so many devices can give, and why that may be."""
-    doubtful = [one for one in series.points if one.efficiency.bounds[0] > IMPOSSIBLE or one.efficiency.mean > ABSURD]
-    if not doubtful:
-        return ""
-    point = max(doubtful, key=lambda one: one.efficiency.bounds[0])
-    threads = distinct([row for one in series.points for row in one.rows], "threads")
-    why = f"processes had {join_first(threads)} threads" if len(threads) > 1 else "the machine was busy with something else, say"
-    base = count(series.base.devices, "device")
-    return f"Don't trust these times: {point.devices} devices were {point.speedup.mean:.3g}x as fast as {base} ({why}). "
+def _place(point: Point) -> str:
+    return count(point.devices, "device") + ("" if point.lr is None else f" at lr {point.lr:g}")
 
 
-def _recommendation(measured: Measurements, series: Series) -> str:
-    base, best = series.base, choose(series, measured.maximize)
-    at = f"Take {count(best.devices, 'device')}" + ("" if best.lr is None else f" at lr {best.lr:g}")
-    value = f"{measured.metric} {best.metric.mean:.4g}"
-    if series.kind == SINGLE:
-        rates = len({row.lr for row in best.rows})
-        among = f"the best of {rates} rates" if rates > 1 else "the only rate"
-        return f"{at}, {among}: {value}. Only one number of devices has results, so nothing is known of speed-up."
+def _recommendation(series: Series, metric: str) -> str:
+    base, best = series.base, choose(series) or series.base
     if best is base:
-        return f"{at}: {value}, and more devices are not worth it{_next_count(best, series, measured)}."
-    few = "one device" if base.devices == 1 else f"{base.devices} devices"
-    how = "a better" if metric_change(best, series, measured.maximize).verdict == BETTER else "the same"
-    values = f"({best.metric.mean:.4g}, {few} {base.metric.mean:.4g})"
-    return f"{at}: {best.speedup.mean:.2g}x {few} at {how} {measured.metric} {values}{_next_count(best, series, measured)}."
+        words = f"{metric} {best.metric.mean:.4g}, and more devices are not worth it"
+    else:
+        few = "one device" if base.devices == 1 else f"{base.devices} devices"
+        how = "a better" if best.change.verdict == BETTER else "the same"
+        values = f"({best.metric.mean:.4g}, {few} {base.metric.mean:.4g})"
+        words = f"{best.speedup.mean:.2g}x {few} ({_sure(best.speedup)}) at {how} {metric} {values}"
+    return f"Take {_place(best)}: {words}{_next_count(best, series, metric)}."
 
 
-def _next_count(best: Point, series: Series, measured: Measurements) -> str:
-    """Says what the next measured count would give and cost."""
+def _next_count(best: Point, series: Series, metric: str) -> str:
+    """Say what the next measured count would give and cost."""
     more = next((other for other in series.points if other.devices > best.devices), None)
     if more is None:
         return ""
-    faster = more.speedup.mean / best.speedup.mean
-    lost = metric_change(more, series, measured.maximize).lost
-    cost = f"cost {more.devices / best.devices / faster:.2g}x the device-hours"
-    return f"; {more.devices} give {faster:.2g}x the speed and {f'lose {lost:.2g} of {measured.metric}' if lost else cost}"
+    faster, lost = geometric(more.speeds, best.speeds), more.change.lost
+    if faster.could_be_one:
+        return f"; whether {more.devices} are faster is not known ({_sure(faster)})"
+    cost = f"lose {lost:.2g} of {metric}" if lost else f"cost {more.devices / best.devices / faster.mean:.2g}x the device-hours"
+    return f"; {more.devices} give {faster.mean:.2g}x the speed and {cost}"
 
 
-def count(number: int, noun: str) -> str:
+def count(number: float, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -11,12 +11,10 @@ from typing import Any
 from lockstep.config.overrides import flat
 from lockstep.config.plan import rate_key
 from lockstep.errors import config_error
-from lockstep.sweeps.job_directory import read_metadata
 from lockstep.sweeps.jobs import REPEATS
 from lockstep.sweeps.states import FAILED, FINISHED
 from lockstep.sweeps.view import JobView, look_at
 
-STEP = "seconds_per_step"  # of a record
 DIVERGED, MISSING = "diverged", "missing"
 # Keys for which a row has a field, beside that of the rate; jobs that differ in any other key are not compared with each other.
 _AXES = {"trainer.devices", "trainer.num_nodes", "trainer.accumulate_grad_batches"}
@@ -29,11 +27,9 @@ class Measurement:
     """One job.
 
     status: finished, failed, diverged (failed by a number that was not finite) or missing (waiting, running, interrupted).
-    devices: over all nodes; global_batch: samples of an optimizer step, over all devices; lr: as it was configured.
-    seconds: of the whole job.
-    variant: the values of other keys in which the sweep's jobs differ, and those that `changed` when the job was continued.
-    config: the job's composed config, by dotted keys; record: its metrics.json.
-    axes: the keys of the config for which there is a field.
+    devices, global_batch: over all nodes; lr: as configured; config: by dotted keys; record: metrics.json.
+    variant: the values of other keys in which the sweep's jobs differ, and those that changed when the job was continued.
+    group: the same text for jobs that differ in the axes only.
     """
 
     job: str
@@ -43,38 +39,17 @@ class Measurement:
     lr: float | None
     seed: Any
     global_batch: int | None
-    seconds: float | None
     metric: float | None
     variant: tuple[str, ...]
-    changed: tuple[str, ...]
     overrides: tuple[str, ...]
+    group: str = field(compare=False)
     config: dict[str, Any] = field(compare=False)
     record: dict[str, Any] = field(compare=False)
-    axes: set[str] = field(compare=False)
-
-    @property
-    def is_finished(self) -> bool:
-        return self.status == FINISHED
-
-    @property
-    def point(self) -> tuple[int, int | None]:
-        """Returns by what jobs of one group are compared: the devices and the global batch."""
-        return self.devices, self.global_batch
-
-    @property
-    def step_seconds(self) -> float | None:
-        """Returns the time of an optimizer step; where no job has recorded it, with that of validation and checkpoints in it."""
-        rate = self.record.get("samples_per_second")
-        return self.record.get(STEP) or (self.global_batch / rate if rate and self.global_batch else None)
 
     @property
     def samples_per_second(self) -> float | None:
-        """Returns the sum over all devices."""
-        return self.global_batch / self.step_seconds if self.global_batch and self.step_seconds else None
-
-    @property
-    def device_hours(self) -> float | None:
-        return None if self.seconds is None else self.seconds * self.devices / 3600
+        """Over all devices, in the whole training with validation and checkpoints: what the terminal shows, too."""
+        return self.record.get("samples_per_second")
 
     @property
     def batch_per_device(self) -> float | None:
@@ -83,13 +58,10 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Measurements:
-    """The rows of a sweep's largest variant, in the order of devices, rate and seed.
-
-    left_out: the number of jobs of each other variant; total: of all jobs of the sweep.
-    """
+    """The rows of a sweep's largest variant; the number of jobs of each other variant, and of all jobs of the sweep."""
 
     directory: Path
-    rows: tuple[Measurement, ...]
+    rows: list[Measurement]
     metric: str
     maximize: bool
     left_out: dict[tuple[str, ...], int]
@@ -97,105 +69,72 @@ class Measurements:
 
     @property
     def finished(self) -> list[Measurement]:
-        return [row for row in self.rows if row.is_finished]
-
-    @property
-    def variant(self) -> tuple[str, ...]:
-        return self.rows[0].variant
+        return [row for row in self.rows if row.status == FINISHED]
 
 
 def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
-    """Reads the jobs that have the overrides `only` (KEY=VALUE); if several variants are left, the one with the most finished
-    jobs. Raises ConfigError if there is none."""
+    """Read the jobs that have the overrides `only` (KEY=VALUE), or raise ConfigError; of several variants the one with the most
+    finished jobs."""
     every = look_at(sweep_dir).jobs
     jobs = [job for job in every if {*only} <= {item.lstrip("+") for item in job.entry["overrides"]}]
     if not jobs:
-        raise config_error("--only", " ".join(only), "no job has these; accepted are overrides of the sweep's jobs")
+        raise config_error("--only", " ".join(only), "no job has these; use overrides of the sweep's jobs")
     rows = [_row(job) for job in jobs]
-    groups = [_group(row) for row in rows]
-    finished = Counter(group for group, row in zip(groups, rows, strict=True) if row.is_finished)
-    largest = max(groups, key=lambda group: (finished[group], groups.count(group)))
-    kept = sorted((row for group, row in zip(groups, rows, strict=True) if group == largest), key=_place)
-    entry = jobs[groups.index(largest)].entry
-    _time_alike([row for row in kept if row.is_finished])
+    sizes, finished = Counter(row.group for row in rows), Counter(row.group for row in rows if row.status == FINISHED)
+    largest = max(rows, key=lambda row: (finished[row.group], sizes[row.group])).group
+    entry = next(job.entry for job, row in zip(jobs, rows, strict=True) if row.group == largest)
     return Measurements(
         directory=sweep_dir.absolute(),
-        rows=tuple(kept),
+        rows=sorted((row for row in rows if row.group == largest), key=lambda row: (row.devices, row.lr or 0.0, str(row.seed))),
         metric=entry["optimized_metric"],
         maximize=entry.get("optimized_mode") == "max",
-        left_out=Counter(row.variant for group, row in zip(groups, rows, strict=True) if group != largest),
+        left_out=Counter(row.variant for row in rows if row.group != largest),
         total=len(every),
     )
 
 
-def _time_alike(rows: Sequence[Measurement]) -> None:
-    """Times of steps and of whole trainings are not compared: where each count has a job that recorded its steps', the others,
-    which were resumed near their end say, have no time; else no job has that of its steps."""
-    is_of_steps = {row.point for row in rows} == {row.point for row in rows if row.record.get(STEP)}
-    for row in rows:
-        if is_of_steps and not row.record.get(STEP):
-            row.record.pop("samples_per_second", None)
-        elif not is_of_steps:
-            row.record.pop(STEP, None)
-
-
-def _group(row: Measurement) -> str:
-    """Jobs of one group differ in the axes only. A config file that was edited between two jobs makes two groups."""
-    return json.dumps([row.changed, {key: value for key, value in row.config.items() if key not in row.axes}], sort_keys=True)
-
-
 def _row(job: JobView) -> Measurement:
-    composed, record = (read_metadata(job.directory) or {}).get("config", {}), dict(job.record)
-    config, rate = flat(composed), f"model.{rate_key(composed.get('model') or {}) or 'optimizer.lr'}"
+    entry, record = job.entry, job.record
+    config, rate = flat(entry["config"]), f"model.{rate_key(entry['config'].get('model') or {}) or 'optimizer.lr'}"
     lr, axes = config.get(rate, record.get("lr")), {*_AXES, rate}
-    swept = {key: value for key, _, value in (item.lstrip("+").partition("=") for item in job.overrides)}
+    swept = sorted(item.lstrip("+") for item in job.overrides)
     changed = _changed(config, record, job)
+    diverged = job.status == FAILED and _NOT_FINITE.search(job.reason or "")
     return Measurement(
-        job=job.entry["directory"],
-        status=_status(job),
+        job=entry["directory"],
+        status=DIVERGED if diverged else job.status if job.status in (FINISHED, FAILED) else MISSING,
         reason=job.reason if record else job.reason or job.status,
-        devices=job.entry["devices"],
+        devices=entry["devices"],
         lr=float(lr) if isinstance(lr, int | float) else None,  # an interpolation is no number
         seed=config.get("seed", record.get("seed")),
-        global_batch=record.get("global_batch_size") or _configured_batch(config, job.entry["devices"]),
-        seconds=record.get("wall_time") or job.seconds,
-        metric=job.entry["metric"],
-        variant=(*(f"{name}={value}" for name, value in sorted(swept.items()) if name not in axes), *changed),
-        changed=changed,
-        overrides=tuple(job.entry["overrides"]),
+        global_batch=record.get("global_batch_size") or _configured_batch(config, entry["devices"]),
+        metric=entry["metric"],
+        variant=(*(item for item in swept if item.partition("=")[0] not in axes), *changed),
+        overrides=tuple(entry["overrides"]),
+        # A config file that was edited between two jobs makes two groups.
+        group=json.dumps([changed, {key: value for key, value in config.items() if key not in axes}], sort_keys=True),
         config=config,
         record=record,
-        axes=axes,
     )
 
 
-def _changed(config: dict[str, Any], record: dict[str, Any], job: JobView) -> tuple[str, ...]:
-    """Returns what a job was given when train.py resume=DIRECTORY continued it, by its record: a later end, or other devices."""
+def _changed(config: dict[str, Any], record: dict[str, Any], job: JobView) -> list[str]:
+    """What a job was given when train.py resume=DIRECTORY continued it, by its record: a later end, or other devices."""
     key, _, end = str(record.get("ended_by")).partition("=")
     given = str(config.get(key, end))
     given = str(config.get(given[2:-1], end)) if given.startswith("${") else given
     devices = [f"trainer.devices={job.devices}"] if job.devices != job.entry["devices"] else []
-    return (*([f"{key}={end}"] if given != end else []), *devices)
-
-
-def _status(job: JobView) -> str:
-    if job.status == FAILED:
-        return DIVERGED if _NOT_FINITE.search(job.reason or "") else FAILED
-    return FINISHED if job.status == FINISHED else MISSING
+    return ([f"{key}={end}"] if given != end else []) + devices
 
 
 def _configured_batch(config: dict[str, Any], devices: int) -> int | None:
-    """Returns the global batch of a job that has left no record."""
+    """Global batch of a job that has left no record."""
     if isinstance(given := config.get("datamodule.global_batch_size"), int):
         return given
     batch, accumulated = config.get("datamodule.batch_size"), config.get("trainer.accumulate_grad_batches", 1)
     return devices * batch * accumulated if isinstance(batch, int) and isinstance(accumulated, int) else None
 
 
-def distinct(rows: Iterable[Measurement], name: str) -> list[Any]:
-    """Returns what the jobs have recorded under this name, each value once."""
-    return [value for value in dict.fromkeys(row.record.get(name) for row in rows) if value is not None]
-
-
-def _place(row: Measurement) -> tuple[Any, ...]:
-    return row.devices, row.global_batch or 0, row.lr is None, row.lr or 0.0, str(row.seed)
+def distinct(rows: Iterable[Measurement], name: str) -> list[str]:
+    """Each value that the jobs have recorded under this name, once."""
+    return [*dict.fromkeys(str(value) for row in rows if (value := row.record.get(name)) is not None)]

@@ -13,58 +13,41 @@ import jinja2
 
 from lockstep.atomic_files import replace_text
 from lockstep.extras.noise_scale.report_section import noise_scale
-from lockstep.extras.report import charts, choice, measurements, origin, sections
-from lockstep.extras.report.analysis import Analysis
+from lockstep.extras.report import charts, sections
+from lockstep.extras.report.all_reduce import Times, all_reduce
+from lockstep.extras.report.choice import answer
+from lockstep.extras.report.measurements import Measurements, read
+from lockstep.extras.report.series import find_series
 from lockstep.extras.search.report_section import search_page
 
-# From top to bottom: functions that yield the blocks of a section.
-SECTIONS = (
-    sections.scaling,
-    sections.learning_rate,
-    sections.memory,
-    sections.all_reduce,
-    noise_scale,
-    origin.missing,
-    origin.origin,
-)
+_OPTIONS: Any = {"undefined": jinja2.StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
 _templates = jinja2.Environment(
-    loader=jinja2.PackageLoader("lockstep.extras.report"),
-    autoescape=jinja2.select_autoescape(["html"]),
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
+    loader=jinja2.PackageLoader("lockstep.extras.report"), autoescape=jinja2.select_autoescape(["html"]), **_OPTIONS
 )
 
 
-def write_report(sweep_dir: Path, only: Sequence[str] = (), **known: Any) -> tuple[str, Path]:
-    """Return the answer and the path of the HTML file.
-
-    Args:
-        only: overrides; the report is of the jobs that have them.
-        known: `all_reduce` of an Analysis.
-
-    Raises:
-        ConfigError: there is no sweep.
-    """
-    page = None if only else search_page(sweep_dir)
-    if page is None:
-        page = scaling_page(Analysis(measurements.read(sweep_dir, only), **known))
+def write_report(sweep_dir: Path, only: Sequence[str] = (), times: Times | None = None) -> tuple[str, Path]:
+    """Return the answer and the path of the HTML file; of the jobs that have the overrides `only`, and the `times` of an
+    all-reduce. Raises ConfigError if there is no sweep."""
+    page = (not only and search_page(sweep_dir)) or scaling_page(read(sweep_dir, only), times)
     folder = sweep_dir / "report"
     folder.mkdir(exist_ok=True)
-    pictures = [block for block in page["blocks"] if "picture" in block]
-    svgs = {block["picture"]: charts.save(charts.draw(block["draw"]), folder, block["picture"]) for block in pictures}
+    images = {
+        block["picture"]: charts.save(block["draw"], folder, block["picture"]) for block in page["blocks"] if "draw" in block
+    }
     replace_text(folder / "report.md", render("report.md", page))
-    replace_text(folder / "report.html", render("report.html", page | {"svgs": svgs}))
+    replace_text(folder / "report.html", render("report.html", page | {"images": images}))
     return page["answer"], folder / "report.html"
 
 
-def scaling_page(analysis: Analysis) -> dict[str, Any]:
-    """Every section that has something to say of the measurements."""
-    return {
-        "title": f"Scaling report of the sweep in {analysis.measured.directory.name}",
-        "answer": choice.answer(analysis),
-        "blocks": [block for section in SECTIONS for block in section(analysis)],
-    }
+def scaling_page(measured: Measurements, times: Times | None = None) -> dict[str, Any]:
+    """Every section that has something to say of the measurements; the first series is the one that the answer is about."""
+    series = find_series(measured)
+    records = {point.devices: [row.record for row in point.rows] for one in series[:1] for point in one.points}
+    blocks = [*sections.scaling(measured, series), *sections.missing(measured, series), *sections.learning_rate(measured, series)]
+    blocks += [*all_reduce(series, times or {}), *noise_scale(records), *sections.origin(measured)]
+    title = f"Speed and {measured.metric} by number of devices: the sweep in {measured.directory.name}"
+    return {"title": title, "answer": answer(measured, series), "blocks": blocks}
 
 
 def render(template: str, page: dict[str, Any]) -> str:

@@ -1,126 +1,102 @@
 """The sections of the report about what was measured. Each is a function that yields the blocks of page.py."""
 
+import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from lockstep.extras.report import charts, choice
-from lockstep.extras.report.analysis import Analysis, Block
-from lockstep.extras.report.measurements import STEP, Measurement, Measurements
-from lockstep.extras.report.series import KEPT, STRONG, Point, Series, grouped, metric_change
+from lockstep.console import join_first
+from lockstep.extras.report import charts
+from lockstep.extras.report.choice import WORTH, choose, count
+from lockstep.extras.report.measurements import Measurements, distinct
+from lockstep.extras.report.series import NAMES, Point, Series
+from lockstep.sweeps.states import FINISHED
+from lockstep.sweeps.table import shorten
 
-_AGREES = 1.1  # a step that takes so many times what explains it is doubted
+Block = dict[str, Any]
+_TERMS = f"""Speed is samples per second of the whole training, with validation and checkpoints, as metrics.json and the \
+terminal have it; efficiency is the speed-up over that of ideal devices. Brackets hold 95% confidence intervals over repeats. \
+More devices are taken as long as the metric does not get worse and twice as many give {2**WORTH:.2f}x the speed."""
+_SEVERAL = {"git_commit": "commits", "device_name": "kinds of device", "precision": "precisions", "threads": "numbers of threads"}
+_ORIGIN = ("git_commit", "device_name", "host", "cpu_count", "platform", "threads", "precision", "python", "versions")
 
 
-def scaling(analysis: Analysis) -> Iterator[Block]:
-    measured, longest = analysis.measured, analysis.series
-    if facts := _compared(measured.rows):
-        yield {"list": facts}
-    yield {"text": _overview(measured)}
-    is_scaled = longest is not None and len(longest.points) > 1
-    if longest and is_scaled:
+def scaling(measured: Measurements, series: Sequence[Series]) -> Iterator[Block]:
+    """The first screen: picture, table, and what they are based on."""
+    if series and len(series[0].points) > 1:
         alt = "Samples per second and efficiency by number of devices, with the ideal line"
-        yield {"picture": "scaling", "alt": alt, "draw": lambda: charts.scaling(longest)}
-    taken = choice.choose(longest, measured.maximize) if longest else None
-    for series in analysis.all_series:
-        yield {"heading": series.name.capitalize()}
-        yield _table(series, measured, taken)
-    if is_scaled:
-        speed = f"twice as many give at least {2**choice.WORTH:.2f}x the speed"
-        yield {"text": f"More devices are taken as long as nothing of the metric is lost and {speed}."}
-
-
-def _compared(rows: Sequence[Measurement]) -> list[str]:
-    """What was trained on what, and the overrides that all jobs have."""
-    config = next((row.config for row in rows if row.config), {})
-    facts = {name: config.get(f"{name}._target_") for name in ("model", "model.net", "datamodule")}
-    facts |= {"overrides of all jobs": " ".join(item for item in rows[0].overrides if all(item in row.overrides for row in rows))}
-    return [f"{name}: {value}" for name, value in facts.items() if value]
-
-
-def _overview(measured: Measurements) -> str:
-    rows = measured.rows
-    counts, rates = sorted({row.devices for row in rows}), sorted({row.lr for row in rows if row.lr is not None})
-    axes = [f"{', '.join(map(str, counts))} devices", f"rates {', '.join(f'{rate:g}' for rate in rates)}"]
-    axes += [f"{len(seeds)} seeds"] if len(seeds := {row.seed for row in rows}) > 1 else []
-    others = "; the others stand under What is missing" if len(measured.finished) < len(rows) else ""
-    is_of_steps = any(row.record.get(STEP) for row in measured.finished)
-    timed = "training steps" if is_of_steps else "whole trainings, with validation and checkpoints"
-    return (
-        f"{len(measured.finished)} of {len(rows)} jobs have finished: {' x '.join(axes)}{others}. Times are of {timed}. "
-        "Brackets hold 95% confidence intervals over repeats."
-    )
-
-
-def _table(series: Series, measured: Measurements, chosen: Point | None) -> Block:
-    columns = ["devices", "best lr", f"{measured.metric} at it", "its change", "samples/s", "speed-up", "efficiency"]
-    batch = [] if series.kind == STRONG else ["global batch"]  # which the heading has
-    rows = [
-        [
-            f"{point.devices}{' (taken)' if point is chosen else ''}",
-            _rate(point.lr),
-            f"{point.metric:.4g}",
-            "" if point is series.base else metric_change(point, series, measured.maximize).summary,
-            f"{point.throughput:,.0f}",
-            f"{point.speedup:.2f}",
-            f"{point.efficiency:.0%}",
-            f"{point.step_seconds.scaled(1000):.3g}",
-            f"{point.hours:.3g}",
-            *([str(point.global_batch)] if batch else []),
-            str(len(point.rows)),
+        yield {"picture": "scaling", "alt": alt, "draw": lambda: charts.scaling(series[0])}
+    taken = choose(series[0]) if series else None
+    for one in series:
+        columns = [
+            "devices",
+            "best lr",
+            measured.metric,
+            "its change",
+            "samples/s",
+            "speed-up",
+            "efficiency",
+            "seconds of training",
         ]
-        for point in series.points
-    ]
-    return {"columns": [*columns, "ms per step", "device-hours a job", *batch, "jobs"], "table": rows}
+        rows = [_row(point, point is one.base, point is taken) for point in one.points]
+        yield {"heading": NAMES[one.kind].format(one.batch)}
+        yield {"columns": [*columns, "global batch", "jobs"], "table": rows}
+    rows, config = measured.rows, measured.rows[0].config
+    names = {name: config.get(f"{name}._target_") for name in ("model", "model.net", "datamodule")}
+    what = [f"{name} {target.rpartition('.')[2]}" for name, target in names.items() if target]
+    axes = {name: dict.fromkeys(str(getattr(row, name)) for row in rows) for name in ("devices", "lr", "seed")}
+    grid = "; ".join([*(f"{name} {', '.join(values)}" for name, values in axes.items()), *what])
+    yield {"text": f"Based on {len(measured.finished)} of {len(rows)} jobs, which have finished ({grid}). {_TERMS}"}
 
 
-def all_reduce(analysis: Analysis) -> Iterator[Block]:
-    """An all-reduce of the gradients as it was measured apart, beside what a step takes more than on ideal devices."""
-    if (series := analysis.series) is None:
+def _row(point: Point, is_base: bool, is_taken: bool) -> list[str]:
+    seconds = f"{point.seconds:.3g}" if point.seconds else ""
+    speed = [f"{point.throughput:,.0f}", f"{point.speedup:.2f}", f"{point.efficiency:.0%}", seconds]
+    metric = ["" if point.lr is None else f"{point.lr:g}", f"{point.metric:.4g}", "" if is_base else str(point.change)]
+    return [f"{point.devices}{' (taken)' * is_taken}", *metric, *speed, str(point.global_batch), str(len(point.rows))]
+
+
+def missing(measured: Measurements, series: Sequence[Series]) -> Iterator[Block]:
+    """Yield nothing if the sweep is complete and its jobs can be compared."""
+    rest = [row for row in measured.rows if row.status != FINISHED]
+    items = [f"{row.job}: {row.status}{f' ({shorten(row.reason)})' if row.reason else ''}" for row in rest]
+    for variant, number in measured.left_out.items():
+        words = " ".join(variant)
+        how = f"of {words} left out: --only {words} is a report of them" if words else "of another config left out"
+        items.append(f"{count(number, 'job')} {how}.")
+    if series and all(one.interval is None for point in series[0].points for one in point.rates.values()):
+        items.append("Nothing was repeated: seed=0,1,2 in the sweep would say how far the metric is chance.")
+    samples = [point.throughput.mean * point.seconds.mean for one in series[:1] for point in one.points if point.seconds]
+    if samples and max(samples) > 1.1 * min(samples):
+        items.append(
+            "Some counts trained on more samples, or went on after a stop: their seconds do not follow from their speed."
+        )
+    values = {name: distinct(measured.finished, name) for name in (*_SEVERAL, "git_dirty")}
+    items += [f"Jobs of several {_SEVERAL[name]}: {join_first(values[name])}." for name in _SEVERAL if len(values[name]) > 1]
+    items += ["Some jobs ran with changes that were not committed."] if "True" in values["git_dirty"] else []
+    if items:
+        yield {"heading": "What is missing, and what to be careful about"}
+        yield {"list": items}
+
+
+def learning_rate(measured: Measurements, series: Sequence[Series]) -> Iterator[Block]:
+    """The final metric by number of devices and rate."""
+    points = series[0].points if series else []
+    if len({lr for point in points for lr in point.rates if lr is not None}) < 2:
         return
-    rows, unexplained = [], []
-    for point in series.points:
-        if (alone := analysis.all_reduce_seconds(point.devices)) is None:
-            continue
-        ideal = point.global_batch / (series.base.throughput.mean * point.devices / series.base.devices)
-        numbers = (alone, ideal, point.step_seconds.mean)
-        rows.append([str(point.devices), *(f"{1000 * seconds:.3g}" for seconds in numbers)])
-        unexplained += [point.devices] if point.step_seconds.mean > _AGREES * (ideal + alone) else []
-    if rows:
-        yield {"heading": f"The all-reduce of {analysis.gradient_bytes / 1e6:.3g} MB of gradients, measured apart"}
-        yield {"columns": ["devices", "ms alone", "ms of a step, ideal", "ms of a step, measured"], "table": rows}
-    if unexplained:
-        words = "a step takes longer than an ideal one and the all-reduce together: it waits for something else, data say."
-        yield {"text": f"These numbers do not agree. With devices={', '.join(map(str, unexplained))} {words}"}
-
-
-def learning_rate(analysis: Analysis) -> Iterator[Block]:
-    """The final metric by number of devices and rate, of the jobs that belong to the series."""
-    measured, series = analysis.measured, analysis.series
-    kept = KEPT.get(series.kind) if series else None
-    rows = [row for row in measured.rows if kept is None or (series and getattr(row, kept) == series.batch)]
-    cells = grouped([row for row in rows if row.lr is not None], "devices", "lr")
-    if not cells:
-        return
-    best = {point.devices: point.lr for point in series.points} if series else {}
     yield {"heading": "Learning rates"}
-    alt = f"{measured.metric} by number of devices and learning rate; the best of each is framed"
-    yield {"picture": "rates", "alt": alt, "draw": lambda: charts.rate_map(cells, measured, best)}
-    rates = {n: [lr for devices, lr in cells if devices == n] for n in best}  # in their order
-    if edges := [n for n in best if len(rates[n]) > 1 and best[n] in (rates[n][0], rates[n][-1])]:
+    alt = f"{measured.metric} by learning rate, a line for each number of devices"
+    yield {"picture": "rates", "alt": alt, "draw": lambda: charts.rates(series[0], measured.metric)}
+    ends = {point.devices: [*point.rates][:: max(1, len(point.rates) - 1)] for point in points if len(point.rates) > 1}
+    if edges := [str(point.devices) for point in points if point.lr in ends.get(point.devices, ())]:
         rest = "the best rate is the smallest or the largest that was tried: a better one may lie beyond."
-        yield {"text": f"With devices={', '.join(map(str, edges))} {rest}"}
+        yield {"text": f"With devices={', '.join(edges)} {rest}"}
 
 
-def memory(analysis: Analysis) -> Iterator[Block]:
-    rows = []
-    for devices, records in analysis.records.items():
-        if jobs := [ranks for record in records if (ranks := record.get("memory_gib_of_ranks"))]:
-            ranks = max(jobs, key=max)  # of the job that took most
-            rows.append([str(devices), f"{max(ranks):.3g}", f"{min(ranks):.3g}", f"{min(ranks) / max(ranks):.0%}"])
-    if rows:
-        most = f"peak of a {'process' if analysis.on_cpu else 'device'}, GiB: most"
-        yield {"heading": "Memory"}
-        yield {"columns": ["devices", most, "least", "balance over the ranks"], "table": rows}
-
-
-def _rate(lr: float | None) -> str:
-    return "" if lr is None else f"{lr:g}"
+def origin(measured: Measurements) -> Iterator[Block]:
+    """What the jobs ran on."""
+    rows = measured.rows
+    facts = {"sweep": f"{measured.directory} (its jobs one by one: results.md there)", "chosen": " ".join(rows[0].variant)}
+    facts |= {"overrides of all jobs": " ".join(item for item in rows[0].overrides if all(item in row.overrides for row in rows))}
+    facts |= {name: re.sub("[{}']", "", "; ".join(distinct(measured.finished, name))) for name in _ORIGIN}
+    yield {"heading": "Where the numbers come from"}
+    yield {"list": [f"{name}: {text}" for name, text in facts.items() if text]}

@@ -7,11 +7,9 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-log = logging.getLogger(__name__)
-
 
 class WriteReport(Callback):
-    """Writes the report of a sweep when it ends. If that fails, it warns, and the sweep ends as it would have."""
+    """Write the report of a sweep when it ends. If that fails, warn: the sweep ends as it would have."""
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         from lockstep.extras.report.page import write_report  # Hydra makes this callback in every job too
@@ -22,4 +20,4 @@ class WriteReport(Callback):
             answer, page = write_report(Path(config.hydra.sweep.dir).absolute())
             print(f"\n{answer}\n{page}\n", flush=True)
         except Exception as error:
-            log.warning(f"There is no report: {type(error).__name__}: {error}", exc_info=True)
+            logging.getLogger(__name__).warning(f"There is no report: {type(error).__name__}: {error}", exc_info=True)
