@@ -16,7 +16,7 @@ from lockstep.launchers.environment import SWEPT_KEYS, can_resume, restarts, thi
 from lockstep.runs.directory import OwnDirectory, absolute, take_new
 from lockstep.runs.fork import describe_origin
 from lockstep.runs.run import Run
-from lockstep.runs.saved import RUN_ID, is_queued, read_overrides, read_run_id, update_config, write_config
+from lockstep.runs.saved import RUN_ID, fix_times, is_queued, read_overrides, read_run_id, update_config, write_config
 from lockstep.runs.validation import check_run_dir, refusing, validated
 
 
@@ -33,6 +33,7 @@ def open_run(cfg: DictConfig) -> Run:
     if SWEPT_KEYS not in os.environ:
         check_single([*overrides, *of_hydra], hydra.sweeper.get("params") or ())
     check_run_dir(cfg)
+    fix_times(cfg)
     directory, rank = absolute(cfg.run_dir), this_rank()
     run_id = read_run_id(directory)
     goes_on = cfg.get(RUN_ID) is not None
