@@ -1,6 +1,7 @@
 """`python train.py ...` as a user types it: what it does, says, and leaves behind."""
 
 import json
+import os
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from commands import ROOT, python, runs, started, train
+from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 pytestmark = pytest.mark.slow
@@ -196,3 +198,14 @@ def test_help_is_worth_reading(tmp_path: Path) -> None:
     assert len([line for line in examples if "RUN_DIR" not in line]) == 5
     assert not any(word in line for line in examples[:2] for word in ("digits", "optimizer"))  # a project has others, or none
     assert not list(tmp_path.iterdir())
+
+
+def test_ranks_of_a_relative_script_that_changes_its_folder_have_one_value_of_the_clock(tmp_path: Path) -> None:
+    """Hydra changes the folder before the ranks start; each would read the clock anew."""
+    script, tag = os.path.relpath(ROOT / "train.py", tmp_path), "+callbacks.tag={_target_:faults.Tag,tag:'x${now:%H%M%S%f}'}"
+    options = ("trainer=cpu", "trainer.devices=2", "trainer.max_epochs=1", "test=false", "hydra.job.chdir=true", tag)
+    done = python(script, *options, "hydra.run.dir=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "run"
+    tags = {(run / f"tag.{rank}").read_text() for rank in range(2)}
+    assert tags == {OmegaConf.load(run / ".hydra" / "config.yaml").callbacks.tag.tag}

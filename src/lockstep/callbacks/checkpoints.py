@@ -121,6 +121,10 @@ class LastCheckpoint(Checkpoint):
         end_restart(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        progress = trainer.fit_loop.epoch_loop.batch_progress
+        if not progress.is_last_batch:  # trainer.max_time, max_steps or a callback has ended it
+            where = f"within epoch {trainer.current_epoch}, after {progress.current.completed} of its batches"
+            log.info(f"Training has ended {where}: a run that goes on from here leaves out the others.")
         self.save(trainer, wait=True)  # best.ckpt, too, is read as soon as training is over
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from lockstep.errors import config_error
 from lockstep.launchers.environment import SWEPT_KEYS, can_resume, restarts, this_rank
 from lockstep.runs.directory import OwnDirectory, absolute, take_new
 from lockstep.runs.run import Run
-from lockstep.runs.saved import RUN_ID, is_queued, propose_config, read_overrides, read_run_id, write_config
+from lockstep.runs.saved import RUN_ID, fix_times, is_queued, propose_config, read_overrides, read_run_id, write_config
 from lockstep.runs.validation import check_run_dir, refusing, validated
 
 
@@ -32,6 +32,7 @@ def open_run(cfg: DictConfig) -> Run:
     if SWEPT_KEYS not in os.environ:
         check_single([*overrides, *of_hydra], hydra.sweeper.get("params") or ())
     check_run_dir(cfg)
+    fix_times(cfg)
     directory, rank = absolute(cfg.run_dir), this_rank()
     run_id = read_run_id(directory)
     goes_on = cfg.get(RUN_ID) is not None

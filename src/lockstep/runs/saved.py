@@ -126,6 +126,13 @@ def _to_save(cfg: DictConfig, run_id: str, global_batch_size: int | None) -> Dic
     return saved
 
 
+def fix_times(cfg: DictConfig) -> None:
+    """Replace ${now:} by its value: whoever copies the config would read the clock anew."""
+    for key, value in [*_of_the_start(OmegaConf.to_container(cfg))]:
+        if "${now:" in value:
+            OmegaConf.update(cfg, key, OmegaConf.select(cfg, key))
+
+
 def _of_the_start(content: Any) -> Iterator[tuple[str, str]]:
     for key, value in nodes(content):
         if key != "run_dir" and isinstance(value, str) and any(name in value for name in _OF_THE_START):

@@ -129,13 +129,21 @@ class AsksToStop(Callback):
     [
         (["trainer.max_epochs=1"], "trainer.max_epochs=1"),
         (["trainer.max_steps=4"], "trainer.max_steps=4"),
+        (["trainer.max_steps=6"], "trainer.max_steps=6"),
         (["trainer.max_epochs=-1", "trainer.max_time='00:00:00:01'"], "trainer.max_time, after "),
         ([], "trainer.should_stop, which the model or a callback has set"),
     ],
 )
-def test_why_training_has_ended(overrides: list[str], why: str, tmp_path: Path) -> None:
-    _, trainer = trained(tmp_path, *overrides, extra=[] if overrides else [AsksToStop()])
+def test_why_training_has_ended_and_where_within_an_epoch(
+    overrides: list[str], why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An epoch has four batches; a resumption begins with the next one, which a line says."""
+    with caplog.at_level("INFO"):
+        _, trainer = trained(tmp_path, *overrides, extra=[] if overrides else [AsksToStop()])
     assert ended_by(trainer).startswith(why)
+    epoch, batches = divmod(trainer.global_step, 4)
+    line = f"within epoch {epoch + 1}, after {batches} of its batches: a run that goes on from here leaves out the others."
+    assert [f"Training has ended {line}"] * (batches > 0) == [m for m in caplog.messages if m.startswith("Training has ended")]
 
 
 def test_an_evaluation_has_trained_nothing(tmp_path: Path) -> None:
