@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from lockstep.checkpointing.files import read_checkpoint
+from lockstep.checkpointing import read_checkpoint
 
 
 def state(run: Path) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
     python benchmarks/lightning_code.py > benchmarks/lightning_code.md
 
-Each kind of lightning_modules.py trains for two epochs in float64, with one global batch. The gradients of every step, the
-weights at the end and the logged metrics of every epoch are compared with those of one process.
+Each kind of lightning_modules.py and noisy_modules.py trains for two epochs in float64, with one global batch. The gradients of
+every step, the weights at the end and the logged metrics of every epoch are compared with those of one process.
 """
 
 import copy
@@ -18,13 +18,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import lightning_modules
+import noisy_modules
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from hardware import processor
 from lightning import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.strategies import DDPStrategy
-from lightning_modules import KINDS
 from omegaconf import open_dict
 from run import heading
 
@@ -33,6 +34,7 @@ from lockstep.config.plan import Plan
 from lockstep.launchers.environment import PARENT_PID, this_rank
 from lockstep.runs.composition import compose
 
+KINDS = lightning_modules.KINDS | noisy_modules.KINDS
 WORLD_SIZES = (1, 2, 3)
 BATCH = 12  # samples, of all processes
 TOLERANCE = 1e-12
@@ -97,8 +99,8 @@ def _composed(kind: str, world_size: int) -> Any:
     cfg: Any = copy.deepcopy(_options(world_size))
     size = {"batch_size": BATCH // world_size}
     with open_dict(cfg):
-        cfg.model = {"_target_": f"lightning_modules.{module.__name__}"} | (size if data is None else {})
-        cfg.datamodule = None if data is None else {"_target_": f"lightning_modules.{data.__name__}"} | size
+        cfg.model = {"_target_": f"{module.__module__}.{module.__name__}"} | (size if data is None else {})
+        cfg.datamodule = None if data is None else {"_target_": f"{data.__module__}.{data.__name__}"} | size
     return cfg
 
 

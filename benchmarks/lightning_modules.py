@@ -165,13 +165,6 @@ class GAN(LightningModule):
         return [torch.optim.SGD(part.parameters(), lr=0.1) for part in (self.generator, self.critic)]
 
 
-class NoisyGAN(GAN):
-    """The noise is drawn in the step, as in Lightning's own example."""
-
-    def latent(self, real: Tensor) -> Tensor:
-        return torch.randn(len(real), 2, dtype=real.dtype)
-
-
 class Contrastive(Classifier):
     """The other samples of the batch are the negatives."""
 
@@ -303,7 +296,6 @@ KINDS: dict[str, tuple[type[LightningModule], type[LightningDataModule] | None]]
     "segmentation, BatchNorm": (Segmentation, Images),
     "autoencoder": (Autoencoder, Vectors),
     "GAN, two optimizers by hand": (GAN, Vectors),
-    "GAN, noise drawn in the step": (NoisyGAN, Vectors),
     "in-batch negatives": (Contrastive, Vectors),
     "negatives of all processes": (Gathered, Vectors),
     "teacher with a centre": (Teacher, Vectors),

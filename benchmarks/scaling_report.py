@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-OPTIONS = ["sweep=strong_scaling", "model=vit", "model.net.width=64", "model.net.depth=4", "datamodule=mnist", "trainer=cpu"]
+OPTIONS = ["sweep=scaling", "model=vit", "model.net.width=64", "model.net.depth=4", "datamodule=mnist", "trainer=cpu"]
 OPTIONS += ["datamodule.global_batch_size=128", "trainer.devices=1,2", "model.optimizer.lr=1e-3,3e-3", "seed=0,1,2"]
 OPTIONS += ["trainer.max_epochs=1", "test=false"]
 PICTURES = {"scaling": "scaling_example", "rates": "rates_example"}  # of the report, and what docs/ calls them

@@ -6,7 +6,7 @@ python scripts/report.py SWEEP_DIR --all-reduce FILE          # beside the all-r
 
 Writes SWEEP_DIR/report/: report.html (one file, opens without a network), report.md, and the pictures as PNG and SVG. Prints
 the answer. The sweep need not have ended: the report says what is missing. A search (hydra/sweeper=optuna) has a page of its
-own; --only asks for this one all the same. sweep=scaling, strong_scaling and optuna write their report when they end.
+own; --only asks for this one all the same. sweep=scaling, weak_scaling and optuna write their report when they end.
 
 Exit codes: 0 written, 2 it can't be.
 """

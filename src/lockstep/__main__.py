@@ -11,7 +11,7 @@ from lockstep.places import HOME, is_project
 
 
 def main() -> None:
-    """Runs `python SCRIPT ARGUMENTS` in place of this process; without the name of a script it lists them."""
+    """Run `python SCRIPT ARGUMENTS` in place of this process; without a script's name, list the scripts."""
     name, *arguments = sys.argv[1:] or ["--help"]
     programs = _programs()
     if name in ("-h", "--help"):
@@ -25,14 +25,14 @@ def main() -> None:
 
 
 def run_train() -> None:
-    """Lockstep's train.py in this process, whose own program it stays: the ranks and jobs that it starts run that too."""
+    """Run Lockstep's train.py in this process. Ranks and jobs that it starts run this process's own program."""
     program = HOME / "train.py"
     exec(compile(program.read_bytes(), program, "exec"), {"__name__": "__main__", "__file__": str(program)})
 
 
 def script_parser(description: str | None, *subcommand: str) -> argparse.ArgumentParser:
-    """Returns a parser of a script's arguments, whose help has the script as it was called: by its path, or as `lockstep NAME`,
-    which gives its whole path."""
+    """Return a parser of a script's arguments. Its help shows the call: `python PATH`, or `lockstep NAME`, which gives a whole
+    path."""
     path = Path(sys.argv[0])
     called = f"{__package__} {path.stem}" if path.is_absolute() else f"python {path}"
     text = (description or "").replace(f"python scripts/{path.name}", called)
@@ -41,14 +41,14 @@ def script_parser(description: str | None, *subcommand: str) -> argparse.Argumen
 
 
 def _programs() -> dict[str, Path]:
-    """train.py and the scripts by name, sorted; those of the project in the working directory before Lockstep's own."""
+    """Map names to train.py and the scripts, sorted; the project's, in the working directory, replace Lockstep's own."""
     folders = [HOME, *([Path.cwd()] if is_project(Path()) else [])]
     scripts = {path.stem: path for folder in folders for path in sorted(folder.glob("scripts/*.py"))}
     return {"train": folders[-1] / "train.py", **dict(sorted(scripts.items()))}
 
 
 def _name_project_around(name: str) -> None:
-    """Says in a project's subfolder that the command is Lockstep's own there, with its configs."""
+    """Say, in a subfolder of a project, that the command is Lockstep's own there, with its configs."""
     with contextlib.suppress(FileNotFoundError):  # the working directory is gone
         here = Path.cwd()
         around = next((folder for folder in (here, *here.parents) if is_project(folder)), HOME)
@@ -63,7 +63,7 @@ def _help(programs: dict[str, Path]) -> str:
 
 
 def _purpose(path: Path) -> str:
-    """The first line of the docstring, without the command line in it; of a script that is no Python nothing."""
+    """Return the first line of the docstring without its command line; "" for a script that is not readable as Python."""
     try:
         docstring = ast.get_docstring(ast.parse(path.read_bytes())) or ""
     except (OSError, ValueError, SyntaxError):

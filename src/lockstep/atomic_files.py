@@ -14,12 +14,12 @@ log = logging.getLogger(__name__)
 
 _PARTIAL = ".partial"
 _NOT_SUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES}
-Stamp = tuple[int, int, int]  # another one for the next file of that name
-_named = set[Path]()  # unreadable files that have been named: once is enough for whoever polls
+Stamp = tuple[int, int, int]  # changes when another file takes the name
+_named = set[Path]()  # unreadable files that were reported already, for callers that poll
 
 
 def read_stamp(path: Path) -> Stamp | None:
-    """Another one when a file is replaced or appended to, whatever the clock says; None where there is none."""
+    """Return a value that changes when a file is replaced or appended to, whatever the clock says; None without a file."""
     try:
         stat = path.stat()
     except OSError:
@@ -28,20 +28,20 @@ def read_stamp(path: Path) -> Stamp | None:
 
 
 def write_json(path: Path, content: dict[str, Any], indent: int | None = 2) -> None:
-    """Replaces a file as replace_text does. NaN and infinity, which JSON does not have, become null."""
+    """Replace a file as replace_text does. NaN and infinity, which JSON does not have, become null."""
     replace_text(path, json.dumps(_finite(content), indent=indent, allow_nan=False) + "\n")
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Replaces `path` in one step: a reader sees the old content or the new, never a part."""
+    """Replace `path` in one step: a reader sees the old content or the new, never a part."""
     with replacing(path) as file:
         file.write(text)
 
 
 @contextmanager
 def replacing(path: Path, mode: Literal["w", "wb"] = "w") -> Iterator[IO[Any]]:
-    """A file to write, which takes the place of `path` when all went well, and is gone otherwise. What text its encoding lacks is
-    written as Python escapes it: names of files may be no text."""
+    """Yield a file that replaces `path` if the block succeeds and is deleted otherwise. Text that its encoding lacks is written
+    with Python's escapes: names of files may be no text."""
     partial = path.with_name(f".{path.name}.{os.getpid()}{_PARTIAL}")
     newline, errors = ("", "backslashreplace") if mode == "w" else (None, None)
     try:
@@ -55,14 +55,14 @@ def replacing(path: Path, mode: Literal["w", "wb"] = "w") -> Iterator[IO[Any]]:
 
 
 def sync(file: IO[Any]) -> None:
-    """Brings to the disk what was written so far, also for who opens the file by its name."""
+    """Write to the disk what was written so far, also for readers who open the file by its name."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes renames in it last: fsync(2) of the folder itself. A file system that has no such thing, as CIFS and some in user
-    space, is let off; one that fails at it is not."""
+    """Make renames in a folder durable by fsync(2). Ignore file systems that lack it (CIFS, some in user space); raise other
+    errors."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -75,7 +75,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_partial_files(folder: Path) -> None:
-    """Removes what killed writers have left in a folder; nobody else may be writing there."""
+    """Remove what killed writers have left in a folder; nobody else may be writing there."""
     for path in folder.glob(f".*{_PARTIAL}"):
         path.unlink(missing_ok=True)
 
@@ -89,15 +89,15 @@ def _finite(content: Any) -> Any:
 
 
 def read_regular(path: Path) -> str:
-    """The text of a file. Raises OSError for what is none: a pipe, say, would be waited for."""
+    """Return the text of a file. Raises OSError for anything else: to read a pipe would block."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is not a file", str(path))
     return path.read_text()
 
 
 def is_like(value: object, shape: Any) -> bool:
-    """Returns whether what was read has this shape: a type, (one of these), [that of each item], {NAME: that of its value} or
-    {str: that of each value}. A NAME with a ? may be absent. True is no number."""
+    """Return whether a value has this shape: a type, (one of these), [shape of each item], {NAME: shape of its value} or {str:
+    shape of each value}. A NAME with a ? may be absent. True is no number."""
     if isinstance(shape, tuple):
         return value in shape
     if isinstance(shape, list):
@@ -113,8 +113,8 @@ def is_like(value: object, shape: Any) -> bool:
 
 
 def read_json(path: Path, shape: Any = dict, fits: Callable[[dict[str, Any]], bool] = lambda _: True) -> dict[str, Any] | None:
-    """The file's content; None where there is no such file, or none that can be read, or one that holds something else than
-    it should by its shape, see `is_like`, and by `fits`: a warning names that one."""
+    """Return the file's content; None if there is no file. Warn, once a file, and return None if it can't be read, or if its
+    content does not match `shape`, see `is_like`, or `fits`."""
     try:
         content = json.loads(read_regular(path), parse_constant=lambda _: None)  # NaN, of another writer
         if is_like(content, shape) and fits(content):

@@ -14,15 +14,11 @@ from torch import nn
 
 from lockstep.callbacks import LastCheckpoint, SteppedRate
 from lockstep.callbacks.checkpoints import SavesFirst
-from lockstep.callbacks.first_validation import FirstValidation
-from lockstep.callbacks.lightning_callbacks import LightningCallbacks
+from lockstep.callbacks.every_run import FirstValidation, LightningCallbacks, SchedulesAsBefore, TrainedParameters
 from lockstep.callbacks.randomness import draw_alike_in_setup
-from lockstep.callbacks.schedules_as_before import SchedulesAsBefore
-from lockstep.callbacks.trained_parameters import TrainedParameters
 from lockstep.config.arguments import arguments_of
-from lockstep.config.construct import construct
+from lockstep.config.construct import construct, resolve
 from lockstep.config.plan import Plan
-from lockstep.config.targets import resolve
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.training_data import check_training_data
 from lockstep.errors import config_error
@@ -30,10 +26,13 @@ from lockstep.launchers.environment import launcher
 from lockstep.models.from_checkpoint import load_compiled_or_not, load_weights, read_for
 from lockstep.models.from_config import build_model, is_task, plain_spec
 from lockstep.models.task import Task
-from lockstep.runs.continuation import is_own
 from lockstep.runs.results import lacking_for_test
-from lockstep.trainer.known_warnings import drop_commentary, ignore_warnings_about_tasks
-from lockstep.trainer.lightning_internals import disable_sigterm_handling, read_logged_step
+from lockstep.trainer.lightning_internals import (
+    disable_sigterm_handling,
+    drop_commentary,
+    ignore_warnings_about_tasks,
+    read_logged_step,
+)
 from lockstep.trainer.loggers import CSVLogger
 
 log = logging.getLogger(__name__)
@@ -66,7 +65,7 @@ def build(
     # schedules first: Lightning's averaging of weights takes them away where it goes on; others unfreeze as an epoch begins
     first = (SchedulesAsBefore(), TrainedParameters(), stepped)
     trainer.callbacks = [*first, *trainer.callbacks, FirstValidation()]  # pyright: ignore[reportAttributeAccessIssue]
-    if cfg.fork is not None and checkpoint is not None and not is_own(cfg, checkpoint):
+    if cfg.fork is not None and checkpoint is not None and not checkpoint.is_relative_to(cfg.run_dir):
         from lockstep.callbacks.forked import forked_from
 
         trainer.callbacks.append(forked_from(cfg, model, checkpoint))  # pyright: ignore[reportAttributeAccessIssue]
@@ -93,8 +92,9 @@ def _build_datamodule(cfg: DictConfig, plan: Plan) -> LightningDataModule | None
     settings = _plain(cfg, "datamodule")
     given = {}
     if "batch_size" in settings:  # is divided from the global one, which a class of the user's own need not take
+        own, total = settings["batch_size"], settings.pop("global_batch_size", None)
         settings["batch_size"] = plan.batch_size
-        given = {name: settings.pop(name) for name in ("global_batch_size",) if name in settings}
+        given = {"global_batch_size": total} if own is None and total is not None else {}
     datamodule = construct("datamodule", settings, given)
     if not isinstance(datamodule, LightningDataModule):
         raise config_error("datamodule._target_", cfg.datamodule._target_, "accepted is a LightningDataModule")
@@ -164,12 +164,10 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None, strategy
 def _step_to_continue_from(cfg: DictConfig, plan: Plan, model: nn.Module, checkpoint: Path | None) -> int | None:
     """Returns the step from which loggers go on after the run's own checkpoint. Raises ConfigError where training can't go on
     from it as configured."""
-    if checkpoint is None:
+    if checkpoint is None or not checkpoint.is_relative_to(cfg.run_dir):
         return None
-    from lockstep.runs.continuation import check_continuation, check_length, is_own
+    from lockstep.runs.continuation import check_continuation, check_length
 
-    if not is_own(cfg, checkpoint):
-        return None
     content = read_for(model, "resume", checkpoint)
     epoch, average = content.get("epoch", 0), content.get("callbacks", {}).get("StochasticWeightAveraging", {})
     is_added = 0 <= average.get("latest_update_epoch", -1) < epoch - 1  # by that callback, for BatchNorm, behind the last epoch

@@ -1,4 +1,4 @@
-"""Random numbers counted from what they are for, not carried from call to call."""
+"""Random numbers counted from what they are for, without a state that is carried from call to call."""
 
 import torch
 from torch import Tensor

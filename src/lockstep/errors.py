@@ -25,11 +25,11 @@ class EpochTooShort(ConfigError):
 
 
 class NamedFailure(RuntimeError):
-    """A failure whose one line says everything: no stack trace is shown for it."""
+    """A failure that its one line describes in full: it is shown without a stack trace."""
 
 
 def check_at_least(least: float, **values: float | None) -> None:
-    """Raise ValueError for the first argument of a constructor that is less, or no number; None is not checked."""
+    """Raise ValueError for the first argument of a constructor that is below `least`, or no number; None is not checked."""
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | float | None):
             raise ValueError(f"{name}={value}: is not a number; use at least {least}")  # noqa: TRY004  a refusal is one
@@ -38,5 +38,5 @@ def check_at_least(least: float, **values: float | None) -> None:
 
 
 def config_error(key: str, value: object, accepted: str) -> ConfigError:
-    """The one line a refusal consists of: the key, its value, and what would be accepted."""
+    """Return the error of a refusal, which has one line: the key, its value, and what would be accepted."""
     return ConfigError(f"{key}={value}: {accepted}")

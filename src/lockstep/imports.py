@@ -11,8 +11,8 @@ CUDA_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
 @contextlib.contextmanager
 def importing_much() -> Iterator[None]:
-    """Collects no garbage meanwhile, and looks at what is there then at the process's end alone: importing torch and Lightning
-    makes a million objects that stay, and each collection would look at all of them."""
+    """Collect no garbage meanwhile, and exempt the imported objects until the process ends: importing torch and Lightning makes a
+    million objects that stay, and each collection would look at all of them."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Where Lockstep's configs and scripts are, and the project that this command is about."""
+"""Paths of Lockstep's configs and scripts, and of the project that this command is about."""
 
 import functools
 import sys
@@ -13,7 +13,7 @@ CONF = HOME / "conf"
 
 
 def project() -> Path:
-    """The folder of train.py and conf/: the program's own, or else the working directory. Where neither has them, HOME."""
+    """Return the folder of train.py and conf/: the program's own, else the working directory, else HOME."""
     return next((folder.absolute() for folder in (Path(sys.argv[0]).parent, Path()) if is_project(folder)), HOME)
 
 
@@ -22,19 +22,19 @@ def is_project(folder: Path) -> bool:
 
 
 def import_from_project() -> None:
-    """Makes what is in the project's src/, be it installed or not, and what is beside its train.py importable, in scripts too."""
+    """Make modules of the project's src/, be it installed or not, and beside its train.py importable, in scripts too."""
     for folder in (project(), project() / "src"):
         if str(folder) not in sys.path:
             sys.path.insert(1, str(folder))  # behind the program's own folder
 
 
 def config_file(name: str) -> Path:
-    """A file of the project's conf/, or Lockstep's of that name where the project has none."""
+    """Return a file of the project's conf/, or Lockstep's of that name if the project has none."""
     own = project() / "conf" / name
     return own if own.is_file() else CONF / name
 
 
 @functools.cache
 def read_settings(name: str) -> dict[str, Any]:
-    """Returns the content of such a file, read once: a working directory may go. YAML alone imports in a moment."""
+    """Return the content of such a file, read once: a working directory may go. YAML alone imports in a moment."""
     return yaml.safe_load(config_file(name).read_bytes()) or {}

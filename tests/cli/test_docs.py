@@ -114,6 +114,25 @@ def test_the_parts_of_the_recipes_train_together(tmp_path: Path) -> None:
     assert 0.1 < metrics["val/confidence"] < 1
 
 
+@pytest.mark.slow
+def test_a_callback_a_net_a_data_set_a_logger_and_a_strategy_are_two_files_each(tmp_path: Path) -> None:
+    """In a project of one's own, whose other files are those of the shortest one there can be."""
+    page = (ROOT / "docs" / "extending.md").read_text()
+    files = re.findall(r"^# (\S+\.(?:py|yaml))\n(.*?)(?=^# |^```)", page, re.MULTILINE | re.DOTALL)
+    assert len(files) == 10
+    for name, text in (("train.py", ""), ("conf/train.yaml", "defaults: [model: cnn, datamodule: digits, base, _self_]"), *files):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text or (ROOT / "train.py").read_text())
+    (command,) = [block for block in blocks() if block.page.name == "extending.md" and block.language == "bash"]
+    (arguments,) = parse_commands(command)
+    done = python(tmp_path / "train.py", *arguments[2:], *SHORT, "hydra.run.dir=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "validated after 3 steps" in done.stdout
+    record = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert (record["world_size"], record["strategy"], "test/acc" in record["metrics"]) == (2, "Halved", True)
+    assert "val/acc" in (tmp_path / "run" / "lines" / "metrics.csv").read_text()
+
+
 def is_without_training(arguments: list[str]) -> bool:
     """Or takes its length from elsewhere."""
     return any(argument in ("--help", "--cfg") or argument.startswith(("debug=", "resume=")) for argument in arguments)

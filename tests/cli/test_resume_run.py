@@ -103,7 +103,16 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None
         assert done.stderr.startswith(line)
         after = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
         changed = {path.name for path in before | after if before.get(path) != after.get(path)}
-        assert changed <= ({"lock", "train.log"} if command[0].startswith("resume") else set())
+        assert changed <= ({"lock"} if command[0].startswith("resume") else set())
+
+    for devices in (1, 2):  # killed before it takes a step: the run is what it was
+        fault = "+callbacks.later={_target_:faults.Fault,rank:0,how:kill,batch:0,epoch:2}"
+        done = train(f"resume={run}", "trainer.max_epochs=3", f"trainer.devices={devices}", fault, cwd=tmp_path)
+        assert done.returncode in (-9, 1)
+        (run / "status.json").write_text(json.dumps(status(run) | {"status": "running"}))  # as where the parent is killed too
+        assert json.loads((run / "metrics.json").read_text()) == record
+        assert "max_epochs: 2" in (run / ".hydra" / "config.yaml").read_text()
+        assert train(f"resume={run}", cwd=tmp_path).stderr.startswith("The run has finished already.")
 
 
 def test_without_callbacks_too_a_killed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:

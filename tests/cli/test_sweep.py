@@ -24,7 +24,7 @@ def jobs(folder: Path) -> list[dict[str, Any]]:
 
 def test_processes_and_rates_are_each_job_s_own_and_a_rank_that_dies_takes_its_job_alone(tmp_path: Path) -> None:
     fault = "+callbacks.fault={_target_:faults.Fault,rank:2,batch:0,how:raise}"
-    done = sweep(tmp_path, "trainer.devices=3,2", "model.optimizer.lr=0.1,0.01", WITNESS, fault)
+    done = sweep(tmp_path, "trainer.devices=4,2", "model.optimizer.lr=0.1,0.01", WITNESS, fault)
     assert done.returncode == 1
     assert "Traceback" not in done.stdout + done.stderr
     *failed, first, second = jobs(tmp_path)

@@ -30,7 +30,7 @@ def initial(compose: Callable[..., DictConfig]) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["trainer.devices=3"],
+        ["trainer.devices=4"],
         ["trainer.devices=2", "trainer.num_nodes=2"],
         ["datamodule.batch_size=7", "datamodule.val_fraction=0.5", "datamodule.standardize=true"],
     ],
@@ -47,7 +47,7 @@ def test_another_seed_draws_other_weights(initial: dict[str, torch.Tensor], comp
 
 
 def test_the_model_fits_the_data_and_has_the_planned_learning_rate(compose: Callable[..., DictConfig]) -> None:
-    cfg = compose(*SMALL, "trainer.devices=4", "lr_scaling=linear", "model.optimizer.lr=1e-3")
+    cfg = compose(*SMALL, "trainer.devices=4", "datamodule.batch_size=64", "lr_scaling=linear", "model.optimizer.lr=1e-3")
     _, model, _ = built(cfg)
     assert model.net.layers[1].in_features == 64  # pyright: ignore[reportIndexIssue, reportAttributeAccessIssue, reportOptionalSubscript]
     assert model(torch.rand(2, 1, 8, 8)).shape == (2, 10)
@@ -55,7 +55,7 @@ def test_the_model_fits_the_data_and_has_the_planned_learning_rate(compose: Call
 
 
 def test_the_rule_of_adam_reaches_its_options(compose: Callable[..., DictConfig]) -> None:
-    _, model, _ = built(compose(*SMALL, "trainer.devices=4", "lr_scaling=adam", "model.optimizer.lr=1e-3"))
+    _, model, _ = built(compose(*SMALL, "datamodule.global_batch_size=256", "lr_scaling=adam", "model.optimizer.lr=1e-3"))
     group = model.make_optimizer(model.parameters()).param_groups[0]
     assert (group["lr"], group["eps"], group["betas"]) == (2e-3, 5e-9, pytest.approx([0.6, 0.996]))
 
@@ -90,8 +90,8 @@ def test_several_processes_are_our_ddp_as_configured(compose: Callable[..., Dict
 
 
 def test_the_world_is_devices_times_nodes(compose: Callable[..., DictConfig]) -> None:
-    trainer = built(compose(*SMALL, "trainer.devices=3", "trainer.num_nodes=2"))[2]
-    assert trainer.world_size == trainer.strategy.planned_world_size == 6
+    trainer = built(compose(*SMALL, "trainer.devices=4", "trainer.num_nodes=2"))[2]
+    assert trainer.world_size == trainer.strategy.planned_world_size == 8
 
 
 def test_batchnorm_is_synchronised_where_there_is_more_than_one_process(compose: Callable[..., DictConfig]) -> None:

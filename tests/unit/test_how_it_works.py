@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-it-works.md").read_text()
 # "## A training step", then lines such as: 1. `train.py::main`: builds and fits
 WAYS = re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
-MOST_FILES = {"A run": 10, "A step": 6, "A launch": 8, "A sweep's job": 12, "A resumption": 10}
+MOST_FILES = {"A run": 10, "A step": 6, "A sweep's job": 12, "A resumption": 10}
 LINES = 300  # of a file of the first way
 STEP = re.compile(r"^\d+\. `([^`:]+)::([^`]+)`(.*)$", re.MULTILINE)
 FRAMEWORKS = ("Hydra calls", "Lightning calls", "torch calls")

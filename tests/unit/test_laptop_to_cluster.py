@@ -1,4 +1,4 @@
-"""docs/laptop-to-cluster.md: the tests that it names are there, and NCCL's words are those of the library that is installed."""
+"""docs/laptop-to-cluster.md: the tests and the files that it names are there."""
 
 import re
 

@@ -1,5 +1,6 @@
 """The two checkpoints of a run: the one to continue from, exactly, and the one to use."""
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,8 @@ from lockstep.runs.saved import read_run_id
 from lockstep.trainer.lightning_internals import end_restart, read_logged_step, set_logged_step
 from lockstep.trainer.steps import batches_trained, begins_step
 
-_BEFORE = "previous"  # what last.ckpt is kept as when a new one is written
+log = logging.getLogger(__name__)
+_BEFORE = "previous"  # the name of the last.ckpt before the present one
 
 
 class LastCheckpoint(Checkpoint):
@@ -54,17 +56,17 @@ class LastCheckpoint(Checkpoint):
         self._run_id = read_run_id(Path(trainer.default_root_dir))
 
     def state_dict(self) -> dict[str, Any]:
-        """Says in every checkpoint of the run, the best one too, which run it belongs to."""
+        """Record in every checkpoint of the run, the best one too, which run it belongs to."""
         return {} if self._run_id is None else {"run_id": self._run_id}
 
     def save(self, trainer: Trainer, wait: bool = False) -> None:
-        """Saves now, unless it is saved already; is called at a step boundary, on every rank. `wait` for what is written in
-        the background, all ranks together."""
+        """Save now unless this step is saved already; called at a step boundary, on every rank. `wait` for writes in the
+        background, all ranks together."""
         now = (trainer.current_epoch, trainer.global_step)
         if now != self._saved_at:
             self._is_saving = True
             for logger in trainer.loggers:
-                logger.save()  # what is logged before a checkpoint is not logged again after it
+                logger.save()  # a resumed run does not log again the steps before the checkpoint
             try:
                 trainer.save_checkpoint(self.path, storage_options={"keep_as": f"{_BEFORE}.ckpt"})
             finally:
@@ -75,7 +77,7 @@ class LastCheckpoint(Checkpoint):
             trainer.strategy.barrier("checkpoints are written")
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Raises ConfigError where another ModelCheckpoint would write the run's own files."""
+        """Raise ConfigError where another ModelCheckpoint would write the run's own files."""
         found = [one for one in trainer.checkpoint_callbacks if isinstance(one, ModelCheckpoint)]
         here = [one for one in found if Path(str(one.dirpath)).resolve() == self.path.parent.resolve()]
         own = {self.path.stem, _BEFORE, *(one.filename for one in here if isinstance(one, BestCheckpoint))}
@@ -99,7 +101,7 @@ class LastCheckpoint(Checkpoint):
             self._logged_step = None
 
     def save_if_due(self, trainer: Trainer, batch_idx: int) -> None:
-        """Is called before a batch."""
+        """Save if a checkpoint is due; called before each batch."""
         if begins_step(trainer, batch_idx) and self._is_due(trainer, batch_idx):
             self.save(trainer)
 
@@ -119,7 +121,7 @@ class LastCheckpoint(Checkpoint):
         end_restart(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.save(trainer, wait=True)  # best.ckpt too is looked for as soon as training is over
+        self.save(trainer, wait=True)  # best.ckpt, too, is read as soon as training is over
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._is_saving:
@@ -132,8 +134,8 @@ class LastCheckpoint(Checkpoint):
 
 
 class SavesFirst(Callback):
-    """Stands before all callbacks. A run that goes on from a checkpoint calls the hooks at the beginning of its epoch and of its
-    batch again: what these change must not be in it. Lightning calls LastCheckpoint, as it does every Checkpoint, last."""
+    """Call LastCheckpoint before all callbacks. A resumed run calls the hooks at the beginning of its epoch and its batch again,
+    so a checkpoint must not have what these change. Lightning calls every Checkpoint last."""
 
     def __init__(self, saver: LastCheckpoint) -> None:
         self.saver = saver
@@ -146,20 +148,20 @@ class SavesFirst(Callback):
 
 
 def find_last_checkpoint(trainer: Any) -> LastCheckpoint | None:
-    """Returns the trainer's callback of that kind; None where there is none."""
+    """Return the trainer's LastCheckpoint, or None."""
     return next((callback for callback in trainer.callbacks if isinstance(callback, LastCheckpoint)), None)
 
 
 def _check_same_step(step: int, trainer: Trainer) -> None:
-    """Raises NamedFailure on a rank at another step: each reads the checkpoint itself, and a host may see for a
-    while the file that another has replaced (nfs(5), on the cache of attributes)."""
+    """Raise NamedFailure on a rank at another step. Each rank reads the checkpoint itself, and a host may see for a while the
+    file that another has replaced (nfs(5), on the cache of attributes)."""
     if trainer.global_step != step:
         where = f"rank {trainer.global_rank} has a checkpoint of step {trainer.global_step}, rank 0 of step {step}"
         raise NamedFailure(f"{where}: the file system shows them different files; resume once more")
 
 
 def rewind_progress(loop: dict[str, Any], within: bool) -> None:
-    """Takes back the count of what was announced and has not begun: a batch, and at its first batch an epoch."""
+    """Undo the count of what was announced and has not begun: a batch, and at its first batch an epoch."""
     batches, epochs = loop["epoch_loop.batch_progress"], loop["epoch_progress"]
     for counters in (batches, *([] if within else [epochs])):
         for counter in (counters["total"], counters["current"]):
@@ -170,7 +172,7 @@ def rewind_progress(loop: dict[str, Any], within: bool) -> None:
 
 
 def _rescale_progress(loop: dict[str, Any], checkpoint: dict[str, Any], datamodule: Any) -> None:
-    """Counts batches as they are now: with another accumulation a step has another number of them."""
+    """Convert the counts of batches to the present batch: with another accumulation a step has another number of them."""
     saved = checkpoint.get(type(datamodule).__qualname__, {})
     if not (then := saved.get("samples_per_batch")):
         return
@@ -186,16 +188,20 @@ def _rescale_progress(loop: dict[str, Any], checkpoint: dict[str, Any], datamodu
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """Lightning's ModelCheckpoint, which still knows its files when the run's directory has been moved, and begins anew
-    in another run's. Saves the metrics with the weights that they are of, for a model that does not do so itself."""
+    """Lightning's ModelCheckpoint, which finds its files when the run's directory has moved, and begins anew in another run's
+    directory. Saves the metrics with their weights, for a model that does not do so itself."""
 
     _key: str | None = None
 
     @property
     def state_key(self) -> str:
-        """Returns that of the configured metric, also where a model turns out to log none."""
+        """Return the key of the configured metric, also where a model turns out not to log it."""
         self._key = self._key or super().state_key
         return self._key
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.monitor is not None:
+            log.info(f"{self.filename}.ckpt is chosen by the {'highest' if self.mode == 'max' else 'lowest'} {self.monitor}.")
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint.setdefault("metrics", logged_numbers(trainer))
@@ -210,7 +216,7 @@ class BestCheckpoint(ModelCheckpoint):
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Lightning names the argument of this class, and lists what was logged."""
+        """Name `optimized_metric` in an error in which Lightning names its own argument."""
         try:
             yield
         except MisconfigurationException as error:

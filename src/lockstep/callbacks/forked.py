@@ -1,4 +1,4 @@
-"""What a run that is forked has of its config, where restoring a checkpoint would bring what it was trained with."""
+"""Config of a forked run, applied where restoring the checkpoint would bring back the options that it was trained with."""
 
 import itertools
 import logging
@@ -18,21 +18,21 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lockstep.callbacks.checkpoints import rewind_progress
 from lockstep.callbacks.stepped_rate import SteppedRate
-from lockstep.config.checkpoint_file import run_of, split_step
 from lockstep.config.overrides import flat
 from lockstep.datamodules.base import DataModule, order_key
 from lockstep.models.from_checkpoint import read_for
 from lockstep.runs.continuation import check_length
+from lockstep.runs.fork import run_of, split_step
 from lockstep.runs.results import ended_by
 from lockstep.runs.saved import FILE, read_config
 from lockstep.trainer.steps import batches_trained
 
 log = logging.getLogger(__name__)
-_LOADING = ("num_workers", "pin_memory", "persistent_workers")  # options of a datamodule with which its batches are the same
-_BATCHES = ("batch_size", "global_batch_size", "drop_last", "augment")  # and with which its samples come in the same order
+_LOADING = ("num_workers", "pin_memory", "persistent_workers")  # options of a datamodule that do not change its batches
+_BATCHES = ("batch_size", "global_batch_size", "drop_last", "augment")  # and those that do not change the order of samples
 _GROUPING = ("_target_", "match")  # options of a Task's optimizer and groups of parameters
 _MORE_STATE = ("amsgrad", "centered", "momentum")  # options of torch's optimizers that need more of it where they are on
-_SEEN = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")  # by a ReduceLROnPlateau, of its metric
+_SEEN = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")  # what a ReduceLROnPlateau has seen of its metric
 
 
 def forked_from(cfg: DictConfig, model: LightningModule, checkpoint: Path) -> "Forked":
@@ -47,11 +47,11 @@ def forked_from(cfg: DictConfig, model: LightningModule, checkpoint: Path) -> "F
 
 
 class Forked(Callback):
-    """Before the first step, gives optimizers the configured options, and brings each schedule to where it would be now if it had
-    been this one from the beginning. A ReduceLROnPlateau goes on with what it has seen, and where the configured rate is the
-    same with what it has made of it.
+    """Give optimizers the configured options before the first step, and move each schedule to where it would be if it had been
+    used from the beginning. A ReduceLROnPlateau goes on with what it has seen; if the configured rate is unchanged, also with the
+    rate that it has set.
 
-    Does nothing where the command has changed nothing: the run is then the other one, to the bit.
+    Does nothing if the command has changed nothing: the run is then the other one, to the bit.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Forked(Callback):
                 pl_module.train_means.reset()
 
     def on_fit_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        """The optimizers are made, and not restored yet."""
+        """Note the configured options, while the optimizers are made and not restored yet."""
         if not self._checkpoint:
             return
         self._options = [[_options(group) for group in optimizer.param_groups] for optimizer in trainer.optimizers]
@@ -88,7 +88,7 @@ class Forked(Callback):
             self._checkpoint["optimizer_states"] = []
 
     def _why_another_state(self, optimizers: list[Optimizer], model: LightningModule) -> str | None:
-        """Returns what the optimizers' state in the checkpoint is, None where these can go on with it."""
+        """Return why these optimizers can't go on with the checkpoint's state; None if they can."""
         names = [type(one).__name__ for one in optimizers]
         if (saved := self._trained_with.get("optimizers", names)) != names:
             return f"is of {' and '.join(saved)}"
@@ -130,7 +130,7 @@ class Forked(Callback):
 
 
 def _place_in_another_order(datamodule: DataModule, changed: list[str], saved: dict[str, int], other: list[str]) -> int:
-    """How many samples of the epoch count as consumed: whole global batches of other ones, none in another order."""
+    """Return how many samples of the epoch count as consumed: whole global batches if only their size changed, else 0."""
     batch, consumed = datamodule.order_facts()["global_batch_size"], saved["consumed"]
     if not other and not changed:
         return consumed
@@ -143,8 +143,8 @@ def _place_in_another_order(datamodule: DataModule, changed: list[str], saved: d
 
 
 def _changed_data(origin: dict[str, Any] | None, same_with: tuple[str, ...]) -> list[str]:
-    """Returns the keys of the datamodule that the fork has changed, but for such options. It is not known what a file was trained
-    with that lies in no run's directory."""
+    """Return the datamodule keys that the fork has changed, except the options in `same_with`; none for a checkpoint outside of a
+    run directory, whose data options are not known."""
     if origin is None or not (run_of(split_step(origin["checkpoint"])[0]) / FILE).is_file():
         return []
     keys = [key.split(".") for key in origin["changed"]]
@@ -152,7 +152,7 @@ def _changed_data(origin: dict[str, Any] | None, same_with: tuple[str, ...]) -> 
 
 
 def _begin_epoch_again(checkpoint: dict[str, Any], keys: list[str]) -> None:
-    """Begins the epoch of plain Lightning's data again, whose place is a number of batches: they are other ones now."""
+    """Begin the epoch again. The place in plain Lightning's data is a number of batches, and the batches have changed."""
     loop = checkpoint["loops"]["fit_loop"]
     progress = loop["epoch_loop.batch_progress"]
     if (batches := progress["current"]["completed"]) and not progress["is_last_batch"]:
@@ -166,8 +166,8 @@ def _sizes(groups: list[dict[str, Any]]) -> list[int]:
 
 
 def _grouping(model_config: Any) -> dict[str, Any]:
-    """Returns what of a Task's config decides which parameters a group has, and which optimizer keeps their state; nothing where
-    it is no Task's."""
+    """Return the part of a Task's config that decides which parameters a group has, and which optimizer keeps their state; {} for
+    other models."""
     model = model_config.get("model") if isinstance(model_config, Mapping) else None
     if not isinstance(model, Mapping) or not isinstance(model.get("optimizer"), Mapping):
         return {}
@@ -196,8 +196,8 @@ def _move(config: LRSchedulerConfig, trainer: Any, saved: dict[str, Any]) -> Non
 
 
 def _moves(trainer: Any, config: LRSchedulerConfig) -> int:
-    """How often the schedule would have moved. A run that ends after so many steps is where its steps say; one that ends after
-    so many epochs where its epochs do: with another batch these have another number of steps."""
+    """Return how often the schedule would have moved. In a run with max_steps it is where its steps say, else where its epochs
+    say: with another batch these have another number of steps."""
     if config.interval == "epoch":
         return trainer.current_epoch // config.frequency
     steps, batches = trainer.global_step, trainer.num_training_batches

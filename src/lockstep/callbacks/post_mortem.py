@@ -11,7 +11,7 @@ from lockstep.launchers.heartbeat import DEBUGGED
 
 
 class PostMortem(Callback):
-    """Opens pdb in rank zero where an exception was raised there. The other ranks, and their parent, wait until it is left."""
+    """Open pdb on rank zero if an exception is raised there. The other ranks, and their parent, wait until it is left."""
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         if trainer.is_global_zero and isinstance(exception, Exception):

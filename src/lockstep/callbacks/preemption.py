@@ -19,9 +19,9 @@ class Preemption(Callback):
     """A process of the run that receives a signal records it; every half second, or every `every_n_steps` steps, and after each
     validation, the ranks ask each other, save last.ckpt together, and leave by Preempted.
 
-    One all-reduce, read a step later: Lightning broadcasts before every batch, and inside its signal handler.
+    This takes one all-reduce, read a step later; Lightning broadcasts before every batch, and inside its signal handler.
 
-    `deadline` is kept by the run itself and its parent (lockstep.runs.run): the seconds from a request to the end, saving
+    The run itself and its parent (lockstep.runs.run) keep `deadline`: the seconds from a request to the end, saving
     included, after which a run that is stuck leaves the stacks of its threads in its logs, and ends with what was saved last.
     """
 
@@ -29,8 +29,8 @@ class Preemption(Callback):
         check_at_least(1, every_n_steps=every_n_steps, deadline=deadline)
         self.every_n_steps, self.deadline = every_n_steps, deadline
         self._is_overdue = True  # it has been longer than a step since the ranks last asked
-        self._asked: Callable[[], int] = int  # waits for the answer to what they have asked: nothing yet, which is 0
-        self._next_step, self._since = 0, (0, 0.0)  # of the next question; the step and the time of the last one
+        self._asked: Callable[[], int] = int  # waits for the answer to the last question; 0 if there was none
+        self._next_step, self._since = 0, (0, 0.0)  # step of the next question; step and time of the last one
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         STOP_SIGNALS.deferred = self._is_overdue = True
@@ -58,14 +58,14 @@ class Preemption(Callback):
             raise Preempted(number)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Training is over and saved; the test is left for later."""
+        """Stop before the test if a rank was asked to: training is over and saved."""
         if STOP_SIGNALS.deferred:
             STOP_SIGNALS.deferred = False
             if number := self._asked() or self._ask(trainer)():
                 raise Preempted(number)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Ignores requests to stop from here on: torchrun, for one, sends them to the other ranks when one has failed."""
+        """Ignore requests to stop from here on: torchrun, for one, sends them to the other ranks when one has failed."""
         STOP_SIGNALS.leave()
 
     def _ask(self, trainer: Trainer) -> Callable[[], int]:

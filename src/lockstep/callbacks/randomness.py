@@ -8,17 +8,20 @@ from typing import Any
 import numpy
 import torch
 from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
+from lockstep import noise
 from lockstep.counter_rng import derive_seed, random_bits
 from lockstep.nets.dropout import Dropout
 from lockstep.runs.shares import dp_rank_and_size
 
 _DROPOUT = 1000  # the stream of the first layer's bits; augmentation has those from 0 on
+_UNKNOWN = 1 << 20  # samples, more than a batch has
 
 
 def draw_alike_in_setup(source: Any) -> None:
-    """Has `setup` of a datamodule or a model draw the same numbers, from the present states of the generators on, in every
-    process and stage, and whether or not `prepare_data` had something to do: a split that is drawn there is always the same.
+    """Make `setup` of a datamodule or a model draw the same numbers in every process and stage, from the present states of the
+    generators, whether or not `prepare_data` had something to do: a split that is drawn there is always the same.
 
     Lightning's prepare_data runs in one process alone, its DDP seeds anew before it, and a test comes after training.
     """
@@ -34,19 +37,20 @@ def _set_up(setup: Callable[..., None], drawn: tuple[Any, Any, Any], *arguments:
 
 
 class CounterBasedRandomness(Callback):
-    """Seeds the generators of torch, numpy and Python from (seed, epoch, batch, rank) at every training batch, and before the
-    first, from which data workers take their seeds; tells each lockstep.nets.Dropout the batch's samples, if it says which they
-    are: `batch.ids`.
+    """Seed the generators of torch, numpy and Python from (seed, epoch, batch, rank) at every training batch, and before the
+    first, since data workers take their seeds from them. Tell lockstep.noise and lockstep.nets.Dropout which samples a batch has.
 
-    Ranks draw differently, but for that dropout, and what a batch draws does not depend on what was drawn before it.
+    Except for these two, ranks draw differently. What a batch draws does not depend on what was drawn before it.
     """
 
-    torch_alone = False  # True for whoever knows that nothing in a step draws from numpy's and Python's generators
+    torch_alone = False  # set to True if nothing in a step draws from numpy's and Python's generators
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._dropouts: list[Dropout] = []
         self._is_on_gpu = False
+        self._trained: list[Any] = []  # loaders
+        self._evaluated: list[Any] = []
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._is_on_gpu = trainer.strategy.root_device.type == "cuda"
@@ -55,7 +59,7 @@ class CounterBasedRandomness(Callback):
         self._dropouts = [layer for layer in pl_module.modules() if isinstance(layer, Dropout) and layer.p > 0]
 
     def count(self, trainer: Trainer, batch_idx: int) -> None:
-        """Seeds the generators for a batch of the current epoch, -1 for what comes before the first."""
+        """Seed the generators for a batch of the current epoch; -1 is before the first."""
         seed = derive_seed(self.seed, trainer.current_epoch, batch_idx, dp_rank_and_size(trainer)[0])
         torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every kind of device, at every batch
         if self._is_on_gpu:
@@ -66,9 +70,51 @@ class CounterBasedRandomness(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.count(trainer, -1)
+        self._trained = CombinedLoader(trainer.train_dataloader).flattened
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self.count(trainer, batch_idx)
-        if (ids := getattr(batch, "ids", None)) is not None:
+        step = _step(trainer, self._trained[:1], batch_idx, self.seed, trainer.current_epoch)
+        noise.begin(step)
+        if self._dropouts:
+            ids = getattr(batch, "ids", None)
+            if ids is None and step.samples is not None:
+                ids = step.places(step.samples, pl_module.device)
             for layer, dropout in enumerate(self._dropouts):
-                dropout.count(random_bits(self.seed, trainer.current_epoch, ids, _DROPOUT + layer))
+                dropout.count(None if ids is None else random_bits(self.seed, trainer.current_epoch, ids, _DROPOUT + layer))
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        noise.begin(None)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._evaluated = CombinedLoader(trainer.val_dataloaders).flattened
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._evaluated = CombinedLoader(trainer.test_dataloaders).flattened
+
+    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._evaluated = CombinedLoader(trainer.predict_dataloaders).flattened
+
+    def _evaluate(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Begin a batch whose noise is the same in each evaluation. Virtual workers are seeded by their strategy."""
+        if not getattr(trainer.strategy, "has_same_bits", False):
+            seed = derive_seed(self.seed, 1 + dataloader_idx)
+            noise.begin(_step(trainer, self._evaluated[dataloader_idx:], batch_idx, seed, 0))
+
+    def _end_evaluation(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        noise.begin(None)
+
+    on_validation_batch_start = on_test_batch_start = on_predict_batch_start = _evaluate
+    on_validation_end = on_test_end = on_predict_end = _end_evaluation
+
+
+def _step(trainer: Any, loaders: list[Any], batch_idx: int, seed: int, epoch: int) -> noise.Step:
+    """Return which samples a batch of the first loader has, as its sampler divides them."""
+    rank, ranks = dp_rank_and_size(trainer)
+    sampler: Any = getattr(loaders[0], "sampler", None) if loaders else None
+    size = getattr(sampler, "samples_per_batch", None)
+    if size is None:
+        return noise.Step(seed, epoch, batch_idx * _UNKNOWN, rank, ranks)
+    first = batch_idx * size
+    left = min(size, sampler.samples_per_epoch - first)  # a loader that is shorter than another one begins again
+    return noise.Step(seed, epoch, first, rank, ranks, len(range(rank, left, ranks)) if left > 0 else None)

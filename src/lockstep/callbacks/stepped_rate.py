@@ -11,10 +11,11 @@ from torch.optim import Optimizer
 
 from lockstep.launchers.heartbeat import HEARTBEAT
 from lockstep.runs.results import samples_trained
+from lockstep.runs.saved import accept_config
 
 
 class AfterEachStep(Callback):
-    """Calls `stepped` when an optimizer has made a step, before a schedule moves its rate on."""
+    """Call `stepped` when an optimizer has made a step, before a schedule moves its rate on."""
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._hooks = [one.register_step_post_hook(lambda *_, one=one: self.stepped(trainer, one)) for one in trainer.optimizers]
@@ -25,20 +26,20 @@ class AfterEachStep(Callback):
 
     @abstractmethod
     def stepped(self, trainer: Trainer, optimizer: Optimizer) -> None:
-        """The trainer has not counted this step yet."""
+        """Handle a step, which the trainer has not counted yet."""
 
 
 class SteppedRate(AfterEachStep):
-    """Records `lr`, the highest rate that the first parameter group has made a step with, and `lr_last`, the latest.
-    A run that is continued goes on with the checkpoint's.
+    """Record `lr`, the highest rate that the first parameter group has made a step with, and `lr_last`, the latest. A resumed run
+    continues the checkpoint's.
 
-    From the first step on, the run's directory is kept, however the run ends.
+    From the first step on, the run's directory stays, however the run ends, and a run that goes on has its new config.
 
     Args:
         trained_with: what a run that is resumed from a checkpoint of this one can't change; see lockstep.runs.continuation.
 
     Attributes:
-        samples_before: how many the checkpoint that this run goes on from was trained on.
+        samples_before: number that the checkpoint from which this run goes on was trained on.
         seconds_before: how long this run had trained until then, in its earlier starts.
     """
 
@@ -57,11 +58,13 @@ class SteppedRate(AfterEachStep):
         self._began = time.monotonic()
 
     def stepped(self, trainer: Trainer, optimizer: Optimizer) -> None:
+        if not HEARTBEAT.has_stepped and trainer.is_global_zero:
+            accept_config(Path(trainer.default_root_dir))
         HEARTBEAT.has_stepped = True
         if optimizer is not trainer.optimizers[0]:
             return
         rate = optimizer.param_groups[0]["lr"]
-        if isinstance(rate, Tensor):  # the device is not waited for
+        if isinstance(rate, Tensor):  # without waiting for the device
             rate = rate.detach().clone()
             self._highest = rate if self._highest is None else rate.clamp(min=self._highest)
         else:
@@ -83,12 +86,14 @@ class SteppedRate(AfterEachStep):
         else:  # the best one, for the test: what these callbacks say of the run is of its end
             ours = {one.state_key for one in trainer.callbacks if type(one).__module__.startswith(("lockstep.", "lightning."))}
             checkpoint["callbacks"] = {key: state for key, state in checkpoint["callbacks"].items() if key not in ours}
+            if "current_model_state" in checkpoint:  # Lightning's WeightAveraging would test these, not the average
+                checkpoint["current_model_state"] = checkpoint["state_dict"]
 
     def state_dict(self) -> dict[str, Any]:
         return self.facts() | {"trained_with": self.trained_with}
 
     def forget(self) -> None:
-        """What was before this run, at other rates."""
+        """Forget the rates from before this run."""
         self._highest = self._latest = None
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -96,5 +101,5 @@ class SteppedRate(AfterEachStep):
 
 
 def is_own_checkpoint(trainer: Trainer) -> bool:
-    """Returns whether the checkpoint to go on from is this run's: that of a fork is another's."""
+    """Return whether the checkpoint to go on from is this run's own; that of a fork is another run's."""
     return Path(trainer.ckpt_path or "").is_relative_to(trainer.default_root_dir)

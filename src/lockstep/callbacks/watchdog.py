@@ -9,9 +9,9 @@ from lockstep.launchers.heartbeat import HEARTBEAT
 
 
 class Watchdog(Callback):
-    """Says that the run makes progress: at every batch, and where a stage begins or ends. When it has not been said for
-    `seconds`, the run ends: long before a collective's timeout, which tells nobody where the ranks are. Every rank writes
-    the stacks of its threads to its log first.
+    """Report progress at every batch, and where a stage begins or ends. After `seconds` without a report the run ends: long
+    before a collective's timeout, which does not say where the ranks are. Every rank first writes the stacks of its threads to
+    its log.
 
     The run itself (lockstep.runs.run) watches from its start to its end. Until the first batch of each stage is over
     `seconds_to_first_batch` counts instead: for meeting the other ranks, reading data, compiling.

@@ -1,5 +1,8 @@
 """Checks of a composed config, which are made before anything heavy is imported."""
 
+import functools
+import time
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -7,16 +10,16 @@ from typing import Any, Literal
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.arguments import fits, shown, words
-from lockstep.config.checkpoint_file import check_checkpoint
-from lockstep.config.metrics import check_metric, monitored
+from lockstep.config.metrics import UNKNOWN, check_metric, monitored
+from lockstep.config.overrides import is_group
 from lockstep.errors import config_error
 
-GROUPS = ("model", "trainer", "trainer.checkpoint_io", "trainer.strategy")
-GROUPS_OF_ENTRIES = ("guards", "callbacks", "logger")
+_GROUPS = ("model", "trainer", "trainer.checkpoint_io", "trainer.strategy")
+_GROUPS_OF_ENTRIES = ("guards", "callbacks", "logger")
 OF_THE_WHOLE = ("experiment", "debug", "sweep")  # groups whose options set keys of the whole config
 NEEDS_PACKAGE = "accepted is a file that begins with `# @package _global_`"  # of such an option
 # The types of the root keys, and of the other keys that are read before their class is constructed.
-ROOT: dict[str, Any] = {
+_ROOT: dict[str, Any] = {
     **dict.fromkeys(("overwrite", "fresh_processes"), bool),
     **dict.fromkeys(("max_processes_per_core", "base_batch_size", "seed", "max_restarts"), int),
     **dict.fromkeys(("init_from", "init_without", "fork", "mirror", "optimized_metric"), str | None),
@@ -38,32 +41,34 @@ _AT_LEAST_ONE = ("max_processes_per_core", "base_batch_size", "trainer.num_nodes
 _AT_LEAST_ONE += ("datamodule.batch_size", "datamodule.global_batch_size")
 # what the plan and the build read of the trainer, whichever it is
 _OF_THE_TRAINER = ("accelerator", "devices", "num_nodes", "accumulate_grad_batches", "sync_batchnorm", "enable_progress_bar")
+_SETTLED = 2.0  # seconds after which a file that is changed once more has another time, on any file system
 
 
 def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
-    """Raises ConfigError for the first thing that is wrong in the composed config. `chosen`: the groups whose options Hydra
-    has composed."""
-    taken_out = {*ROOT, "model", "trainer", "datamodule"} - cfg.keys()  # by ~KEY
+    """Raise ConfigError for the first thing that is wrong in the composed config. `chosen`: the groups whose options Hydra has
+    composed."""
     for key in (key for key in OF_THE_WHOLE if OmegaConf.is_dict(OmegaConf.select(cfg, key))):
         raise config_error(key, f"{{{', '.join(map(str, cfg[key]))}}}", f"nothing reads what is under {key}; {NEEDS_PACKAGE}")
-    if not taken_out:
-        _check_groups(cfg, chosen)
-        taken_out = {f"trainer.{name}" for name in _OF_THE_TRAINER if name not in cfg.trainer}
-    for key in sorted(taken_out | OmegaConf.missing_keys(cfg)):
+    _check_groups(cfg, [group.replace("/", ".") for group in chosen if "/" in group and not group.startswith("hydra/")])
+    needed = {*_ROOT, "datamodule", *(f"trainer.{name}" for name in _OF_THE_TRAINER)}
+    for key in sorted({key for key in needed if not _has(cfg, key)} | OmegaConf.missing_keys(cfg)):
         raise config_error(key, "???", "a value is required")
-    check_types(cfg, ROOT | _OF_THE_PLAN)
+    for key, metric in monitored(cfg):
+        mode = "optimized_mode" if key == "optimized_metric" else key.replace(".monitor", ".mode")
+        if OmegaConf.select(cfg, mode) == UNKNOWN:
+            raise config_error(key, metric, f"the name does not say whether more of it is better; set {mode}=max or {mode}=min")
+    check_types(cfg, _ROOT | _OF_THE_PLAN)
     if not 0 <= cfg.seed < 2**32:
         raise config_error("seed", cfg.seed, "is outside numpy's range; use 0 to 4294967295")
     if ".." in cfg.name.split("/"):
         raise config_error("name", cfg.name, "leads out of logs/; use a name without ..")
-    if (without := OmegaConf.select(cfg, "init_without")) is not None and cfg.init_from is None:
-        raise config_error("init_without", without, "is of the checkpoint init_from, which is null; accepted then is null")
+    if cfg.init_without is not None and cfg.init_from is None:
+        raise config_error("init_without", cfg.init_without, "is of the checkpoint init_from, which is null; use null")
     for key, metric in monitored(cfg):
         check_metric(cfg, key, metric)
-    if _has_checkpoint(cfg):
-        return  # and goes on from that: what it began with may be gone
-    if (path := OmegaConf.select(cfg, "init_from")) is not None:
-        check_checkpoint("init_from", Path(path))
+    goes_on = cfg.get("run_id") is not None and any(Path(cfg.run_dir).glob("checkpoints/*.ckpt"))
+    if cfg.init_from is not None and cfg.fork is None and not goes_on:  # what it began with may be gone
+        check_checkpoint("init_from", Path(cfg.init_from))
 
 
 def check_types(cfg: DictConfig, types: Mapping[str, Any]) -> None:
@@ -78,30 +83,40 @@ def check_types(cfg: DictConfig, types: Mapping[str, Any]) -> None:
             raise config_error(key, value, "is less than 1; use at least 1")
 
 
-def _has_checkpoint(cfg: DictConfig) -> bool:
-    """Does this run go on from a checkpoint, of its own or of another run?"""
-    if OmegaConf.select(cfg, "fork") is not None:
-        return True
-    return cfg.get("run_id") is not None and any(Path(cfg.run_dir).glob("checkpoints/*.ckpt"))
-
-
 def _has(cfg: DictConfig, key: str) -> bool:
     parent, _, name = key.rpartition(".")
     node = OmegaConf.select(cfg, parent)
     return isinstance(node, DictConfig) and name in node
 
 
-def _check_groups(cfg: DictConfig, chosen: Iterable[str]) -> None:
-    """Raises ConfigError for text where a group of values is meant, as in `model.optimizer=adam`."""
-    for key in _groups(cfg):
-        if not isinstance(node := OmegaConf.select(cfg, key), DictConfig):
-            raise config_error(key, shown(node), f"accepted is a group; override what is in it, {key}.NAME=VALUE")
-    for key in (group.replace("/", ".") for group in chosen if "/" in group and not group.startswith("hydra/")):
-        if _has(cfg, key) and not isinstance(node := OmegaConf.select(cfg, key), DictConfig):
-            raise config_error(key, shown(node), f"a group of values; accepted is {key.replace('.', '/')}={shown(node)}")
+def _check_groups(cfg: DictConfig, inner: list[str]) -> None:
+    """Raise ConfigError for text where a group of values is meant, as in `model.optimizer=adam`. `inner`: groups in others."""
+    entries = [f"{group}.{name}" for group in _GROUPS_OF_ENTRIES for name in OmegaConf.select(cfg, group) or {}]
+    for key in (*_GROUPS, "datamodule", *entries, *(key for key in inner if _has(cfg, key))):
+        node, option = OmegaConf.select(cfg, key), key.replace(".", "/")
+        if not isinstance(node, DictConfig) and (node is not None or key in (*_GROUPS, *inner)):
+            accepted = f"{option}={shown(node)}" if node is not None and is_group(option) else f"{key}.NAME=VALUE"
+            raise config_error(key, shown(node), f"a group of values; accepted is {accepted}")
 
 
-def _groups(cfg: DictConfig) -> list[str]:
-    """Returns the keys of what is built from a _target_: the parts of a run, its callbacks and the like."""
-    entries = [f"{group}.{name}" for group in GROUPS_OF_ENTRIES for name in OmegaConf.select(cfg, group) or {}]
-    return [*GROUPS, *(key for key in ("datamodule", *entries) if OmegaConf.select(cfg, key) is not None)]
+def check_checkpoint(key: str, path: Path) -> None:
+    """Raise ConfigError unless a checkpoint is there and is a whole zip archive, which is what torch.save writes."""
+    if not path.is_file():
+        accepted = f"no such file: {path.absolute()}; accepted is a checkpoint, RUN_DIR/checkpoints/best.ckpt for example"
+        raise config_error(key, path, accepted)
+    try:
+        stat = path.stat()
+        first_damaged = _first_damaged.__wrapped__ if abs(time.time() - stat.st_mtime) < _SETTLED else _first_damaged
+        damaged = first_damaged(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+    except Exception as error:  # zipfile raises what it meets: BadZipFile, zlib.error, RuntimeError, ...
+        raise config_error(key, path, f"not a readable checkpoint ({error})") from error
+    if damaged is not None:
+        raise config_error(key, path, f"the checkpoint is corrupt (at {damaged})")
+
+
+@functools.cache
+def _first_damaged(path: Path, *_: int) -> str | None:
+    """Return the first member whose checksum is wrong. Read the whole file, so once a process: the same number, time and size
+    are the same file."""
+    with zipfile.ZipFile(path) as archive:
+        return archive.testzip()

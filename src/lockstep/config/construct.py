@@ -1,19 +1,26 @@
 """From a node of the config to an object, by Hydra; and one line that names the key for what a class refuses."""
 
+import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.arguments import Arguments, arguments_of, shown
-from lockstep.config.targets import resolve
+from lockstep.config.overrides import nodes
 from lockstep.errors import ConfigError, config_error
 
 _OF_HYDRA = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
+_OTHER_NAMESPACE = (
+    "derives from a class of pytorch_lightning, which the Trainer of lightning does not know; write "
+    "`import lightning.pytorch as pl` for `import pytorch_lightning as pl`"
+)
 _OTHER_ARGUMENTS = re.compile(r"(unexpected keyword|missing \d+ required|multiple values for).* argument")
+_lookup = functools.cache(lambda path: instantiate({"_target_": path, "_partial_": True}).func)
 
 
 def construct(key: str, node: Any, given: Mapping[str, Any] | None = None) -> Any:
@@ -28,11 +35,10 @@ def construct(key: str, node: Any, given: Mapping[str, Any] | None = None) -> An
         raise config_error(f"{key}.{name}", shown(node[name]), "is set by Lockstep; remove it from the config")
     with naming(key):
         make = instantiate(dict(node) | {"_partial_": True}, _convert_="all")
-    if node.get("_partial_"):
-        return make
-    for name in arguments.missing({*node, *passed}, len(node.get("_args_", ()))):
-        raise config_error(f"{key}.{name}", "???", f"a value is required by {node['_target_']}")
-    with naming(key):
+        if node.get("_partial_"):
+            return make
+        for name in arguments.missing({*node, *passed}, len(node.get("_args_", ()))):
+            raise config_error(f"{key}.{name}", "???", f"a value is required by {node['_target_']}")
         return make(**passed)
 
 
@@ -42,11 +48,12 @@ def arguments_in(key: str, node: Any) -> Arguments:
     if not isinstance(node, Mapping) or "_target_" not in node:
         value = f"{{{', '.join(map(str, node))}}}" if isinstance(node, Mapping) else shown(node)
         raise config_error(key, value, "accepted is a group with a _target_")
-    arguments = arguments_of(resolve(key, node["_target_"]))
-    values = {name: value for name, value in node.items() if name not in _OF_HYDRA}
-    arguments.check(key, values)
-    _check_below(key, values)
-    _check_below(f"{key}._args_", node.get("_args_", ()))
+    target = resolve(key, node["_target_"])
+    if any(kind.__module__.startswith("pytorch_lightning.") for kind in getattr(target, "__mro__", ())):
+        raise config_error(f"{key}._target_", node["_target_"], _OTHER_NAMESPACE)
+    arguments = arguments_of(target)
+    arguments.check(key, {name: value for name, value in node.items() if name not in _OF_HYDRA})
+    _check_below(key, node)
     return arguments
 
 
@@ -56,6 +63,35 @@ def _check_below(key: str, values: Any) -> None:
             arguments_in(f"{key}.{name}", value)
         elif isinstance(value, Mapping | list | tuple):
             _check_below(f"{key}.{name}", value)
+
+
+def resolve(key: str, path: Any) -> Callable[..., Any]:
+    """Return the callable that `key`'s `_target_` names. Hydra refuses targets that run code. Raise ConfigError where there is no
+    such thing; a bug in the module that is imported stays what it is."""
+    try:
+        return _lookup(str(path))
+    except InstantiationException as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        if not isinstance(cause, ImportError | AttributeError | ConfigError | InstantiationException):
+            raise cause from None
+        words = " ".join(str(cause).partition("\nfull_key")[0].split())
+        accepted = f"{words}; accepted is the full name of a class or function, lockstep.nets.CNN for example"
+        raise config_error(f"{key}._target_", shown(path), accepted) from error
+
+
+def targets_in(config: Any) -> Iterator[tuple[str, Any]]:
+    """Yield each `_target_` in plain containers, and the key of the group that it is in."""
+    for key, value in (("", config), *nodes(config)):
+        if isinstance(value, Mapping) and "_target_" in value:
+            yield key, value["_target_"]
+
+
+def own_modules(cfg: DictConfig) -> list[str]:
+    """Return the modules of this package that a config names, for the fork server to import."""
+    targets = {str(target) for _, target in targets_in(OmegaConf.to_container(cfg))}
+    return sorted({target.rpartition(".")[0] for target in targets if target.startswith("lockstep.")})
 
 
 @contextmanager
@@ -73,19 +109,16 @@ def naming(key: str) -> Iterator[None]:
             if not isinstance(cause.__cause__, Exception):
                 break
             cause = cause.__cause__
-        if isinstance(cause, ConfigError) or not is_refusal(cause):
+        if isinstance(cause, ConfigError) or not _is_refusal(cause):
             raise cause from cause.__cause__
-        raise refusal(".".join(filter(None, (key, below))), cause) from cause
+        where, message = f"{key}.{below}".rstrip("."), " ".join(str(cause).partition("\nfull_key")[0].split())
+        has_name = re.match(r"[\w.]+=\S*[^:]*: ", message)
+        raise ConfigError(f"{where}{'.' if has_name else ': '}{message or type(cause).__name__}") from cause
 
 
-def is_refusal(error: BaseException) -> bool:
+def _is_refusal(error: BaseException) -> bool:
     """True if the error says that a class does not accept its arguments."""
+    is_of_arguments = isinstance(error, TypeError) and _OTHER_ARGUMENTS.search(str(error))
     is_lightning_s = type(error).__name__ == "MisconfigurationException"  # not imported here
-    is_of_arguments = isinstance(error, TypeError) and _OTHER_ARGUMENTS.search(str(error)) is not None
-    return isinstance(error, ValueError | ImportError | re.error | InstantiationException) or is_lightning_s or is_of_arguments
-
-
-def refusal(key: str, error: BaseException) -> ConfigError:
-    """Return the line KEY.NAME=VALUE: REASON if the message begins with NAME=VALUE, else KEY: MESSAGE."""
-    message = " ".join(str(error).partition("\nfull_key")[0].split()) or type(error).__name__
-    return ConfigError(f"{key}.{message}" if re.match(r"[\w.]+=\S*[^:]*: ", message) else f"{key}: {message}")
+    is_other = isinstance(error, ValueError | ImportError | re.error | InstantiationException)
+    return bool(is_of_arguments or is_lightning_s or is_other)

@@ -14,14 +14,12 @@ from lockstep.config.checks import NEEDS_PACKAGE, OF_THE_WHOLE
 from lockstep.config.overrides import is_group, nodes, override_key
 
 _MANY = 8  # keys that a line has no room for
-# What other programs call a key of ours.
-_CALLED_HERE = {"data": "datamodule", "dataset": "datamodule", "epochs": "max_epochs", "gpus": "devices", "learning_rate": "lr"}
-_CALLED_HERE |= {"nodes": "num_nodes", "steps": "max_steps", "workers": "num_workers"}
 
 
 def explain(error: Exception) -> str | None:
-    """Returns one line for an override that could not be applied, with what is accepted; None for an error of another kind."""
+    """Return one line for an override that could not be applied, with what is accepted; None for an error of another kind."""
     cause = error.__cause__ or error
+    key = getattr(cause, "full_key", None)
     if isinstance(error, MarkedYAMLError) and (mark := error.problem_mark) is not None:  # in a config file
         return f"{mark.name}, line {mark.line + 1}: {error.problem}; accepted is YAML"
     if isinstance(error, OverrideParseException):
@@ -29,29 +27,31 @@ def explain(error: Exception) -> str | None:
     if isinstance(error, MissingConfigException) and error.options:
         group, _, option = (error.missing_cfg_file or "").rpartition("/")
         return f"{group}={option}: accepted is one of {', '.join(error.options)}"
-    key = getattr(cause, "full_key", None)
     if isinstance(cause, ConfigAttributeError | ConfigKeyError) and key:
         return _unknown_key(str(key), getattr(cause, "parent_node", None))
     if not isinstance(error, HydraException | OmegaConfBaseException):
         return None
     said = [item for item in sys.argv[1:] if "=" in item and (item in str(error) or (key and override_key(item) == key))]
-    return f"{next(iter(said), key or ' '.join(sys.argv[1:]))}: {_reason(cause)}"
+    reason = " ".join(str(cause).partition("full_key:")[0].split()) or type(cause).__name__
+    if "Ambiguous value for argument" in reason:
+        reason = "several values are a sweep's; accepted with -m, or a list, KEY=[VALUE,VALUE]"
+    if re.search(rf"In '({'|'.join(OF_THE_WHOLE)})/.*@\1\.", reason):
+        reason += f"; {NEEDS_PACKAGE}"
+    return f"{next(iter(said), key or ' '.join(sys.argv[1:]))}: {reason}"
 
 
 def _unknown_key(key: str, parent: Any) -> str:
     group, _, name = key.rpartition(".")
-    override = next((item for item in sys.argv[1:] if f"{override_key(item)}.".startswith(f"{key}.")), None)
-    if override is None:  # it is in a mapping, KEY={NAME: VALUE}
-        override = next((item for item in sys.argv[1:] if "={" in item and key.startswith(f"{override_key(item)}.")), key)
-    option = key.replace(".", "/")
+    given = [item for item in sys.argv[1:] if f"{override_key(item)}.".startswith(f"{key}.")]
+    given += [item for item in sys.argv[1:] if "={" in item and key.startswith(f"{override_key(item)}.")]  # KEY={NAME: VALUE}
+    override, option = next(iter(given), key), key.replace(".", "/")
     if is_group(option):
         return f"{override}: a group of values; accepted is {option}={override.partition('=')[2]}"
-    siblings = [str(one) for one in parent if one != "hydra"] if isinstance(parent, DictConfig) and parent else []
     unknown = f"{override}: unknown key" + (f" {key}" if key.startswith(f"{override_key(override)}.") else "")
+    siblings = [str(one) for one in parent if one != "hydra"] if isinstance(parent, DictConfig) else []
     if not siblings:
         return f"{unknown}; accepted is +{override} to add it"
-    near = [f"{group}.{one}".lstrip(".") for one in get_close_matches(name, siblings, n=3)]
-    close = _same_name_elsewhere(name, parent) or near
+    close = _close_to(group, name, parent)
     guess = f"did you mean {', '.join(close)}? " if close else ""
     listed = ", ".join(siblings)
     if len(siblings) > _MANY:
@@ -59,17 +59,9 @@ def _unknown_key(key: str, parent: Any) -> str:
     return f"{unknown}; {guess}accepted are {listed}; +{override} adds a new one"
 
 
-def _same_name_elsewhere(name: str, node: DictConfig) -> list[str]:
-    """Returns the keys of the whole config that end as the wanted one does, or as it is called here, if they are few."""
-    names = name, _CALLED_HERE.get(name)
-    keys = [key for key, _ in nodes(OmegaConf.to_container(node._get_root())) if key.rpartition(".")[2] in names]
-    own = [key for key in keys if key.partition(".")[0] != "hydra"]
-    return own if len(own) <= 3 else []
-
-
-def _reason(error: BaseException) -> str:
-    """Returns the first paragraph of a message."""
-    if "Ambiguous value for argument" in str(error):
-        return "several values are a sweep's; accepted with -m, or a list, KEY=[VALUE,VALUE]"
-    reason = " ".join(str(error).partition("full_key:")[0].split()) or type(error).__name__
-    return reason + (f"; {NEEDS_PACKAGE}" if re.search(rf"In '({'|'.join(OF_THE_WHOLE)})/.*@\1\.", reason) else "")
+def _close_to(group: str, name: str, node: DictConfig) -> list[str]:
+    """Return the keys of the whole config whose last part is like a name, those beside it first, if they are few."""
+    keys = [key for key, _ in nodes(OmegaConf.to_container(node._get_root())) if key.partition(".")[0] != "hydra"]
+    names = get_close_matches(name, {key.rpartition(".")[2] for key in keys}, n=1)
+    close = [key for key in keys if key.rpartition(".")[2] in names]
+    return [key for key in close if key.rpartition(".")[0] == group] or (close if len(close) <= 3 else [])

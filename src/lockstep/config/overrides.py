@@ -48,6 +48,11 @@ def is_group(key: str) -> bool:
     return any((folder / key.partition("@")[0]).is_dir() for folder in (CONF, project() / "conf"))
 
 
+def chooses_group(override: str) -> bool:
+    """Return whether an override chooses a group's option; KEY={NAME: VALUE} gives values in it."""
+    return is_group(override_key(override)) and not override.partition("=")[2].startswith("{")
+
+
 def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Returns the flags of a command line, with their values, and its overrides."""
     overrides = [item for item in arguments if item.startswith("~") or ("=" in item and not item.startswith("-"))]

@@ -15,6 +15,7 @@ from lockstep.imports import CUDA_DRIVERS
 
 _ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}  # what torch has where the config says nothing
 _OF_OWN_OPTIONS = {"datamodule": "standardize", "model": "param_groups"}  # a key of what the options of this package extend
+BATCH, GLOBAL_BATCH = "datamodule.batch_size", "datamodule.global_batch_size"  # of each process, and of all
 AUTO = "auto"  # trainer.devices and num_nodes: what there is
 _SAME_SAMPLES = ("tensor_parallel_size", "stages")  # by a strategy: processes that have the same samples
 
@@ -197,18 +198,19 @@ def _tensor_parallel_size(cfg: DictConfig, world_size: int) -> int:
 
 
 def _batch_sizes(cfg: DictConfig, shares: int, accumulate: int) -> tuple[int | None, int | None]:
-    """Returns the largest batch of a process, and the global one.
+    """Returns the largest batch of a process, and the global one. A batch_size of each process, where it is given, comes before
+    the global one that data has by default.
 
     Shares are equal where a number of processes is asked for. With `auto` their number is what there is, as the nodes that
     torchrun has left: some processes then have a sample less than others."""
-    wanted, own = (OmegaConf.select(cfg, f"datamodule.{name}") for name in ("global_batch_size", "batch_size"))
+    wanted, own = (OmegaConf.select(cfg, key) for key in (GLOBAL_BATCH, BATCH))
     parts = shares * accumulate
-    if wanted is None:
+    if own is not None or wanted is None:
         return own, None if own is None else own * parts
     is_found = any(count in (AUTO, -1) for count in (cfg.trainer.devices, cfg.trainer.num_nodes))
     if wanted % (accumulate if is_found and wanted >= parts else parts):
         why = f"does not divide by world size * trainer.accumulate_grad_batches = {parts}"
-        raise config_error("datamodule.global_batch_size", wanted, f"{why}; accepted is a multiple of {parts}")
+        raise config_error(GLOBAL_BATCH, wanted, f"{why}; accepted is a multiple of {parts}, or {BATCH} for each process")
     return math.ceil(wanted / parts), wanted
 
 

@@ -33,12 +33,12 @@ class CropFlip:
         self.crop, self.flip, self.padding, self.seed = crop, flip, padding, seed
 
     def padded(self, shape: Sequence[int]) -> tuple[int, int, int]:
-        """Returns the shape of an image of (channels, height, width) with its padding."""
+        """Return the shape of an image of (channels, height, width) with its padding."""
         channels, height, width = shape
         return channels, height + 2 * self.crop, width + 2 * self.crop
 
     def check(self, shape: Sequence[int]) -> None:
-        """Raises ConfigError for data that is no images (channels, height, width), or that can't be reflected so far."""
+        """Raise ConfigError for data that is not images (channels, height, width), or is too small to be reflected so far."""
         if len(shape) != 3:
             raise config_error("datamodule.augment", "{...}", f"is for images; this data has shape {tuple(shape)}")
         if self.padding == "reflect" and self.crop >= min(shape[1:]):
@@ -46,7 +46,7 @@ class CropFlip:
             raise config_error("datamodule.augment.crop", self.crop, accepted)
 
     def __call__(self, images: Tensor, ids: Tensor, epoch: int) -> Tensor:
-        """Images (n, channels, height, width) to the same shape and type; ids (n,)."""
+        """Map images (n, channels, height, width) to the same shape and type; ids are (n,)."""
         n, channels, height, width = images.shape
         if not n:
             return images
@@ -71,6 +71,6 @@ class CropFlip:
 
 
 def reflected(index: Tensor, length: int) -> Tensor:
-    """Positions before 0 and after length - 1 as a mirror at the first and at the last shows them; at most length - 1 away."""
+    """Return positions before 0 and after length - 1 as mirrored at the first and the last; at most length - 1 away."""
     last = length - 1
     return last - (last - index.abs()).abs()

@@ -62,7 +62,7 @@ class DataModule(LightningDataModule):
     def __init__(
         self,
         *,
-        batch_size: int = 64,
+        batch_size: int | None = None,
         global_batch_size: int | None = None,
         drop_last: bool = True,
         shuffle: bool = True,
@@ -87,7 +87,7 @@ class DataModule(LightningDataModule):
             raise ValueError(f"fold={fold}: is not one of datamodule.folds={folds}; use 0 to {(folds or 1) - 1}")
         if persistent_workers and num_workers == 0:
             raise ValueError("persistent_workers=true: there are no workers; use datamodule.num_workers of at least 1")
-        self.batch_size, self.global_batch_size = batch_size, global_batch_size
+        self.batch_size, self.global_batch_size = batch_size or global_batch_size or 64, global_batch_size
         self.drop_last, self.shuffle, self.seed, self.val_fraction = drop_last, shuffle, seed, val_fraction
         self.folds, self.fold = folds, fold
         self.standardize, self.options = standardize, checked_options(type(self).__name__, options)
@@ -239,7 +239,7 @@ class DataModule(LightningDataModule):
     def _loader(self, dataset: Any, sampler: DistributedSampler[BatchIndices], augment: Augment | None) -> DataLoader[Batch]:
         loading: dict[str, Any] = {"num_workers": self.num_workers, "persistent_workers": self.persistent_workers}
         loading["pin_memory"] = self.pin_memory and self._device.type == "cuda"
-        return make_loader(Batches(dataset, augment), sampler, **loading)
+        return make_loader(Batches(dataset, augment, self.seed), sampler, **loading)
 
     @property
     def _is_trained(self) -> bool:

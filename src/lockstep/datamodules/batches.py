@@ -1,4 +1,4 @@
-"""From sample ids to a batch of tensors."""
+"""Batches of tensors made from sample ids."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -9,17 +9,18 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
 from lockstep.datamodules.samplers import BatchIndices
+from lockstep.datamodules.seeded import Draw, Seeded
 from lockstep.errors import ConfigError
 
 Augment = Callable[[Tensor, Tensor, int], Tensor]
-# Bytes that one thread copies sooner than others are there: torch has all of its threads copy more than 32,768 numbers
-# (GRAIN_SIZE, ATen/TensorIterator.h), and where one of them gets no processor, since others train beside it, a step waits for it.
+# Bytes up to which one thread is faster than several: torch copies more than 32,768 numbers with all of its threads
+# (GRAIN_SIZE, ATen/TensorIterator.h), and a step waits for the one whose core another process is using.
 _SMALL = 1 << 20
 _NUMPY_TYPES = {torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64}
 
 
 class Batch(NamedTuple):
-    """What a model's step receives.
+    """The batch that a model's step receives.
 
     Attributes:
         inputs: (n, *input_shape), uint8 for images or float; n = 0 on a rank without a sample in a tail.
@@ -34,7 +35,7 @@ class Batch(NamedTuple):
     loss_weight: float
 
     def to(self, device: torch.device) -> "Batch":
-        """Lightning moves what has this method by it, and walks through all else."""
+        """Move the batch; Lightning calls this instead of recursing."""
         if self.inputs.device == device:
             return self
         return Batch(*(tensor.to(device, non_blocking=True) for tensor in self[:3]), loss_weight=self.loss_weight)
@@ -58,14 +59,14 @@ class InMemory(Dataset[tuple[Tensor, Tensor]]):
 
 
 def _rows(data: Tensor, index: Tensor) -> Tensor:
-    """Returns `data[index]`, copied a sample at a time, not an element. A small batch is copied by this thread alone."""
+    """Return `data[index]`, copied a sample at a time, not an element. This thread alone copies a small batch."""
     if is_copied_alone(data, index.shape[0]):
         return torch.from_numpy(data.numpy().take(index.numpy(), axis=0))
     return data.index_select(0, index)
 
 
 def is_copied_alone(data: Tensor, rows: int) -> bool:
-    """Are so many rows of it for one thread, by numpy: which would first copy all data whose samples do not lie side by side."""
+    """True if this thread alone copies so many rows, by numpy, which would first copy all of data that is not contiguous."""
     can_be_taken = data.device.type == "cpu" and data.dtype in _NUMPY_TYPES and data.is_contiguous() and not data.requires_grad
     return can_be_taken and rows * data.stride(0) * data.itemsize <= _SMALL
 
@@ -73,34 +74,33 @@ def is_copied_alone(data: Tensor, rows: int) -> bool:
 class Batches(Dataset[Batch]):
     """Any dataset of (input, target) pairs, indexed by a BatchIndices.
 
-    Uses `__getitems__` where the dataset has it (a tuple of tensors, or a list of samples as torch's Subset gives),
-    and collates single samples otherwise.
+    Uses `__getitems__` where the dataset has it (a tuple of tensors, or a list of samples), and collates single samples
+    otherwise; see lockstep.datamodules.seeded.
     """
 
-    def __init__(self, dataset: Any, augment: Augment | None = None) -> None:
-        self.dataset, self.augment = dataset, augment
+    def __init__(self, dataset: Any, augment: Augment | None = None, seed: int = 0) -> None:
+        self.dataset, self.augment, self.seeded = dataset, augment, Seeded(dataset, seed)
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, indices: BatchIndices) -> Batch:
-        inputs, targets = self._fetch(indices.ids)
+        inputs, targets = self._fetch(indices.ids, indices.epoch)
         if self.augment is not None and len(indices.ids):
             inputs = self.augment(inputs, indices.ids, indices.epoch)
         return Batch(inputs, targets, indices.ids, indices.loss_weight)
 
-    def _fetch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+    def _fetch(self, ids: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
         if isinstance(self.dataset, InMemory):
             return self.dataset.__getitems__(ids)
         wanted = ids.tolist() or [0]  # an empty batch is a batch of one, cut to none: its shape and type are right
-        many = getattr(self.dataset, "__getitems__", None)
-        samples = [self.dataset[i] for i in wanted] if many is None else many(wanted)
+        samples = self.seeded.__getitems__([Draw(number, epoch, number) for number in wanted])
         inputs, targets = _pair(samples if isinstance(samples, tuple) else default_collate(samples))
         return inputs[: len(ids)], targets[: len(ids)]
 
 
 def _pair(batch: Any) -> tuple[Tensor, Tensor]:
-    """Raises ConfigError for what samples other than pairs of tensors or numbers make."""
+    """Return inputs and targets. Raises ConfigError for samples that are not pairs of tensors or numbers."""
     if isinstance(batch, tuple | list) and len(batch) == 2 and all(isinstance(part, Tensor) for part in batch):
         return batch[0], batch[1]
     kinds = ", ".join(type(part).__name__ for part in batch) if isinstance(batch, tuple | list) else type(batch).__name__

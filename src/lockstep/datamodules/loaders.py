@@ -1,4 +1,4 @@
-"""From batches of ids, which a sampler draws, to batches for the device."""
+"""Loaders of batches for the device, from the batches of ids that a sampler draws."""
 
 import signal
 from collections.abc import Iterable, Iterator
@@ -14,13 +14,13 @@ from lockstep.launchers.stop_signals import STOP_SIGNALS
 
 
 def make_loader(dataset: Batches, sampler: DistributedSampler[BatchIndices], **loading: Any) -> DataLoader[Batch]:
-    """batch_size=None: the sampler yields whole batches, which the dataset fetches at once."""
+    """Return a loader with batch_size=None: the sampler yields whole batches, which the dataset fetches at once."""
     return _Loader(dataset, None, sampler=sampler, collate_fn=unchanged, worker_init_fn=ignore_sigterm, **loading)
 
 
 class _Loader(DataLoader[Batch]):
-    """Without workers, torch's loader does around a batch what it does around a sample; a plain loop is enough. Page-locked
-    batches, which are for a GPU, are copied there ahead of time."""
+    """A loader that is a plain loop if it has no workers: torch's does for a batch what it does for a sample. Copies page-locked
+    batches, which are for a GPU, there ahead of time."""
 
     def __iter__(self) -> Any:
         if self.num_workers:
@@ -40,7 +40,7 @@ def _locked(tensor: Tensor) -> Tensor:
 
 
 def copy_ahead(batches: Iterable[Batch]) -> Iterator[Batch]:
-    """Page-locked batches on the current CUDA device: while the step on one runs, the next is copied, on a stream of its own."""
+    """Yield page-locked batches on the current CUDA device: while a step runs on one, the next is copied, on its own stream."""
     copying, ahead = torch.cuda.Stream(), None
     for batch in batches:
         with torch.cuda.stream(copying):
@@ -56,7 +56,7 @@ def _arrived(batch: Batch, copied: Any) -> Batch:
     stepping = torch.cuda.current_stream()
     stepping.wait_event(copied)
     for tensor in batch[:3]:
-        tensor.record_stream(stepping)  # its memory is not for the copies after this one before the step is over
+        tensor.record_stream(stepping)  # later copies may not use its memory before the step is over
     return batch
 
 
@@ -65,7 +65,7 @@ def unchanged(batch: Any) -> Any:
 
 
 def ignore_sigterm(_: int) -> None:
-    """In a data worker: a request to stop that reaches the whole process group is for the run, which needs its workers until
-    the next step boundary, and ends them. By torch's own handler they would end at once, and fail the run."""
+    """Ignore SIGTERM in a data worker. A request to stop that reaches the whole process group is for the run, which needs its
+    workers until the next step boundary, and ends them; torch's own handler would end them at once, and fail the run."""
     if STOP_SIGNALS.process:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,9 +1,9 @@
-"""Which samples each rank takes, batch by batch: the same ones at any world size, each exactly once.
+"""Samplers that give each rank its samples, batch by batch: the same ones at any world size, each exactly once.
 
-Both samplers are DistributedSamplers, so Lightning leaves their loaders alone and calls `set_epoch`. They yield whole
-batches (one `BatchIndices` each), for a DataLoader with `batch_size=None`: batch k of the epoch is the k-th slice of
-`samples_per_batch` samples of one global order, and rank r takes every world_size-th of it, from the r-th on. Where the ranks do
-not divide it, some have a sample less than others.
+Both samplers are DistributedSamplers, so Lightning leaves their loaders alone and calls `set_epoch`. They yield whole batches
+(one `BatchIndices` each), for a DataLoader with `batch_size=None`: batch k of the epoch is the k-th slice of `samples_per_batch`
+samples of one global order, and rank r takes every world_size-th of it, from the r-th on. If the number of ranks does not divide
+it, some have a sample less than others.
 """
 
 import math
@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, DistributedSampler, SequentialSampler
 from lockstep.counter_rng import derive_seed
 from lockstep.errors import EpochTooShort
 
-_VIEWS = 1024  # that are made at once
+_VIEWS = 1024  # number that is made at once
 
 
 class BatchIndices(NamedTuple):
@@ -31,7 +31,7 @@ class BatchIndices(NamedTuple):
 
 
 class _BatchSampler(DistributedSampler[BatchIndices], SequentialSampler):  # pyright: ignore[reportGeneralTypeIssues]
-    """A SequentialSampler, too: trainer.overfit_batches puts one in the place of any other."""
+    """A sampler that is a SequentialSampler, too: trainer.overfit_batches replaces any other by one."""
 
     def __init__(self, length: int, samples_per_batch: int, rank: int, world_size: int, shuffle: bool, seed: int) -> None:
         samples = cast("Dataset[BatchIndices]", range(length))  # the parent class only asks its length
@@ -39,8 +39,8 @@ class _BatchSampler(DistributedSampler[BatchIndices], SequentialSampler):  # pyr
         self.length, self.samples_per_batch = length, samples_per_batch
 
     def _own(self, order: Tensor) -> Iterator[Tensor]:
-        """This rank's ids of each batch. To make a view of a tensor takes a third of the time that a small batch takes to be
-        fetched, so they are made for many batches at once."""
+        """Yield this rank's ids of each batch. Views are made for many batches at once: to make one takes a third of the time
+        that a small batch takes to be fetched."""
         for many in order.split(_VIEWS * self.samples_per_batch):
             for ids in many.split(self.samples_per_batch):
                 yield ids if self.num_replicas == 1 else ids[self.rank :: self.num_replicas]
@@ -53,8 +53,8 @@ class TrainSampler(_BatchSampler):
     batch_size * world_size.
     With drop_last the epoch ends with the last whole global batch; else with a smaller one, its samples weighted so
     that the step is the mean over them although ranks hold unequal numbers.
-    `start` is for a run that continues within an epoch: (epoch, how many samples of its global order are consumed).
-    `orders` each make another global order of as many samples from the one of an epoch, and the epoch.
+    `start` is for a run that is resumed within an epoch: (epoch, number of samples of its global order that are consumed).
+    Each of `orders` makes another global order, of as many samples, from that of an epoch and the epoch.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class TrainSampler(_BatchSampler):
 
     @property
     def samples_per_epoch(self) -> int:
-        """Returns the number over all ranks."""
+        """Number of samples over all ranks."""
         return self.full_batches // self.accumulate * self.global_batch_size + self.tail
 
     def __iter__(self) -> Iterator[BatchIndices]:
@@ -108,20 +108,20 @@ class TrainSampler(_BatchSampler):
 
 
 class EvalSampler(_BatchSampler):
-    """Every sample exactly once, in one shuffled order that depends on the length alone: data often comes sorted by class,
-    and the first batches should be of all of them. Which sample is which, a batch's ids say. All ranks take the same number
-    of batches (collectives inside an evaluation step stay matched); where samples run out the last ones are smaller or
-    empty."""
+    """Yield every sample exactly once, in one shuffled order that depends on the length alone: data often comes sorted by class,
+    and the first batches should be of all of them. A batch's ids name its samples. All ranks take the same number of batches
+    (collectives inside an evaluation step stay matched); where samples run out the last ones are smaller or empty."""
 
     def __init__(self, length: int, batch_size: int, rank: int = 0, world_size: int = 1) -> None:
         super().__init__(length, batch_size * world_size, rank, world_size, shuffle=False, seed=0)
+        self.samples_per_epoch = length
 
     def __len__(self) -> int:
         return math.ceil(self.length / self.samples_per_batch)
 
     def __iter__(self) -> Iterator[BatchIndices]:
         order = shuffled(self.length, derive_seed(self.length))
-        yield from (BatchIndices(ids, self.epoch, loss_weight=1.0) for ids in islice(self._own(order), len(self)))
+        yield from (BatchIndices(ids, 0, loss_weight=1.0) for ids in islice(self._own(order), len(self)))
 
 
 def shuffled(length: int, seed: int) -> Tensor:

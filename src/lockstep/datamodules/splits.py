@@ -1,4 +1,4 @@
-"""Which samples are for training, which for validation, which for the test."""
+"""Splits of the samples: training, validation and test."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +29,7 @@ def seeded_split(length: int, fraction: float, seed: int) -> tuple[Tensor, Tenso
 
 
 def draw_fold(length: int, folds: int, fold: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Ids of `length` samples as (the rest, one of so many equal parts), each in ascending order."""
+    """Ids of `length` samples as (the rest, one of `folds` equal parts), each in ascending order."""
     if folds > length:
         raise config_error("datamodule.folds", folds, f"there are {length} samples; accepted is at most as many")
     parts = shuffled(length, seed).tensor_split(folds)
@@ -38,13 +38,13 @@ def draw_fold(length: int, folds: int, fold: int, seed: int) -> tuple[Tensor, Te
 
 
 def check_part(name: str, fraction: float, length: int) -> None:
-    """Raises ConfigError for a part of the samples that has none."""
+    """Raise ConfigError for a fraction above 0 that has no sample."""
     if fraction and not round(fraction * length):
         accepted = f"of {length} samples that is none; accepted is 0, or at least {1 / max(1, length):.1g}"
         raise config_error(f"datamodule.{name}", fraction, accepted)
 
 
 def subset(dataset: Any, ids: Tensor) -> InMemory | Subset[Any]:
-    """Some of the samples; of what is in memory a copy, so that a batch is of one tensor."""
+    """Return some of the samples; of data in memory a copy, so that a batch is of one tensor."""
     is_in_memory = type(dataset) is InMemory  # a subclass may be on disk
     return InMemory(*dataset.__getitems__(ids)) if is_in_memory else Subset(dataset, ids.tolist())

@@ -1,4 +1,4 @@
-"""Whose data a LightningModule is trained on that may have loaders of its own."""
+"""Check of the data that a LightningModule, which may have loaders of its own, is trained on."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from lockstep.errors import config_error
 
 
 def check_training_data(model: LightningModule, has_datamodule: bool) -> None:
-    """Raises ConfigError where nobody has training data, or where the module's own would be passed over for a default."""
+    """Raise ConfigError if there is no training data, or if a default would replace the module's own."""
     has_own, name = is_overridden("train_dataloader", model), type(model).__name__
     if not has_datamodule and not has_own:
         raise config_error("datamodule", "null", f"{name} has no train_dataloader of its own; accepted is a datamodule")
@@ -27,7 +27,7 @@ def check_training_data(model: LightningModule, has_datamodule: bool) -> None:
 
 
 def _default_datamodule(hydra: Any) -> str | None:
-    """Reads the config that is run; an experiment may name another one, or none."""
+    """Return the default of the config that is run; an experiment may name another one, or none."""
     paths = [Path(source.path, f"{hydra.job.config_name}.yaml") for source in hydra.runtime.config_sources]
     config: Any = next((OmegaConf.load(path) for path in paths if path.is_file()), OmegaConf.create())
     entries = [entry for entry in config.get("defaults", ()) if isinstance(entry, DictConfig)]

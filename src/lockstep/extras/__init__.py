@@ -1,4 +1,4 @@
 """Capabilities that plug into the core.
 
-Each folder is one. Its `__init__` imports nothing; its tests are in tests/extras/NAME.
+Each file or folder is one. The `__init__` of a folder imports nothing; tests are in tests/extras/NAME.
 """

@@ -1,1 +1,1 @@
-"""Who starts the ranks of a run: the script's own parent process, torchrun or srun."""
+"""Launchers, which start the ranks of a run: the script's own parent process, torchrun or srun."""

@@ -1,4 +1,4 @@
-"""What the environment says about this process: which rank it is, who started it, which run it belongs to."""
+"""Facts about this process from its environment: its rank, the launcher that started it, the run that it belongs to."""
 
 import contextlib
 import functools
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 
 from omegaconf import OmegaConf
 
-from lockstep.config.modes import register_mode_resolvers
+from lockstep.config.metrics import register_mode_resolvers
 from lockstep.config.plan import cores
 from lockstep.launchers.cluster import Cluster, Rank, clusters
 
@@ -20,15 +20,15 @@ log = logging.getLogger(__name__)
 
 PARENT_PID = "LOCKSTEP_PARENT"  # the process that has started this one as a rank
 SWEEP_PIPE = "LOCKSTEP_SWEEP_PIPE"  # a file descriptor of a job on another machine that closes when its sweep dies
-JOB_MARK = "LOCKSTEP_JOB"  # by which what a sweep's job has started is known, wherever it has gone
-SWEPT_KEYS = "LOCKSTEP_SWEPT_KEYS"  # those in which the jobs of a sweep may differ, for one of them
+JOB_MARK = "LOCKSTEP_JOB"  # set in all processes that a sweep's job has started
+SWEPT_KEYS = "LOCKSTEP_SWEPT_KEYS"  # in a job: the keys in which the jobs of its sweep may differ
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 RESTARTS = Cluster.restarts  # how often our own parent has started these ranks again
 
 
 @functools.cache
 def this_rank() -> Rank | None:
-    """The rank this process was started as; None where nobody has started ranks yet.
+    """Return the rank that this process was started as; None where ranks are not started yet.
 
     Read once: Lightning removes some of the variables when a stage ends.
     """
@@ -36,12 +36,12 @@ def this_rank() -> Rank | None:
 
 
 def rank_in(env: Mapping[str, str]) -> Rank | None:
-    """The rank that an environment describes."""
+    """Return the rank that an environment describes."""
     if PARENT_PID in env:
         return Cluster().rank(env)
     if rank := next(filter(None, (cluster.rank(env) for cluster in clusters(env))), None):
         return rank
-    for name in ("RANK", "LOCAL_RANK"):  # which Lightning reads whoever has set them
+    for name in ("RANK", "LOCAL_RANK"):  # Lightning reads them whoever has set them
         Cluster().read(env, name, default=0)
     return None
 
@@ -55,7 +55,7 @@ def warn_of_unknown_launcher() -> None:
 
 
 def without_rank_variables(env: Mapping[str, str]) -> dict[str, str]:
-    """Returns an environment in which nobody takes itself for a rank that a cluster has started."""
+    """Return the environment without the variables by which a process takes itself for a rank that a cluster has started."""
     foreign = {name for cluster in clusters(env) for name in cluster.rank_variables}
     return {name: value for name, value in env.items() if name not in foreign}
 
@@ -91,7 +91,7 @@ def use_loopback(environment: MutableMapping[str, str]) -> None:
 
 
 def launcher() -> Cluster:
-    """Who has started this process as a rank."""
+    """Return the launcher that started this rank."""
     rank = this_rank()
     return next((cluster for cluster in clusters() if rank is not None and cluster.name == rank.started_by), Cluster())
 
@@ -102,7 +102,7 @@ def is_rank_zero() -> bool:
 
 
 class RankZeroFilter(logging.Filter):
-    """Lets only rank zero speak on the terminal; the parent of several ranks speaks too."""
+    """Pass only rank zero's lines to the terminal, and those of the parent of several ranks."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return is_rank_zero()
@@ -115,31 +115,31 @@ def log_plainly() -> None:
 
 
 def run_id() -> str:
-    """A name for this run that its ranks agree on and no other run has. Our own parent passes its directory on instead."""
+    """Return a name for this run that its ranks agree on and no other run has. Our own parent passes its directory instead."""
     if (rank := this_rank()) is not None:
         return launcher().run_id(rank)
     return f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{secrets.token_hex(3)}"
 
 
 def rank_log() -> str:
-    """The log file of this process inside the run directory."""
+    """Log file of this process inside the run directory."""
     rank = this_rank()
     return f"train.rank{rank.global_rank}.log" if rank is not None and rank.global_rank else "train.log"
 
 
 def restarts() -> int:
-    """How often these ranks have been started again, in the same run directory: by our parent, torchrun, or a requeue."""
+    """Number of restarts of these ranks in the same run directory: by our parent, torchrun, or a requeue."""
     return max(cluster.read(os.environ, cluster.restarts, default=0) for cluster in (Cluster(), *clusters()))
 
 
 def can_resume() -> bool:
-    """Returns whether these ranks' run may have begun before, in the same directory: a node that comes to a rendezvous later
+    """Return whether these ranks' run may have begun before, in the same directory: a node that comes to a rendezvous later
     counts no restarts, and may have rank zero."""
     return restarts() > 0 or launcher().rendezvous() is not None
 
 
 def register_resolvers() -> None:
-    """Makes ${run_id:} and ${rank_log:} known to the configs under conf/hydra, and modes to those of runs."""
+    """Register ${run_id:} and ${rank_log:} for the configs under conf/hydra, and modes for those of runs."""
     register_mode_resolvers()
     OmegaConf.register_new_resolver("run_id", run_id, use_cache=True, replace=True)
     OmegaConf.register_new_resolver("rank_log", rank_log, replace=True)

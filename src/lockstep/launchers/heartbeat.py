@@ -10,7 +10,7 @@ from pathlib import Path
 
 DEBUGGED = ".debugged"  # a file of the run's directory: a process of the run is at a debugger's prompt, others wait
 SHUTDOWN_GRACE = 3.0  # seconds for the other ranks, which wait for this one, to leave their stacks too
-_AWAY = 5.0  # seconds that one second takes only in a process that was stopped, by Ctrl-Z or a queue; they don't count
+_AWAY = 5.0  # seconds; a longer pause does not count: the process was stopped, by Ctrl-Z or a queue
 
 
 class Heartbeat:
@@ -26,7 +26,7 @@ class Heartbeat:
         self._mark: Path | None = None  # while this process is at a debugger's prompt
 
     def start(self, limit: float, log: Path, give_up: Callable[[str], None]) -> None:
-        """From now on. The stacks of all threads are appended to `log` first, while the other ranks are still there."""
+        """Watch from now on. Append the stacks of all threads to `log` before `give_up`, while the other ranks are there."""
         self.stop()
         self.has_stepped = False
         self._over = threading.Event()
@@ -34,7 +34,7 @@ class Heartbeat:
         threading.Thread(target=self._watch, args=(self._over, log, give_up), name="heartbeat", daemon=True).start()
 
     def beat(self, where: str, limit: float) -> None:
-        """A sign of progress; the next one has to come within `limit` seconds."""
+        """Report progress; the next report has to come within `limit` seconds."""
         self._where, self._limit, self._due = where, limit, time.monotonic() + limit
 
     def stop(self) -> None:
@@ -77,7 +77,7 @@ def in_debugger() -> bool:
 
 
 def dump_stacks(log: Path, why: str) -> None:
-    """Appends the stack of every thread of this process."""
+    """Append the stack of every thread of this process."""
     with contextlib.suppress(OSError), log.open("a") as file:  # the disk may be full
         print(why, file=file, flush=True)
         faulthandler.dump_traceback(file)

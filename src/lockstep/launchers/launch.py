@@ -129,8 +129,8 @@ def _watch(ranks: Sequence[Rank], received: list[int], debugged: Path, stop_dead
 
 
 def _look(ranks: Sequence[Rank], reports: dict[int, tuple[float, Outcome]]) -> list[int | None]:
-    """Return the exit codes, None for who still runs; note the first report of each."""
-    codes = [rank.process.poll() for rank in ranks]  # before the reports, so that the one of who has ended is read
+    """Return the exit codes, None for ranks that still run; note the first report of each."""
+    codes = [rank.process.poll() for rank in ranks]  # before the reports, so that the last one of a rank that has ended is read
     for number, rank in enumerate(ranks):
         with contextlib.suppress(EOFError, OSError):
             while rank.reports.poll():
@@ -139,13 +139,13 @@ def _look(ranks: Sequence[Rank], reports: dict[int, tuple[float, Outcome]]) -> l
 
 
 def _said(codes: Sequence[int | None], reports: dict[int, tuple[float, Outcome]]) -> list[int | None]:
-    """Return the codes, or what ranks have reported that hang in a thread of their user's, or whose fork server has died."""
+    """Return the exit codes, or the reported ones of ranks that hang in a user's thread or whose fork server has died."""
     is_known = [code not in (None, SERVER_DIED) or number not in reports for number, code in enumerate(codes)]
     return [code if is_known[number] else reports[number][1].code for number, code in enumerate(codes)]
 
 
 def _time_to_leave(codes: Sequence[int | None]) -> float:
-    """Seconds that the other ranks get once some have ended."""
+    """Return the seconds that the other ranks get once some have ended."""
     ended = [code for code in codes if code is not None]
     if not ended:
         return float("inf")

@@ -1,4 +1,4 @@
-"""How a rank or a run has ended, and which exit code that gives."""
+"""Outcomes of ranks and runs, and their exit codes."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from lockstep.errors import ConfigError, ExitCode, NamedFailure
 from lockstep.launchers.stop_signals import Preempted, leading
 
-# of gloo, NCCL, torch's store
+# messages of gloo, NCCL, torch's store
 _TIMED_OUT = re.compile("Timed out waiting|timeout caused pair closure|collective operation timeout")
 _PORT_TAKEN = re.compile("EADDRINUSE|[Aa]ddress already in use")
 _LOST_PEER = re.compile("closed by peer|reset by peer|remote process exit|Broken pipe|Connection timed out")
@@ -24,7 +24,7 @@ _NO_ROOM = re.compile("No space left|shared memory")
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the ranks have ended.
+    """The end of a run's ranks.
 
     code: an ExitCode.
     reason, rank, traceback: what the rank that failed first has reported.
@@ -44,12 +44,12 @@ class Outcome:
     is_silent: bool = field(default=False, compare=False)  # the rank has not said why
 
 
-Report = Callable[[Outcome], None]  # by which a rank says why it ends
+Report = Callable[[Outcome], None]  # called by a rank to say why it ends
 
 
 def classify_error(error: BaseException, rank: int, has_stepped: bool = False) -> Outcome:
-    """Returns the outcome that an exception stands for. A ConfigError means that the run could not start, unless the optimizer
-    has made a step by then: what was trained is never thrown away."""
+    """Return the outcome of an exception. A ConfigError means that the run could not start, unless the optimizer has made a step
+    by then: training is never thrown away."""
     if isinstance(error, ConfigError):
         return Outcome(code=ExitCode.FAILED if has_stepped else ExitCode.REFUSED, reason=str(error), rank=rank, is_final=True)
     if type(error).__name__ == "MisconfigurationException" and not has_stepped:  # Lightning's
@@ -82,22 +82,22 @@ def classify_error(error: BaseException, rank: int, has_stepped: bool = False) -
 
 
 def killed_by(code: int) -> str:
-    """Says how a process of this negative code has ended. Most signals of real time have numbers alone."""
+    """Describe the end of a process with this negative code. Most signals of real time have numbers alone."""
     name = signal.Signals(-code).name if -code in {*signal.Signals} else f"signal {-code}"
     return f"killed by {name}"
 
 
 def _describe_exit(error: SystemExit) -> str:
-    """Says where the user's own code, or a library, has called sys.exit."""
+    """Describe where the user's own code, or a library, has called sys.exit."""
     *_, place = traceback.extract_tb(error.__traceback__) or [None]
     where = "" if place is None else f" in {place.filename}, line {place.lineno}"
     return f"sys.exit({'' if error.code is None else repr(error.code)}) was called{where}"
 
 
 def original_error(error: BaseException) -> BaseException:
-    """Returns the error for which Lightning was ending a stage when it raised this one: it asks a loader that could not start its
-    workers for its length, say. A refusal that was made of an error, as its cause, comes before it; and so does what the system
-    has said where Lightning's TensorBoardLogger has taken it for a value that it does not support."""
+    """Return the error for which Lightning was ending a stage when it raised this one: it asks a loader that could not start its
+    workers for its length, say. The cause of a refusal comes first, and so does the system's error if Lightning's
+    TensorBoardLogger has taken it for a value that it does not support."""
     modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
     first_of = (ConfigError, OSError) if modules[-1:] == ["lightning.fabric.loggers.tensorboard"] else ConfigError
     if isinstance(error.__cause__, first_of):
@@ -110,7 +110,7 @@ def original_error(error: BaseException) -> BaseException:
 
 
 def no_shared_memory() -> str:
-    """Returns an addition to a reason if shared memory is full; an empty string if there is room."""
+    """Return an addition to a reason if shared memory is full; an empty string if there is room."""
     try:
         room = os.statvfs(_SHARED_MEMORY)
     except OSError:

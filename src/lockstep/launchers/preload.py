@@ -1,6 +1,6 @@
 """Imported by the fork server before it forks: torch, Lightning, and what every run needs of this package.
 
-No GPU is touched and no thread is left, so that a fork is what a fresh interpreter is after the same imports.
+It touches no GPU and leaves no thread, so that a fork equals a fresh interpreter after the same imports.
 """
 
 import atexit
@@ -23,7 +23,7 @@ MODULES = (
     "lockstep.runs.results",
     "lockstep.runs.run",
     "lockstep.trainer.strategies",
-    "torch._dynamo",  # by every optimizer's step
+    "torch._dynamo",  # imported by every optimizer's step
     "torch.utils.serialization",
     "torch.utils.tensorboard",
     "tensorboard.plugins.hparams.metadata",
@@ -32,20 +32,20 @@ MODULES = (
 
 
 def preload() -> None:
-    os.setsid()  # what a terminal sends is for the program itself
-    # One that is sent to a whole job would end the server, and living ranks would look dead; a rank unblocks them when it begins.
+    os.setsid()  # signals of a terminal are for the program itself
+    # A signal to a whole job would end the server, and living ranks would look dead; a rank unblocks them when it begins.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1})
     set_title("lockstep fork server")
     handler = logging.NullHandler()
     logging.root.addHandler(handler)  # else Lightning adds a handler of its own
     gc.disable()
     for name in (*MODULES, *os.environ.pop(PRELOAD, "").split()):
-        with contextlib.suppress(Exception):  # who needs it says why it can't be imported
+        with contextlib.suppress(Exception):  # the code that needs it says why it can't be imported
             importlib.import_module(name)
     logging.root.removeHandler(handler)
     gc.freeze()  # no collection in a fork goes through what was imported
     gc.enable()
-    atexit.register(os._exit, 0)  # torch takes long to be taken apart
+    atexit.register(os._exit, 0)  # to tear torch down takes long
 
 
 preload()

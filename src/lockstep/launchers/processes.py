@@ -30,7 +30,7 @@ from lockstep.launchers.rank import process_group
 from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS
 
 PRELOAD = "LOCKSTEP_PRELOAD"  # modules of this package that the server imports besides those that every run needs
-_MAIN = "__mp_main__"  # what multiprocessing calls the main module in a new process
+_MAIN = "__mp_main__"  # multiprocessing's name of the main module in a new process
 KILL_GRACE = 1.0  # seconds between SIGTERM and SIGKILL
 PATIENCE = 10.0  # seconds in which a process that was killed is gone
 _PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -66,7 +66,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a process gets besides its function. output: the file that its output is appended to; None for this process's."""
+    """Surroundings of a new process. output: the file that its output is appended to; None for this process's."""
 
     title: str
     environment: Mapping[str, str]
@@ -83,7 +83,7 @@ class Process:
         self.pid, self._process = process.pid, process
 
     def poll(self) -> int | None:
-        """Return the exit code, None while it runs; SERVER_DIED where nobody knows it."""
+        """Return the exit code; None while it runs, SERVER_DIED if it is not known."""
         code = self._process.exitcode
         return None if code == SERVER_DIED and is_alive(self.pid) else code
 
@@ -146,7 +146,7 @@ def start(
 
 @contextlib.contextmanager
 def _main_hidden() -> Iterator[None]:
-    """Keep multiprocessing from importing the main module in a new process before that has its environment: Function does so."""
+    """Keep multiprocessing from importing the main module before the new process has its environment: Function does so."""
     main = vars(sys.modules["__main__"])
     before = {name: main.get(name) for name in ("__file__", "__spec__")}
     main.update(dict.fromkeys(before))
@@ -167,17 +167,17 @@ def _context(fresh: bool) -> Any:
 
 
 def _begin(surroundings: Surroundings, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
-    """Run in the new process: make it what a process that was started by hand is, and exit as one."""
+    """Run in the new process: make it like one that was started by hand, and exit as one."""
     os.setsid()
     set_title(surroundings.title)  # found by the environment's place in memory, which is as it was
     if sys.platform == "linux":
-        multiprocessing.set_start_method("fork", force=True)  # of data workers, which would else outlive this process
+        multiprocessing.set_start_method("fork", force=True)  # for data workers, which would else outlive this process
         os.sched_setaffinity(0, surroundings.cores)
         parent = multiprocessing.parent_process()
-        if parent is not None and parent.pid == os.getppid():  # no server's child: later forks hold its pipe to the parent, too
+        if parent is not None and parent.pid == os.getppid():  # forked by the parent itself, whose later forks hold the pipe, too
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     threading.Thread(target=_end_with_parent, name="follow-parent", daemon=True).start()
-    STOP_SIGNALS.stop_listening()  # of the process that this is a fork of
+    STOP_SIGNALS.stop_listening()  # with the handlers of the process that this is a fork of
     for number in SIGNALS:
         default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
         signal.signal(number, signal.SIG_IGN if number in surroundings.ignored else default)
@@ -233,7 +233,7 @@ def _end_with_parent() -> None:
 
 
 def _forget_exit_functions() -> None:
-    """Run none that the server, or the job that this is a fork of, has registered."""
+    """Drop the exit functions of the server, or of the job that this process is a fork of."""
     for finalizer in list(weakref.finalize._registry):  # pyright: ignore[reportAttributeAccessIssue]
         finalizer.atexit = False
     atexit._clear()
@@ -242,7 +242,7 @@ def _forget_exit_functions() -> None:
 
 
 def _renew_imported() -> None:
-    """Renew what modules have read from their surroundings, or drawn at random, when the server imported them."""
+    """Renew what modules have read from the environment, or drawn at random, when the server imported them."""
     threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     if (torch := sys.modules.get("torch")) and threads.isdecimal():
         torch.set_num_threads(max(1, int(threads)))
@@ -266,8 +266,8 @@ def end(processes: Sequence[Process]) -> None:
 
 
 def kill_group(pid: int) -> None:
-    """Kill a process and what it has started in its group, its data workers; nothing if they are gone. Its children's groups
-    too, where there is a /proc to read them in: one that is suspended, or stuck with Python's lock, would not follow."""
+    """Kill a process and its group, data workers included, and its children's groups where there is a /proc: a child that is
+    suspended, or stuck with Python's lock, would not follow. Do nothing if they are gone."""
     groups = [pid]
     with contextlib.suppress(OSError):
         groups += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())

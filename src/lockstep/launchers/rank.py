@@ -1,4 +1,4 @@
-"""How a process that another program has started follows it, and how a rank leaves."""
+"""A rank's end: with the program that has started it, or by itself."""
 
 import contextlib
 import multiprocessing
@@ -20,14 +20,14 @@ def attach_to_parent() -> None:
     if PARENT_PID in os.environ and multiprocessing.parent_process() is None:
         raise _left_over(PARENT_PID)
     pipe = _lifeline(SWEEP_PIPE)
-    os.environ.pop(SWEEP_PIPE, None)  # what a job starts can't read it
+    os.environ.pop(SWEEP_PIPE, None)  # the job's own processes can't read it
     descriptor = launcher().attach() if pipe is None else pipe
     if descriptor is not None:
         threading.Thread(target=_die_with, args=(descriptor,), name="follow-parent", daemon=True).start()
 
 
 def _lifeline(name: str) -> int | None:
-    """Returns the pipe that a variable names. Raises ConfigError if there is none: the variable is left over then."""
+    """Return the pipe that a variable names. Raises ConfigError if there is none: the variable is left over then."""
     given = os.environ.get(name)
     if given is None:
         return None
@@ -47,20 +47,20 @@ def _die_with(descriptor: int) -> None:
 
 
 def process_group() -> Any:
-    """Returns torch.distributed where this process has a group, else None."""
+    """Return torch.distributed if this process has a group, else None."""
     distributed = sys.modules.get("torch.distributed")
     return distributed if distributed is not None and distributed.is_available() and distributed.is_initialized() else None
 
 
 def leave_process_group() -> None:
-    """Destroys it: else a process may end with `terminate called without an active exception` although all went well."""
+    """Destroy the process group, without which a process may end with `terminate called without an active exception`."""
     if (distributed := process_group()) is not None:
         distributed.barrier()
         distributed.destroy_process_group()
 
 
 def end_workers() -> None:
-    """Kills the data workers: Python would end them by SIGTERM when it exits, which they ignore."""
+    """Kill the data workers: Python would end them by SIGTERM when it exits, which they ignore."""
     workers = multiprocessing.active_children()
     if workers:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler takes the end of a worker for an accident

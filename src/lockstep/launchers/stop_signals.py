@@ -22,7 +22,7 @@ HEARD = 10.0  # seconds in which a process that has nothing to save runs its han
 
 
 class Preempted(BaseException):
-    """The run was asked to stop and can be resumed. `unsaved`: why what was trained since the last checkpoint is not in one."""
+    """The run was asked to stop and can be resumed. `unsaved`: why no checkpoint has what was trained since the last one."""
 
     def __init__(self, number: int, unsaved: str | None = None) -> None:
         lost = "" if unsaved is None else f", with nothing saved anew: {unsaved}"
@@ -47,7 +47,7 @@ class StopSignals:
     def _forget(self) -> None:
         self.deferred = False
         self.received: list[int] = []
-        self.raised: Preempted | None = None  # whatever the process ends with then, this is why
+        self.raised: Preempted | None = None  # the reason of the process's end, whatever it ends with then
         self.process = 0  # that listens; a fork of it, a data worker, ignores what it receives and ends with its parent
         self._may_raise, self._end = True, (-1, b"")
 
@@ -70,7 +70,7 @@ class StopSignals:
             self._raise(leading(self.received))
 
     def stop_listening(self) -> None:
-        """Leave the handlers as they were, and forget."""
+        """Restore the earlier handlers, and forget the requests."""
         if self._wakeup is not None:
             signal.set_wakeup_fd(-1)
             os.close(self._wakeup)
@@ -92,7 +92,7 @@ class StopSignals:
 
     @contextlib.contextmanager
     def deferring(self) -> Iterator[list[int]]:
-        """Raise nothing until the block exits: whoever looks at the list decides, or else whoever listens next."""
+        """Raise nothing until the block exits: the caller looks at the list and decides, or else the next to listen."""
         was_listening, might_raise = self.process == os.getpid(), self._may_raise
         new = self._handle(SIGNALS)
         self._may_raise = False
@@ -123,7 +123,7 @@ class StopSignals:
             os._exit(code)
         if self._may_raise and (not self.deferred or self.received.count(signal.SIGINT) > 1):
             if any(one.f_code.co_filename.startswith("<frozen importlib") for one, _ in traceback.walk_stack(frame)):
-                self.received.pop()  # and asks again: code in C++ that imports, torch's, aborts if something is raised in it
+                self.received.pop()  # sent again below: code in C++ that imports, torch's, aborts if something is raised in it
                 threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
                 return
             self._raise(number, "asked for twice" if self.deferred else None)
@@ -148,7 +148,7 @@ def _say(line: bytes) -> None:
 
 
 def _wait(reader: int, deadline: float, overdue: Overdue, is_deaf: Callable[[], bool]) -> None:
-    """Read the numbers of all signals received, until there is no writer, and wait for what the first of them has asked."""
+    """Read the numbers of all signals until there is no writer, and call `overdue` if the first is not answered in time."""
     from lockstep.launchers.cluster import queue  # this module is imported first
 
     received: list[int] = []
@@ -174,5 +174,5 @@ def _wait(reader: int, deadline: float, overdue: Overdue, is_deaf: Callable[[], 
 
 
 STOP_SIGNALS = StopSignals()
-# What a forked process receives is not written to the pipe of its parent.
+# Detach the wakeup pipe in a forked process: it would write its signals to its parent's.
 os.register_at_fork(after_in_child=lambda: STOP_SIGNALS._wakeup is not None and signal.set_wakeup_fd(-1))

@@ -11,7 +11,7 @@ from lockstep.models.task import Task, wrong_targets
 
 
 class Classifier(Task):
-    """Cross entropy; `acc`, and `topK` for any K, are one where the target is the first or among the first K."""
+    """Cross entropy. `acc`, and `topK` for any K, are 1 if the target is the first or among the first K classes."""
 
     def __init__(self, *, label_smoothing: float = 0.0, **task: Any) -> None:
         super().__init__(**task)
@@ -25,7 +25,7 @@ class Classifier(Task):
                 raise config_error("model.metrics", name, "a classifier measures loss, acc, and topK such as top5")
 
     def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """From logits (n, classes) and class numbers (n,). Raises ConfigError for targets that are none."""
+        """Measure logits (n, classes) and class numbers (n,). Raises ConfigError for targets that are none."""
         return {"loss": self.losses(outputs, targets), **self.hits(outputs.detach(), targets)}
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ class Classifier(Task):
         return functional.cross_entropy(outputs, targets.long(), reduction="none", label_smoothing=self.label_smoothing)
 
     def explain_index_error(self, targets: Tensor) -> None:
-        """Raises ConfigError for a target that is no class number: torch names neither the data nor what it accepts."""
+        """Raise ConfigError for a target that is no class number: torch names neither the data nor what it accepts."""
         last = self.spec.num_outputs - 1
         wrong = targets[(targets > last) | ((targets < 0) & (targets != -100))]  # torch's ignore_index
         if len(wrong):
@@ -41,9 +41,9 @@ class Classifier(Task):
             raise ConfigError(f"datamodule: a target is {int(wrong[0])}; {accepted}")
 
     def hits(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """What `measure` returns beside the loss, by how many classes have a larger output than the target's: of equal ones that
-        of the lower number is the larger, as for argmax; all have where the target is none, torch's ignore_index, or its output
-        NaN."""
+        """Return the values of `measure` besides the loss, from the number of classes before the target's: those with a larger
+        output, or an equal one and a lower number, as for argmax. All are before a target that is torch's ignore_index, or whose
+        output is NaN."""
         chosen = targets.long().clamp(min=0).unsqueeze(1)
         own, classes = outputs.gather(1, chosen), torch.arange(outputs.shape[1], device=outputs.device)
         is_before = ~(outputs <= own) | ((outputs == own) & (classes < chosen))
@@ -52,11 +52,11 @@ class Classifier(Task):
         return {name: before < number for name, number in firsts.items()}
 
     def for_torchmetrics(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Probabilities, not logits: torchmetrics guesses batch by batch which of the two it has been given."""
+        """Return probabilities, not logits: torchmetrics guesses for each batch which of the two it has been given."""
         return outputs.softmax(dim=1, dtype=torch.promote_types(outputs.dtype, torch.float32)), targets
 
     def predict(self, inputs: Tensor) -> Tensor:
-        """Probabilities (n, classes), of what Task.predict takes."""
+        """Return probabilities (n, classes), from the inputs of Task.predict."""
         return super().predict(inputs).softmax(dim=1)
 
 

@@ -13,8 +13,8 @@ from lockstep.errors import config_error
 class EpochMetrics(nn.Module):
     """Named torchmetrics, each one number for all samples of an evaluation, over all ranks.
 
-    torchmetrics synchronises the ranks. One that had no sample has states without a shape, with which a gather would hang:
-    it takes no part in it, and is sent the result.
+    torchmetrics synchronises the ranks. The states of a rank without a sample have no shape, with which a gather would hang: that
+    rank takes no part in it, and is sent the result.
     """
 
     def __init__(self, metrics: Mapping[str, Metric]) -> None:
@@ -28,13 +28,13 @@ class EpochMetrics(nn.Module):
         return cast("list[Metric]", list(self.metrics.values()))
 
     def update(self, predictions: Tensor, targets: Tensor) -> None:
-        """Both (n, ...); n = 0 is nothing to update with."""
+        """Update with predictions and targets (n, ...); n = 0 changes nothing."""
         if len(targets):
             for metric in self._each():
                 metric.update(predictions, targets)
 
     def compute(self) -> dict[str, Tensor]:
-        """One number for each name, the same on every rank; a collective. Raises ConfigError for a metric that is several."""
+        """Return one number for each name, the same on every rank; a collective. Raises ConfigError for several."""
         if not (dist.is_available() and dist.is_initialized()):
             return self._computed(None)
         has_sample: list[bool] = [False] * dist.get_world_size()

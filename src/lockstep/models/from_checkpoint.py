@@ -16,13 +16,13 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lockstep.checkpointing import read_checkpoint
-from lockstep.config.targets import targets_in
+from lockstep.config.construct import targets_in
 from lockstep.errors import ConfigError, config_error
 from lockstep.models.from_config import build_model
 from lockstep.places import import_from_project, project
 
 log = logging.getLogger(__name__)
-_COMPILED = "_orig_mod."  # what torch.compile(net) puts into the names of a net's tensors
+_COMPILED = "_orig_mod."  # torch.compile(net) puts it into the names of a net's tensors
 _NO_CONFIG = (
     "does not say what it is built of; accepted is a checkpoint of a lockstep.models.Task. "
     "That of another LightningModule is read by its load_from_checkpoint"
@@ -34,7 +34,7 @@ _LOAD_NETWORKS = [f"torchmetrics.{name}" for name in ("audio", "image", "multimo
 
 
 def load_model(checkpoint: str | Path, allow: Collection[str] = ()) -> Any:
-    """Returns a trained model from a checkpoint, on the CPU and in evaluation mode, without Hydra's command line.
+    """Return a trained model from a checkpoint, on the CPU and in evaluation mode, without Hydra's command line.
 
     A checkpoint says what it is built of. It can name networks, optimizers, schedules and metrics of this package, torch,
     torchvision, torchmetrics and the project, and the targets in `allow`: whatever else it names is refused, not run.
@@ -90,7 +90,7 @@ def _is_below(name: str, modules: Sequence[str]) -> bool:
 @contextmanager
 def _unpickling_nothing() -> Iterator[None]:
     """Load pretrained weights as data: torchvision loads them with weights_only=False from a cache that it does not check."""
-    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # of torch.load
+    name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # torch.load reads it
     before = os.environ.get(name)
     os.environ[name] = "1"
     try:
@@ -100,7 +100,7 @@ def _unpickling_nothing() -> Iterator[None]:
 
 
 def load_weights(model: nn.Module, key: str, path: Path, without: str | None = None) -> None:
-    """Loads all tensors but those whose names match `without`, a regular expression: these stay as they are.
+    """Load all tensors except those whose names match `without`, a regular expression: these stay as they are.
 
     Raises ConfigError, naming the config key, for a checkpoint of another model.
     """
@@ -109,7 +109,7 @@ def load_weights(model: nn.Module, key: str, path: Path, without: str | None = N
     saved = read_for(model, key, path, without, ["state_dict"], is_whole=True)["state_dict"]
     names = model.state_dict().keys()
     loaded = {name: tensor for name, tensor in saved.items() if without is None or not re.search(without, name)}
-    model.load_state_dict(loaded, strict=without is None)
+    model.load_state_dict(loaded, strict=without is None and getattr(model, "strict_loading", True))
     if without is None:
         return
     drawn, unused = sorted(names - loaded.keys()), sorted(saved.keys() - loaded.keys())
@@ -122,7 +122,7 @@ def load_weights(model: nn.Module, key: str, path: Path, without: str | None = N
 def read_for(
     model: nn.Module, key: str, path: Path, without: str | None = None, whole: Sequence[str] = (), is_whole: bool = False
 ) -> dict[str, Any]:
-    """Reads a checkpoint whose tensors, but those that match `without`, have the names and shapes of the model's. A module may
+    """Read a checkpoint whose tensors, except those that match `without`, have the names and shapes of the model's. A module may
     make layers in hooks of Lightning's; unless it `is_whole`, the checkpoint of one that does may have more tensors.
 
     Raises ConfigError, naming the config key, for another.
@@ -133,6 +133,8 @@ def read_for(
     saved = checkpoint["state_dict"] = _named_as_in(model, checkpoint["state_dict"])
     current = model.state_dict()
     asked = current.keys() if not is_whole and _makes_layers_later(model) else saved.keys() | current.keys()
+    if not getattr(model, "strict_loading", True):  # a LightningModule's checkpoints may lack some, a frozen encoder say
+        asked = saved.keys() & current.keys()
     for name in sorted(name for name in asked if without is None or not re.search(without, name)):
         if name not in saved or name not in current:
             only = "model" if name in current else "checkpoint"
@@ -144,7 +146,7 @@ def read_for(
 
 
 def load_compiled_or_not(model: nn.Module) -> None:
-    """Lets a model take tensors that were saved when its nets were compiled or were not: a hook may compile them, `setup` say."""
+    """Let a model take tensors that were saved when its nets were compiled or were not: a hook may compile them, `setup` say."""
     model.register_load_state_dict_pre_hook(_rename)
 
 
@@ -161,7 +163,7 @@ def _named_as_in(model: nn.Module, saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _makes_layers_later(model: nn.Module) -> bool:
-    """May it, in a hook of a class of the user's own?"""
+    """Return whether a hook of a class of the user's own may make layers."""
     kind: Any = type(model)
     hooks = (kind.configure_model, kind.setup) if isinstance(model, LightningModule) else ()
     return any(not hook.__module__.startswith(("lightning.", "lockstep.")) for hook in hooks)

@@ -1,13 +1,12 @@
-"""From a composed model group to a model, and back to what a checkpoint says of it."""
+"""Models built from a composed model group, and the description of one in a checkpoint."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from lightning import LightningDataModule, LightningModule
 
-from lockstep.config.construct import arguments_in, construct
+from lockstep.config.construct import arguments_in, construct, resolve
 from lockstep.config.plan import rate_key
-from lockstep.config.targets import resolve
 from lockstep.datamodules.base import DataSpec
 from lockstep.errors import config_error
 from lockstep.models.schedule_from_config import Schedule
@@ -17,10 +16,10 @@ from lockstep.models.task import Task
 def build_model(
     model_config: dict[str, Any], lr: float | None = None, scaled: Mapping[str, Any] | None = None
 ) -> LightningModule:
-    """From plain containers: {"model": a composed model group, "spec": the fields of a DataSpec, None where the data has none}.
-    `scaled`: options of the optimizer besides `lr` that are not the group's.
+    """Build a model from plain containers: {"model": a composed model group, "spec": the fields of a DataSpec, None for data
+    without one}. `scaled`: options of the optimizer besides `lr` that replace the group's.
 
-    What is no Task, a LightningModule of the user's own, is given the group's values and nothing else.
+    A LightningModule of the user's own that is no Task is given the group's values and nothing else.
     """
     parts, fields = dict(model_config["model"]), model_config["spec"]
     tuples = {name: tuple(value) for name, value in (fields or {}).items() if isinstance(value, list)}
@@ -46,13 +45,13 @@ def build_model(
 
 
 def is_task(model: Mapping[str, Any]) -> bool:
-    """Is what a model group names a Task; or, where it names a function, has the group a net for one?"""
+    """Return whether a model group names a Task, or names a function and has a net for one."""
     target: Any = resolve("model", model.get("_target_"))
     return issubclass(target, Task) if isinstance(target, type) else "net" in model
 
 
 def plain_spec(datamodule: LightningDataModule | None) -> dict[str, Any] | None:
-    """The fields of its DataSpec in plain containers; None where it has none."""
+    """Return the fields of its DataSpec in plain containers; None without a DataSpec."""
     spec = getattr(datamodule, "spec", None)
     if not isinstance(spec, DataSpec):
         return None
@@ -74,7 +73,7 @@ def _net(node: Any, spec: DataSpec | None) -> Any:
 
 
 def _metrics(nodes: dict[str, Any], num_classes: int) -> dict[str, Any]:
-    """Returns the model's torchmetrics, which are given the number of classes where they take it."""
+    """Return the model's torchmetrics, which are given the number of classes where they take it."""
     if not isinstance(nodes, dict):
         raise config_error("model.torchmetrics", nodes, "accepted is {NAME: {_target_: torchmetrics....}}")
     metrics = {}

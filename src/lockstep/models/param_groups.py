@@ -11,11 +11,11 @@ from lockstep.config.arguments import shown
 from lockstep.errors import config_error
 
 Groups = Mapping[str, Mapping[str, Any]]
-_OPTIONS = ("lr_factor",)  # of a group, besides the optimizer's
+_OPTIONS = ("lr_factor",)  # options of a group, besides the optimizer's
 
 
 def make_optimizer(make: Callable[..., Optimizer], model: nn.Module, groups: Groups, **options: Any) -> Optimizer:
-    """make(parameters, **options), where a group of parameters may have options of its own.
+    """Call make(parameters, **options), where a group of parameters may have options of its own.
 
     A parameter belongs to the first group whose `match`, a regular expression, is found in its name; those that belong to none
     come first. The rest of a group are options of the optimizer, which has its own where a group says nothing, and
@@ -72,7 +72,7 @@ def _compiled(name: str, pattern: Any) -> re.Pattern[str]:
 
 
 def _check_options(groups: Groups, of_optimizer: Iterable[str]) -> None:
-    """torch keeps in a group whatever it is given."""
+    """Raise ConfigError for an option that does not exist: torch stores in a group whatever it is given."""
     accepted = [*sorted(of_optimizer), *_OPTIONS]
     for name, options in groups.items():
         for key, value in options.items():

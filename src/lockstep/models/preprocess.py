@@ -27,16 +27,16 @@ class Preprocess(nn.Module):
         self.register_load_state_dict_post_hook(Preprocess._look)
 
     def fit(self, scaler: "StandardScaler") -> None:
-        """Takes over the parameters of a fitted scaler, rounded to float32: they are the same at any precision."""
+        """Take over the parameters of a fitted scaler, rounded to float32: they are the same at any precision."""
         for buffer, values in ((self.mean, scaler.mean_), (self.scale, scaler.scale_)):
             buffer.copy_(torch.as_tensor(values, dtype=torch.float32).reshape(buffer.shape))
         self._look()
 
-    def _look(self, *_: Any) -> None:  # where nothing waits for it
+    def _look(self, *_: Any) -> None:  # called when no step waits for it
         self._is_identity = bool((self.mean == 0).all() & (self.scale == 1).all())
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, *input_shape), uint8 or float, to the same shape in the buffers' type."""
+        """Map (n, *input_shape), uint8 or float, to the same shape in the buffers' type."""
         scaled = x.to(self.mean.dtype, copy=True)  # which the rest is computed in
         if x.dtype == torch.uint8:
             scaled.div_(255)

@@ -18,7 +18,7 @@ class Regressor(Task):
             raise config_error("model.metrics", sorted(unknown), "a regressor measures loss and mae")
 
     def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """From outputs (n, num_outputs) and targets of that shape, or (n,) for one output. Raises ConfigError for others."""
+        """Measure outputs (n, num_outputs) and targets of that shape, or (n,) for one output. Raises ConfigError for others."""
         error = outputs - _shaped_as(outputs, targets).to(outputs.dtype)
         return {"loss": error.square().mean(dim=1), "mae": error.detach().abs().mean(dim=1)}
 
@@ -27,7 +27,7 @@ class Regressor(Task):
 
 
 def _shaped_as(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The targets in the outputs' shape: by broadcasting, (n,) and (n, 1) would give the error of every pair of samples."""
+    """Return the targets in the outputs' shape: by broadcasting, (n,) and (n, 1) would give an error per pair of samples."""
     wanted = tuple(outputs.shape)
     if tuple(targets.shape) not in (wanted, wanted[:-1] if wanted[-1:] == (1,) else wanted):
         raise ConfigError(

@@ -9,7 +9,7 @@ from torchmetrics import Metric
 
 
 class Sums(NamedTuple):
-    """What the values of samples add up to: `totals` (names,) in float64, of so many samples."""
+    """Sums of the values of samples: `totals` (names,) in float64, and the number of samples."""
 
     totals: Tensor
     samples: int
@@ -32,9 +32,9 @@ class SampleMean(Metric):
         self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, values: dict[str, Tensor] | Sums) -> None:
-        """Takes one (n,) tensor for each name, or their sums."""
+        """Add one (n,) tensor for each name, or their sums."""
         if not isinstance(values, Sums):
-            stacked = torch.stack([values[name].detach() for name in self.names])  # of one type that holds all of theirs
+            stacked = torch.stack([values[name].detach() for name in self.names])  # in one type that holds all of theirs
             values = Sums(stacked.sum(dim=1, dtype=torch.float64), stacked.shape[1])
         self.sums.add_(values.totals)
         self.count.add_(values.samples)

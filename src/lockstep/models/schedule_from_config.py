@@ -7,21 +7,20 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from lockstep.config.arguments import arguments_of, shown
-from lockstep.config.construct import construct, naming
-from lockstep.config.targets import resolve
+from lockstep.config.construct import construct, naming, resolve
 from lockstep.errors import config_error
 from lockstep.models import schedules
 
-_OF_LIGHTNING = ("interval", "frequency", "monitor", "strict", "name")  # of its scheduler dictionary
+_OF_LIGHTNING = ("interval", "frequency", "monitor", "strict", "name")  # keys of its scheduler dictionary
 _WARMUP = ("warmup_steps", "warmup_epochs")
 
 
 class Schedule:
-    """Calls the group's target with the optimizer, and with the TrainingLength where it has an argument called `training` or
+    """Call the group's target with the optimizer, and with the TrainingLength if it has an argument called `training` or
     annotated so, to get one of torch's schedulers or Lightning's dictionary of one.
 
-    What the target does not take of `interval`, `frequency`, `monitor`, `strict` and `name` is Lightning's: when the scheduler
-    advances, every epoch where nothing is said, and what a plateau is looked for in.
+    Those of `interval`, `frequency`, `monitor`, `strict` and `name` that the target does not take are Lightning's: when the
+    scheduler advances, every epoch by default, and the metric in which a plateau is looked for.
     """
 
     def __init__(self, key: str, node: Mapping[str, Any]) -> None:
@@ -38,7 +37,7 @@ class Schedule:
         self.training = next(names, None)  # the argument's name
 
     def __call__(self, optimizer: Optimizer, training: schedules.TrainingLength) -> dict[str, Any]:
-        """Lightning's scheduler dictionary."""
+        """Return Lightning's scheduler dictionary."""
         with naming(self.key):
             made = self.make(optimizer, **({self.training: training} if self.training else {}))
         entry = self.when | (dict(made) if isinstance(made, Mapping) else {"scheduler": made})

@@ -18,7 +18,7 @@ Interval = Literal["step", "epoch"]
 
 
 class TrainingLength(NamedTuple):
-    """How long training lasts: optimizer steps, epochs (both may be infinite), and optimizer steps in one epoch."""
+    """Length of training: optimizer steps, epochs (both may be infinite), and optimizer steps in one epoch."""
 
     steps: float
     epochs: float
@@ -33,7 +33,7 @@ class TrainingLength(NamedTuple):
 
 
 def entry(scheduler: LRScheduler, interval: Interval, frequency: int, monitor: str | None) -> dict[str, Any]:
-    # no plain dict: of such a one Hydra asks whether it is the namespace of a module, and goes through all of sys.modules
+    # no plain dict: Hydra would go through all of sys.modules to see whether it is the namespace of a module
     return OrderedDict(scheduler=scheduler, interval=interval, frequency=frequency, monitor=monitor)
 
 
@@ -55,7 +55,7 @@ def _factors(
     check_at_least(0, warmup_steps=warmup_steps, warmup_epochs=warmup_epochs)
     warmup = _warmup_length(training, interval, warmup_steps, warmup_epochs)
 
-    # Lightning counts a frequency of steps in batches, and anew in each epoch: here it is counted in steps, through
+    # Lightning counts a frequency of steps in batches, and anew in each epoch: here it is counted in steps of all epochs
     per_call, lightning_frequency = (1, 1) if interval == "step" else (frequency, frequency)
 
     def at(calls: int) -> float:
@@ -79,7 +79,7 @@ def constant(optimizer: Optimizer, training: TrainingLength, **when: Any) -> dic
 def _until_the_end(
     optimizer: Optimizer, training: TrainingLength, factor: Callable[[float], float], **when: Any
 ) -> dict[str, Any]:
-    """The base rate times factor(part), where part, from 0 to 1, is how much is over of what follows the warm-up."""
+    """The base rate times factor(part), where part, from 0 to 1, is the part that is over of the time after the warm-up."""
     warmup = _warmup_length(training, when["interval"], when["warmup_steps"], when["warmup_epochs"])
     length = max(1.0, training.length(when["interval"]) - warmup)
     return _factors(optimizer, training, lambda t: factor(min(1.0, t / length)), **when)

@@ -1,4 +1,4 @@
-"""What all tasks share: the step, the metrics, the optimizer and its schedule."""
+"""Base class of all tasks: the step, the metrics, the optimizer and its schedule."""
 
 import math
 import time
@@ -28,7 +28,7 @@ from lockstep.trainer.steps import begins_step, ends_step, log_metrics
 
 OptimizerFactory = Callable[..., Optimizer]
 ScheduleFactory = Callable[[Optimizer, TrainingLength], dict[str, Any]]
-CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]  # of torch.compile
+CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]  # modes of torch.compile
 
 
 class Task(LightningModule):
@@ -44,7 +44,7 @@ class Task(LightningModule):
         model_config: plain containers from which `lockstep.models.from_checkpoint.load_model` builds this model again.
     """
 
-    means: ClassVar[type[SampleMean]] = SampleMean  # of what `measure` returns, over the samples of an epoch
+    means: ClassVar[type[SampleMean]] = SampleMean  # means of `measure`'s values over the samples of an epoch
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Task(LightningModule):
             self.val_metrics, self.test_metrics = (EpochMetrics(torchmetrics) for _ in range(2))
         self.model_config = model_config or {}
         self.results: dict[str, float] = {}  # the latest value of each metric, which self.log would round to float32
-        self.samples_trained = 0  # by this process, since it started
+        self.samples_trained = 0  # in this process, since it started
         # seconds, and seconds of processor, from the start of training to its end, validation and checkpoints included
         self.train_time = self.train_cpu_time = 0.0
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
@@ -89,18 +89,18 @@ class Task(LightningModule):
 
     @abstractmethod
     def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """From outputs (n, num_outputs) and targets to one (n,) tensor per metric; "loss" is the one trained on."""
+        """Return one (n,) tensor per metric from outputs (n, num_outputs) and targets; "loss" is the one trained on."""
 
     def explain_index_error(self, targets: Tensor) -> None:
-        """Raises ConfigError where the targets of a batch are why its step has raised an IndexError."""
+        """Raise ConfigError if a batch's targets are the reason why its step has raised an IndexError."""
 
     def for_torchmetrics(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """What torchmetrics are updated with: predictions and targets."""
+        """Return the predictions and targets that torchmetrics are updated with."""
         return outputs, targets
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The net's outputs (n, num_outputs) of inputs (n, *input_shape). Where a tail has left none for this process, the net is
-        run on dummy inputs: other processes wait for its gradients (of zero) and for its BatchNorm layers."""
+        """Return the net's outputs (n, num_outputs) of inputs (n, *input_shape). If a tail has left none for this process, run
+        the net on dummy inputs: other processes wait for its gradients (of zero) and for its BatchNorm layers."""
         samples = self.preprocess(inputs)
         if samples.shape[0]:
             return self.net(samples.contiguous(memory_format=self.memory_format))
@@ -110,7 +110,7 @@ class Task(LightningModule):
             return self.net(_dummy_inputs(samples).contiguous(memory_format=self.memory_format))[:0]
 
     def _check_batch(self, batch: Any) -> None:
-        """Raises ConfigError for what a plain datamodule's loader yields instead."""
+        """Raise ConfigError for anything but a Batch, such as a plain datamodule's loader yields."""
         if not isinstance(batch, Batch):
             source = type(getattr(self.trainer, "datamodule", None)).__name__
             needs = f"yields a {type(batch).__name__}; accepted is a lockstep.datamodules.DataModule, which yields a Batch"
@@ -127,12 +127,12 @@ class Task(LightningModule):
         return loss
 
     def loss_and_values(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss () that is differentiated, and for each name a tensor (n,), of which nothing is counted yet."""
+        """Return the loss () that is differentiated, and for each name a tensor (n,), of which nothing is counted yet."""
         values = self._measured(self(batch.inputs), batch.targets)
         return values["loss"].sum() * batch.loss_weight, values
 
     def count_values(self, batch: Batch, values: dict[str, Tensor]) -> None:
-        """Takes the values of a batch into the epoch's means."""
+        """Add the values of a batch to the epoch's means."""
         self.train_means.update(values)
         self.samples_trained += batch.ids.shape[0]
 
@@ -142,7 +142,7 @@ class Task(LightningModule):
 
     @torch.no_grad()
     def predict(self, inputs: Tensor) -> Tensor:
-        """Outputs (n, num_outputs) of inputs (n, *input_shape), uint8 or float from 0 to 1."""
+        """Return outputs (n, num_outputs) of inputs (n, *input_shape), uint8 or float from 0 to 1."""
         self.eval()
         return self(inputs.to(self.device))
 
@@ -178,7 +178,7 @@ class Task(LightningModule):
         return values
 
     def _log_step(self, loss: Tensor, batch_idx: int) -> None:
-        """The loss of one step, over its batches and all ranks. Not by self.log, which costs as much as a small model's step."""
+        """Log the loss of one step, over its batches and all ranks; self.log would cost as much as a small model's step."""
         trainer: Any = self.trainer
         step = trainer.global_step + 1 - ends_step(trainer, batch_idx)  # the step that this batch is of, counted from 1
         if not trainer.loggers or step % trainer.log_every_n_steps:
@@ -240,8 +240,8 @@ class Task(LightningModule):
         return made
 
     def _without_fused(self) -> dict[str, bool]:
-        """fused=False where the optimizer is configured with a fused kernel, and torch has none for these parameters or Lightning
-        takes it for one that unscales gradients by itself: it then refuses to scale, and in mixed precision to clip."""
+        """Return fused=False if the optimizer is configured with a fused kernel, and torch has none for these parameters or
+        Lightning takes it for one that unscales gradients by itself: it then refuses to scale, and in mixed precision to clip."""
         is_fused = getattr(self.make_optimizer, "keywords", {}).get("fused", False)
         precision = self.trainer.precision_plugin
         is_scaled = getattr(precision, "scaler", None) is not None
@@ -259,7 +259,7 @@ class Task(LightningModule):
         checkpoint["hyper_parameters"] = self.model_config
         checkpoint["metrics"] = dict(self.results)
         if self.trainer.state.fn == "fit":
-            means = self.train_means  # of the epoch so far, a row per rank: adding them up here would round
+            means = self.train_means  # the epoch so far, a row per rank: adding them up here would round
             checkpoint["train_means"] = {"sums": self._rows(means.sums), "count": self._rows(means.count)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -273,7 +273,7 @@ class Task(LightningModule):
             state.copy_(rows[name][rank] if is_same_world else rows[name].sum(dim=0) * int(rank == 0))
 
     def _rows(self, tensor: Tensor) -> Tensor:
-        """This tensor of every share of a batch, (shares, ...), on the CPU; a collective."""
+        """Return this tensor of every data-parallel rank, (ranks, ...), on the CPU; a collective."""
         rows = gather_all_tensors(tensor) if self.trainer.world_size > 1 else [tensor]
         return torch.stack(rows[:: len(rows) // dp_rank_and_size(self.trainer)[1]]).cpu()
 
@@ -284,7 +284,7 @@ def wrong_targets(targets: Tensor, accepted: str) -> ConfigError:
 
 
 def _initialize_lazy_layers(net: nn.Module, spec: DataSpec) -> None:
-    """Draws their weights while these depend on the seed alone; torch would in the first step, and DDP does not take them."""
+    """Draw their weights while these depend on the seed alone; torch would in the first step, and DDP does not take them."""
     if any(is_lazy(tensor) for tensor in (*net.parameters(), *net.buffers())):
         with torch.no_grad():
             net.eval()(_dummy_inputs(torch.empty(0, *spec.input_shape)))
@@ -292,6 +292,6 @@ def _initialize_lazy_layers(net: nn.Module, spec: DataSpec) -> None:
 
 
 def _dummy_inputs(nothing: Tensor) -> Tensor:
-    """Two samples like those of which there are none: positive and unlike each other, so that zero times a slope is zero."""
+    """Return two samples of the shape of `nothing`: positive and unlike each other, so that zero times a slope is zero."""
     shape = (2, *nothing.shape[1:])
     return torch.linspace(0.1, 1.0, math.prod(shape), dtype=nothing.dtype, device=nothing.device).view(shape)

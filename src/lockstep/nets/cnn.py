@@ -23,7 +23,7 @@ class CNN(nn.Module):
         self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * width, num_outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, channels, height, width) to (n, num_outputs)."""
+        """Map (n, channels, height, width) to (n, num_outputs)."""
         return self.head(self.features(x))
 
 

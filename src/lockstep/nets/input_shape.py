@@ -1,4 +1,4 @@
-"""What a net can be given."""
+"""Input shapes of nets."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from lockstep.errors import config_error
 
 
 def image_shape(net: str, input_shape: Sequence[int]) -> tuple[int, int, int]:
-    """(channels, height, width). Raises ConfigError, naming the net's target, for data that is no images."""
+    """Return (channels, height, width). Raises ConfigError, naming the net's target, for data that is not images."""
     if len(input_shape) != 3:
         needs = f"takes images (channels, height, width), and the data has shape {tuple(input_shape)}"
         raise config_error("model.net._target_", net, f"{needs}; accepted is another net, as of model=mlp, or other data")

@@ -10,7 +10,7 @@ from lockstep.nets.dropout import Dropout
 
 
 class MLP(nn.Module):
-    """Flattens, then linear layers with ReLU and dropout between them; without hidden layers one linear map."""
+    """A net that flattens, then has linear layers with ReLU and dropout between them; without hidden layers one linear map."""
 
     def __init__(self, input_shape: Sequence[int], num_outputs: int, hidden: Sequence[int], dropout: float = 0.0) -> None:
         super().__init__()
@@ -23,5 +23,5 @@ class MLP(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Linear(widths[-1], num_outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, *input_shape) to (n, num_outputs)."""
+        """Map (n, *input_shape) to (n, num_outputs)."""
         return self.layers(x)

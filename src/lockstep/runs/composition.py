@@ -15,5 +15,5 @@ def compose(*overrides: str, config_name: str = "train") -> DictConfig:
     register_resolvers()
     with hydra.initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
         config = hydra.compose(config_name, overrides=[f"name={config_name}", "run_dir=.", *overrides])
-    derive(config)
+    derive(config, overrides)
     return config

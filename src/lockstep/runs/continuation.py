@@ -15,11 +15,6 @@ _GROUPS = ("optimizer", "lr_scheduler", "param_groups")  # of a Task's model gro
 _NOT_IN_THE_STATE = ("lr_scheduler.monitor",)  # it is taken from the config
 
 
-def is_own(cfg: DictConfig, checkpoint: Path) -> bool:
-    """Does a checkpoint lie in the run's own directory, so that it is the same run that goes on; else a new one begins."""
-    return checkpoint.is_relative_to(cfg.run_dir)
-
-
 def check_length(cfg: DictConfig, epoch: int, checkpoint: Path) -> None:
     """Raises ConfigError where the checkpoint is of a later epoch than the last one."""
     epochs = cfg.trainer.max_epochs

@@ -15,11 +15,11 @@ from lockstep.launchers.environment import launcher
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.locks import Lock, check_free
 from lockstep.runs.record import write_status
-from lockstep.runs.saved import FILE
+from lockstep.runs.saved import FILE, NEXT
 
 _RUN_FILES = (FILE, "status.json", "metrics.json", "checkpoints")  # any of them shows that a directory is a run's
+_LOGS = "train*.log"
 SWEEP_FILE = "multirun.yaml"  # the same for a sweep
-_SAID = (FILE, ".hydra/overrides.yaml", "status.json", "metrics.json")  # what a refused resumption must leave as it was
 _SWEEP = "hydra.sweep.dir"
 COULD_NOT_START = "could_not_start"  # in status.json: no step was taken, so that another run may take the directory
 
@@ -37,7 +37,8 @@ class OwnDirectory:
             self._is_new, self._holds_run = not self.path.exists(), has_run(self.path)
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = Lock(self.path, self._key)
-            self._earlier = {path: path.read_bytes() for name in _SAID if (path := self.path / name).is_file()}
+            self._status = [path.read_bytes() for path in self.path.glob("status.json")]
+            self._logs = {path: path.stat().st_size for path in self.path.glob(_LOGS)}
 
     def set_aside(self) -> None:
         """Move the whole directory of an earlier run, and take it anew."""
@@ -52,12 +53,15 @@ class OwnDirectory:
         self._lock.close()
 
     def end_unstarted(self, reason: str) -> None:
-        """Note why the run could not start, and leave the directory. Put back what was recorded of an earlier start."""
+        """Note why the run could not start, and leave the directory. One that holds a run has its status and logs as before."""
         with contextlib.suppress(OSError):  # the disk is full
             if self._holds_run:
-                for path, content in self._earlier.items():
-                    with replacing(path, "wb") as file:
+                shutil.rmtree(self.path / NEXT, ignore_errors=True)
+                for content in self._status:
+                    with replacing(self.path / "status.json", "wb") as file:
                         file.write(content)
+                for path in self.path.glob(_LOGS):
+                    os.truncate(path, self._logs.get(path, 0))
             else:
                 write_status(self.path, "failed", reason, **{COULD_NOT_START: True})
         self.leave()

@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -14,11 +15,11 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.checkpoint_file import refuse_url, run_of, split_step
 from lockstep.config.checks import OF_THE_WHOLE
-from lockstep.config.overrides import flat, is_group, override_key, quote, split_flags
+from lockstep.config.overrides import chooses_group, flat, override_key, quote, split_flags
 from lockstep.errors import ConfigError, config_error
-from lockstep.runs.resume import arguments_for, with_global_batch
+from lockstep.runs.directory import absolute
+from lockstep.runs.resume import arguments_for
 from lockstep.runs.saved import FILE, RUN_DIR, RUN_ID, read_config, read_overrides, write_for_hydra
 
 log = logging.getLogger(__name__)
@@ -49,11 +50,25 @@ def command_to_fork(arguments: Sequence[str], wanted: str) -> list[str]:
     new = [item for item in overrides if override_key(item) != KEY]
     if source is None:  # a checkpoint alone
         return [*flags, *new, pinned]
-    of_groups = [item for item in new if is_group(override_key(item)) and not item.startswith("+")]
+    of_groups = [item for item in new if chooses_group(item) and not item.startswith("+")]
     emptied = [item for item in of_groups if item.startswith("~")]  # logger=null
     _say_what_is_lost(run_dir, [*map(override_key, of_groups)])
     folder = _folder(source, [override_key(item) for item in of_groups if item not in emptied], [*map(override_key, emptied)])
-    return [*flags, *arguments_for(folder, with_global_batch([item for item in new if item not in emptied])), pinned]
+    return [*flags, *arguments_for(folder, [item for item in new if item not in emptied]), pinned]
+
+
+def split_step(value: str) -> tuple[Path, int | None]:
+    """Return the absolute path and the optimizer step of `PATH@STEP`; None for the step of a path alone."""
+    match = None if Path(value).exists() else re.fullmatch(r"(.+)@(\d+)", value)
+    path = Path(value if match is None else match[1]).expanduser()
+    return absolute(path), None if match is None else int(match[2])
+
+
+def run_of(checkpoint: Path) -> Path:
+    """Return the directory of the run that a checkpoint is of: the nearest one above with a run's config, for Lightning's own
+    ModelCheckpoint saves in its logger's folder; where there is none, the one that the checkpoint's folder is in."""
+    above = checkpoint.parents[1:4]
+    return next((place for place in above if (place / FILE).is_file()), checkpoint.parent.parent)
 
 
 def _folder(source: DictConfig, groups: Sequence[str], emptied: Sequence[str]) -> Path:
@@ -96,7 +111,6 @@ def _read_source(wanted: str) -> DictConfig | None:
     """Return the config of the run that the checkpoint is of; None for a file that is in no run's directory, or in one that has
     lost it."""
     path = split_step(wanted)[0]
-    refuse_url(KEY, path)
     try:
         source = read_config(_run_dir(wanted), KEY)
     except ConfigError:
@@ -173,7 +187,7 @@ def describe_origin(cfg: DictConfig) -> dict[str, Any] | None:
     path, step = split_step(checkpoint)
     source = _read_source(checkpoint)
     if source is None:
-        from lockstep.checkpointing.files import run_id_in
+        from lockstep.checkpointing import run_id_in
 
         return {"run": run_id_in(_read(path)), "step": step, "checkpoint": checkpoint, "changed": _given()}
     before, now = (flat(OmegaConf.to_container(one)) for one in (source, cfg))  # pyright: ignore[reportArgumentType]

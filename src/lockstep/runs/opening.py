@@ -14,9 +14,8 @@ from lockstep.config.overrides import check_single
 from lockstep.errors import config_error
 from lockstep.launchers.environment import SWEPT_KEYS, can_resume, restarts, this_rank
 from lockstep.runs.directory import OwnDirectory, absolute, take_new
-from lockstep.runs.fork import describe_origin
 from lockstep.runs.run import Run
-from lockstep.runs.saved import RUN_ID, is_queued, read_overrides, read_run_id, update_config, write_config
+from lockstep.runs.saved import RUN_ID, is_queued, propose_config, read_overrides, read_run_id, write_config
 from lockstep.runs.validation import check_run_dir, refusing, validated
 
 
@@ -39,15 +38,17 @@ def open_run(cfg: DictConfig) -> Run:
     if goes_on and cfg[RUN_ID] != run_id:
         raise config_error(RUN_ID, cfg[RUN_ID], f"is not the run in {directory}; it is set by the run itself")
     goes_on = goes_on or (run_id is not None and has_begun(directory, overrides))
-    if cfg.forked_from is None:
+    if cfg.forked_from is None and cfg.get("fork") is not None:
+        from lockstep.runs.fork import describe_origin  # most runs begin anew
+
         cfg.forked_from = describe_origin(cfg)
     is_resumed = goes_on and not is_queued(directory)
     is_named = any(item.startswith("hydra.run.dir=") for item in of_hydra)
     if rank is not None and rank.global_rank > 0:
-        return Run(*validated(cfg.copy(), chosen=hydra.runtime.choices), is_resumed=is_resumed)
+        return Run(*validated(cfg.copy(), hydra), is_resumed=is_resumed)
     own = OwnDirectory(directory, "resume") if goes_on else take_new(directory, cfg.overwrite, is_named=is_named)
     try:
-        run = Run(*validated(cfg.copy(), chosen=hydra.runtime.choices), is_resumed=is_resumed, own=own, is_named=is_named)
+        run = Run(*validated(cfg.copy(), hydra), is_resumed=is_resumed, own=own, is_named=is_named)
         _save(run, cfg, hydra, run_id if goes_on else None)
     except BaseException as error:
         own.end_unstarted(str(error) or type(error).__name__)
@@ -73,6 +74,6 @@ def _save(run: Run, composed: DictConfig, hydra: Any, run_id: str | None) -> Non
         if is_new:
             write_config(run.directory, composed, hydra, run_id, run.plan.global_batch_size)
         else:
-            update_config(run.directory, composed, run_id, run.plan.global_batch_size, list(hydra.overrides.task))
+            propose_config(run.directory, composed, run_id, run.plan.global_batch_size, list(hydra.overrides.task))
     except OSError as error:
         raise config_error("hydra.run.dir", run.directory, f"can't be written to ({error.strerror})") from error

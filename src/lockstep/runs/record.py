@@ -35,10 +35,12 @@ def write_status(
 
 
 def actual_status(run_dir: Path) -> str | None:
-    """The word of status.json, but interrupted where it says running and no process holds the directory: that one was killed.
-    None where there is no word to be read."""
+    """The word of status.json. Where it says running and no process holds the directory, the run was killed: it is finished if it
+    has its record, which is written last and leaves when the run goes on, else interrupted. None where there is no word."""
     word = (read_json(run_dir / "status.json") or {}).get("status")
-    return "interrupted" if word == "running" and not is_held(run_dir) else word
+    if word != "running" or is_held(run_dir):
+        return word
+    return "finished" if (run_dir / "metrics.json").is_file() else "interrupted"
 
 
 def write_failure(run_dir: Path, reason: str | None, rank: int | None, has_lost_rank: bool = False) -> None:

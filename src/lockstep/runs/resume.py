@@ -8,7 +8,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.atomic_files import read_json
-from lockstep.config.overrides import flat, is_group, override_key, quote, split_flags, values_by_key
+from lockstep.config.arguments import shown
+from lockstep.config.overrides import chooses_group, flat, is_group, override_key, quote, split_flags, values_by_key
 from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
 from lockstep.places import config_file
@@ -16,9 +17,9 @@ from lockstep.runs.directories import newest_unfinished
 from lockstep.runs.directory import absolute
 from lockstep.runs.locks import TAKING, check_free
 from lockstep.runs.record import actual_status
-from lockstep.runs.saved import FOLDER, GLOBAL_BATCH, RUN_ID, read_config, read_overrides
+from lockstep.runs.saved import FOLDER, RUN_ID, read_config, read_overrides
 
-_IN_THE_CHECKPOINT = ("model.optimizer", "model.lr_scheduler", "seed", "lr_scaling", "base_batch_size")
+_IN_THE_CHECKPOINT = ("model.optimizer.", "model.lr_scheduler.", "seed.", "lr_scaling.", "base_batch_size.")
 _OF_ITS_OWN = ("init_from", "fork")
 _NOT_OF_THE_RUN = ("resume", "overwrite", "hydra.run.dir")
 _SHOWN = 5  # values of a group, in a message
@@ -50,25 +51,18 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
         check_free(run_dir, "resume", TAKING)
     known = read_overrides(run_dir)
     new = [item for item in overrides if override_key(item) not in _NOT_OF_THE_RUN]
-    new = [item for item in new if not (item in known and is_group(override_key(item)))]  # chosen once and for all
-    is_changed = [item for item in new if _changes(saved, item)]
-    if not is_changed and actual_status(run_dir) == "finished" and read_json(run_dir / "metrics.json") is not None:
+    new = [item for item in new if not (item in known and chooses_group(item))]  # chosen once and for all
+    changed = [pair for item in new for pair in _changes(saved, item)]
+    if not changed and actual_status(run_dir) == "finished" and read_json(run_dir / "metrics.json") is not None:
         return None
-    for item in is_changed:
-        _check(item, run_dir)
-    return [*flags, *arguments_for(run_dir / FOLDER, with_global_batch(new)), f"hydra.run.dir={quote(str(run_dir))}"]
+    for key, value in changed:
+        _check(key, value, run_dir)
+    return [*flags, *arguments_for(run_dir / FOLDER, new), f"hydra.run.dir={quote(str(run_dir))}"]
 
 
 def arguments_for(folder: Path, overrides: Sequence[str]) -> list[str]:
     """Return what has Hydra compose a saved config and override it."""
     return ["--config-path", str(folder), "--config-name", "saved", *overrides]
-
-
-def with_global_batch(new: Sequence[str]) -> list[str]:
-    """Return the overrides, with which the saved global batch does not stay where the one of a process is given."""
-    keys = {override_key(item) for item in new}
-    says_it = "datamodule.batch_size" in keys and GLOBAL_BATCH not in keys
-    return [*new, f"{GLOBAL_BATCH}=null"] if says_it else list(new)
 
 
 def locate_run(wanted: str) -> Path:
@@ -81,21 +75,24 @@ def locate_run(wanted: str) -> Path:
     return newest_unfinished(Path.cwd())
 
 
-def _changes(saved: DictConfig, item: str) -> bool:
-    """Return whether an override gives the saved config another value. What Hydra can't read, it will refuse itself."""
-    override = OverridesParser.create().parse_override(item)
-    if override.is_delete() or override.is_sweep_override() or is_group(override_key(item)):
-        return True
-    before: Any = OmegaConf.select(saved, override_key(item), default=saved)
-    if OmegaConf.is_config(before) and before is not saved:
-        before = OmegaConf.to_container(before)
-    return before is saved or before != override.value()
+def _changes(saved: DictConfig, item: str) -> list[tuple[str, str]]:
+    """Return the keys that an override gives another value than the saved config's. Hydra refuses what it can't read."""
+    override, key = OverridesParser.create().parse_override(item), override_key(item)
+    if override.is_delete() or override.is_sweep_override() or chooses_group(item):
+        return [(key, item.partition("=")[2])]
+    values = flat({key: override.value()})
+    return [(name, shown(value)) for name, value in values.items() if value != _value(saved, name)]
 
 
-def _check(item: str, run_dir: Path) -> None:
+def _value(saved: DictConfig, key: str) -> Any:
+    """Return the value of a key in plain containers; the config itself where there is no such key."""
+    value: Any = OmegaConf.select(saved, key, default=saved)
+    return OmegaConf.to_container(value) if OmegaConf.is_config(value) and value is not saved else value
+
+
+def _check(key: str, value: str, run_dir: Path) -> None:
     """Raise ConfigError for what a resumption can't change: a group, what is in the checkpoint, what makes another run."""
-    key, value = override_key(item), item.partition("=")[2]
-    if key.replace("/", ".").startswith(_IN_THE_CHECKPOINT):
+    if f"{key.replace('/', '.')}.".startswith(_IN_THE_CHECKPOINT):
         raise config_error(key, value, f"comes from the checkpoint; begin a new run by fork={run_dir}")
     if key in _OF_ITS_OWN and value != "null":
         raise config_error(key, value, "a run goes on from its own checkpoint; begin a new run, without resume")

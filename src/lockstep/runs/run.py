@@ -11,16 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
-from lockstep.atomic_files import read_json, remove_partial_files, write_json
+from lockstep.atomic_files import read_json, read_stamp, remove_partial_files, write_json
+from lockstep.config.construct import own_modules
 from lockstep.config.plan import Plan, visible_cores
-from lockstep.config.targets import own_modules
 from lockstep.errors import ExitCode, config_error
 from lockstep.launchers.cluster import queue
 from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank, warn_of_unknown_launcher
@@ -31,12 +31,7 @@ from lockstep.launchers.rank import end_workers, leave_process_group
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 from lockstep.runs import record
 from lockstep.runs.directory import OwnDirectory
-from lockstep.runs.fork import origin_of
-from lockstep.runs.rank import set_up_rank
-from lockstep.runs.saved import read_run_id
-
-if TYPE_CHECKING:
-    from lightning import Trainer
+from lockstep.runs.saved import accept_config, read_run_id
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +119,8 @@ class Run:
             try:
                 remove_partial_files(self.directory)
                 (self.directory / DEBUGGED).unlink(missing_ok=True)
-                self._metrics.unlink(missing_ok=True)  # of what is continued
+                if not self.is_resumed:
+                    self._metrics.unlink(missing_ok=True)
                 record.write_status(self.directory, "running", is_first=not self.is_resumed)
                 self._append_to_log(OmegaConf.to_yaml(self.cfg, resolve=True))  # the terminal gets what a person reads
             except OSError as error:
@@ -136,8 +132,10 @@ class Run:
             self._has_begun = True
         if not self.is_parent:
             self.checkpoint = self._own_checkpoint() if self.is_resumed else None
-            if self.checkpoint is None and (origin := origin_of(self.cfg)) is not None:
-                self.checkpoint = origin.path
+            if self.checkpoint is None and self.cfg.get("fork") is not None:
+                from lockstep.runs.fork import find_checkpoint
+
+                self.checkpoint = find_checkpoint(self.cfg.fork).path
             if self.checkpoint is not None:
                 self.cfg.init_from = None
 
@@ -157,16 +155,13 @@ class Run:
         return checkpoint
 
     def launch(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Call `function(run, *arguments)` in each rank, from the parent, and take rank zero's record as the result.
-
-        When one of them has died, start them again, to continue, max_restarts times.
-        """
+        """Call `function(run, *arguments)` in each rank, which may die max_restarts times; rank zero's record is the result."""
         from lockstep.launchers.launch import launch
 
         cfg = self.cfg.copy()
         OmegaConf.resolve(cfg)  # ${now:} is the same in all of them
         hydra = HydraConfig.instance().cfg if HydraConfig.initialized() else None
-        attempt, began = 0, self._started
+        attempt, began, earlier = 0, self._started, read_stamp(self._metrics)
         while True:
             outcome = launch(
                 _run_rank,
@@ -183,7 +178,7 @@ class Run:
                 fresh=bool(OmegaConf.select(cfg, "fresh_processes")),  # None in a config saved before there was such a key
                 imports=own_modules(cfg),
             )
-            if outcome.code == ExitCode.FINISHED and not self._metrics.is_file():
+            if outcome.code == ExitCode.FINISHED and read_stamp(self._metrics) == earlier:
                 outcome = Outcome(code=ExitCode.FAILED, reason="the ranks ended without writing metrics.json")
             if outcome.code != ExitCode.FAILED or outcome.is_final or attempt >= cfg.max_restarts:
                 break
@@ -197,14 +192,14 @@ class Run:
         write_json(self._metrics, result)
         self._close(result)
 
-    def finish(self, trainer: "Trainer") -> None:
+    def finish(self, trainer: Any) -> None:
         """Writes metrics.json from rank zero, and leaves the process group together; called in every rank."""
-        from lockstep.runs.hparams import log_result
-        from lockstep.runs.results import collect_result
+        from lockstep.runs.results import collect_result, log_result
 
         result = collect_result(self.cfg, self.plan, trainer, time.monotonic() - self._started)
         result["cores"] = visible_cores() if self.has_parent else None  # which all of its processes share
         if trainer.is_global_zero:
+            accept_config(self.directory)
             log_result(self.cfg, trainer, result, result["metrics"])
             write_json(self._metrics, result)
         leave_process_group()
@@ -272,6 +267,7 @@ class Run:
             if self.launcher.speaks(self.directory, self._global_rank):
                 with contextlib.suppress(OSError):  # the disk may be full
                     record.write_status(self.directory, "preempted", outcome.reason, outcome.rank)
+                    accept_config(self.directory)
                 console.show_preempted(self.directory, outcome.reason or "")
                 resumes = self._is_named or self.launcher.ranks_are_tasks  # the same command, requeued, comes here
                 if (line := queue().requeue_when_warned(outcome.signal, resumes)) is not None:  # which may end this process
@@ -288,6 +284,8 @@ class Run:
 def _run_rank(
     report: Report, function: Any, arguments: Sequence[Any], hydra: Any, cfg: DictConfig, plan: Plan, is_resumed: bool
 ) -> None:
+    from lockstep.runs.rank import set_up_rank
+
     set_up_rank(hydra)
     with Run(cfg, plan, is_resumed=is_resumed, report=report) as run:
         function(run, *arguments)

@@ -12,11 +12,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lockstep.atomic_files import replacing
 from lockstep.config.overrides import nodes
+from lockstep.config.plan import BATCH, GLOBAL_BATCH
 from lockstep.errors import ConfigError, config_error
 
 FOLDER = ".hydra"
 FILE = f"{FOLDER}/config.yaml"
-RUN_ID, GLOBAL_BATCH = "run_id", "datamodule.global_batch_size"
+NEXT = f"{FOLDER}/next"  # what a run that goes on becomes
+RUN_ID = "run_id"
 RUN_DIR = "${hydra:runtime.output_dir}"  # of the run that Hydra composes
 _OF_THE_START = ("${hydra:", "${now:")  # interpolations that have their value of then
 
@@ -43,13 +45,22 @@ def write_for_hydra(folder: Path, cfg: DictConfig, groups: Sequence[str] = ()) -
     (folder / "saved.yaml").write_text(yaml.safe_dump({"defaults": defaults}))
 
 
-def update_config(run_dir: Path, cfg: DictConfig, run_id: str, global_batch_size: int | None, overrides: list[str]) -> None:
-    """Write the config of a run that goes on, and what was overridden for that."""
-    _write(run_dir / FILE, _to_save(cfg, run_id, global_batch_size))
-    known = read_overrides(run_dir)
-    if new := [item for item in overrides if item not in known]:
-        with replacing(run_dir / FOLDER / "overrides.yaml", "w") as file:
-            file.write(yaml.safe_dump([*known, *new]))
+def propose_config(run_dir: Path, cfg: DictConfig, run_id: str, global_batch_size: int | None, overrides: list[str]) -> None:
+    """Write what a run that goes on becomes once it can't be refused any more, and what was overridden for that."""
+    folder, known = run_dir / NEXT, read_overrides(run_dir)
+    folder.mkdir(exist_ok=True)
+    _write(folder / "config.yaml", _to_save(cfg, run_id, global_batch_size))
+    with replacing(folder / "overrides.yaml") as file:
+        file.write(yaml.safe_dump([*known, *(item for item in overrides if item not in known)]))
+
+
+def accept_config(run_dir: Path) -> None:
+    """Make the run what was proposed, if that is not done yet; the record of what it goes on from leaves."""
+    if (run_dir / NEXT / "config.yaml").is_file():
+        (run_dir / "metrics.json").unlink(missing_ok=True)
+        for name in ("config.yaml", "overrides.yaml"):
+            (run_dir / NEXT / name).replace(run_dir / FOLDER / name)
+        shutil.rmtree(run_dir / NEXT, ignore_errors=True)
 
 
 def read_config(run_dir: Path, key: str = "RUN_DIR") -> DictConfig | None:
@@ -110,6 +121,7 @@ def _to_save(cfg: DictConfig, run_id: str, global_batch_size: int | None) -> Dic
     saved.run_dir = RUN_DIR
     if global_batch_size is not None and OmegaConf.select(cfg, GLOBAL_BATCH, default=cfg) is not cfg:
         OmegaConf.update(saved, GLOBAL_BATCH, global_batch_size)
+        OmegaConf.update(saved, BATCH, None)
     saved[RUN_ID] = run_id
     return saved
 

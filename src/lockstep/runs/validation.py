@@ -10,20 +10,21 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lockstep import console
 from lockstep.config.checks import check
-from lockstep.config.plan import Plan
+from lockstep.config.overrides import override_key
+from lockstep.config.plan import BATCH, GLOBAL_BATCH, Plan
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.environment import this_rank
 
 
-def validated(config: DictConfig, node_gpus: int | None = None, chosen: Iterable[str] = ()) -> tuple[DictConfig, Plan]:
+def validated(config: DictConfig, hydra: DictConfig | None = None, node_gpus: int | None = None) -> tuple[DictConfig, Plan]:
     """The config of the run less Hydra's own part, and its plan; raises ConfigError if the run can't start so.
 
     `node_gpus`: of each node that it is to run on, and will be started on, if that is not here.
-    `chosen`: the groups whose options Hydra has composed.
+    `hydra`: its own part, which says what was given and which options it has composed.
     """
-    derive(config)
+    derive(config, () if hydra is None else hydra.overrides.task)
     cfg = without_hydra(config)
-    check(cfg, chosen)
+    check(cfg, () if hydra is None else hydra.runtime.choices)
     rank = this_rank()
     plan = Plan.from_config(cfg, None if rank is None else rank.started, node_gpus)
     if node_gpus is None:
@@ -35,8 +36,16 @@ def without_hydra(config: DictConfig) -> DictConfig:
     return OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
 
 
-def derive(config: DictConfig) -> None:
-    """Set the values that follow from trainer.exact, which no Trainer takes. Raise ConfigError for what does not go with it."""
+def derive(config: DictConfig, overrides: Iterable[str] = ()) -> None:
+    """Set the values that follow from trainer.exact, which no Trainer takes, and from which batch size the command line has.
+    Raise ConfigError for what does not go with it."""
+    given = {override_key(item): item.partition("=")[2] for item in overrides}
+    if given.get(GLOBAL_BATCH, "null") != "null":
+        if given.get(BATCH, "null") != "null":
+            accepted = f"is given beside {GLOBAL_BATCH}={given[GLOBAL_BATCH]}; use one of the two"
+            raise config_error(BATCH, given[BATCH], accepted)
+        if OmegaConf.select(config, BATCH) is not None:
+            OmegaConf.update(config, BATCH, None)
     if not OmegaConf.is_dict(OmegaConf.select(config, "trainer")) or "exact" not in config.trainer:
         return
     workers = config.trainer.exact

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from lockstep.config.construct import own_modules
 from lockstep.config.plan import Plan, check_cores, cores
-from lockstep.config.targets import own_modules
 from lockstep.errors import config_error
 from lockstep.launchers.environment import JOB_MARK, PARENT_PID, RANK_VARIABLES, SWEPT_KEYS
 from lockstep.launchers.processes import Process, kill_group, start

@@ -193,7 +193,7 @@ class Sweep:
         asked: Any = HydraConfig.instance()
         own, asked.cfg = asked.cfg, full  # its set_config copies
         try:
-            cfg, plan = validated(full, self.executor.node_gpus(full), full.hydra.runtime.choices)
+            cfg, plan = validated(full, full.hydra, self.executor.node_gpus(full))
         finally:
             asked.cfg = own
         if (origin := origin_of(cfg)) is not None:

@@ -1,1 +1,1 @@
-"""What conf/trainer composes, and the two files that touch Lightning's private names."""
+"""Parts that conf/trainer composes, and the two files that touch Lightning's private names."""

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
-from torch.nn.modules._functions import SyncBatchNorm as TorchSyncBatchNorm  # what torch.nn.SyncBatchNorm computes with
+from torch.nn.modules._functions import SyncBatchNorm as TorchSyncBatchNorm  # torch.nn.SyncBatchNorm computes with it
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
@@ -19,12 +19,12 @@ _without_statistics: ContextVar[bool] = ContextVar("_without_statistics", defaul
 
 
 def is_batchnorm(layer: nn.Module) -> bool:
-    """Returns whether it is one of torch's BatchNorm layers or of a subclass: what can be synchronised."""
+    """Return whether a layer is one of torch's BatchNorm layers or of a subclass: these can be synchronised."""
     return isinstance(layer, _BatchNorm)
 
 
 def synchronise_batchnorm(model: nn.Module) -> None:
-    """Makes each BatchNorm layer of the model normalise by the statistics of all processes' samples.
+    """Make each BatchNorm layer of the model normalise by the statistics of all processes' samples.
 
     A layer stays what it is, with whatever a subclass adds to it (an activation, say): only what it calls,
     torch.nn.functional.batch_norm, is computed over all processes. Without a process group nothing changes.
@@ -37,8 +37,8 @@ def synchronise_batchnorm(model: nn.Module) -> None:
 
 @contextmanager
 def without_statistics() -> Iterator[None]:
-    """Samples that pass synchronised layers meanwhile add nothing to the statistics: they are dummy inputs of a process that has
-    no sample of its own, and yet has to take part in the others' collectives."""
+    """Add nothing to the statistics of synchronised layers meanwhile: their inputs are dummies of a process that has no sample of
+    its own, and yet has to take part in the others' collectives."""
     token = _without_statistics.set(True)
     try:
         yield
@@ -47,11 +47,11 @@ def without_statistics() -> Iterator[None]:
 
 
 class Synchronised:
-    """Stands before a BatchNorm layer's own class; see `synchronise_batchnorm`."""
+    """Base class before a BatchNorm layer's own; see `synchronise_batchnorm`."""
 
     @property
     def equal_buffers(self) -> tuple[str, ...]:
-        """Those that lockstep.trainer.strategies need not send: none of a class that may compute statistics in its own way."""
+        """Buffers that lockstep.trainer.strategies need not send; none of a class that may compute statistics in its own way."""
         is_torchs = getattr(super().forward, "__func__", None) is _BatchNorm.forward  # pyright: ignore[reportAttributeAccessIssue]
         return ("running_mean", "running_var", "num_batches_tracked") if is_torchs else ()
 
@@ -76,7 +76,7 @@ class _AnyShape(_BatchNorm):
 
 
 class OverAllProcesses(TorchFunctionMode):
-    """Whoever calls torch.nn.functional.batch_norm meanwhile normalises by the statistics of all processes' samples."""
+    """Make torch.nn.functional.batch_norm normalise by the statistics of all processes' samples meanwhile."""
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         return (_batch_norm if func is functional.batch_norm else func)(*args, **(kwargs or {}))
@@ -92,13 +92,13 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """torch.nn.functional.batch_norm with the statistics of all processes' samples, where it takes those of its batch."""
+    """torch.nn.functional.batch_norm with the statistics of all processes' samples in place of its batch's."""
     if not training:
         return functional.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     parameters = (running_mean, running_var, weight, bias, momentum, eps)
     if not _without_statistics.get():
         return _normalised(input, *parameters)
-    # the gradient of nothing passes the same collectives as that of the other processes' samples
+    # an empty batch, and its gradient, pass the same collectives as the other processes' samples
     nothing = _normalised(input[:0], *parameters)
     return functional.batch_norm(input, None, None, training=True, eps=eps) + nothing.sum()
 
@@ -112,12 +112,12 @@ def _normalised(
     momentum: float,
     eps: float,
 ) -> Tensor:
-    """Normalises by torch's kernels on GPUs. On CPUs, where it has none, in a way that rounds as the layer does on one process:
-    statistics in float64, in two passes so that nothing cancels, then one scale and one shift a channel in the input's type.
-    A ReLU turns another rounding of a value near zero into another gradient."""
+    """Normalise by torch's kernels on GPUs. On CPUs, where it has none, round as the layer does on one process: statistics in
+    float64, in two passes so that nothing cancels, then one scale and one shift a channel in the input's type. A ReLU turns
+    another rounding of a value near zero into another gradient."""
     x = input.float() if input.dtype in (torch.bfloat16, torch.float16) else input
     if input.is_cuda:
-        kept = input if len(input) else x  # of nothing torch sends statistics of the input's type, of samples float32
+        kept = input if len(input) else x  # torch sends statistics of the input's type for an empty batch, else float32
         group, size = dist.group.WORLD, dist.get_world_size()
         return TorchSyncBatchNorm.apply(kept, weight, bias, running_mean, running_var, eps, momentum, group, size)
     y, mean, variance, count = _Normalise.apply(x, weight, bias, eps)
@@ -131,10 +131,9 @@ def _normalised(
 
 
 class _Normalise(torch.autograd.Function):
-    """Normalises (n, channels, ...) by mean and biased variance of each channel over all processes: returns these too, and how
-    many values they are of, in float64. One exchange forward and one backward: on CPUs a small one takes a millisecond, be it of
-    ten numbers or of a thousand.
-    """
+    """Normalise (n, channels, ...) by mean and biased variance of each channel over all processes; return these too, and the
+    number of values, in float64. One exchange forward and one backward: on CPUs a small one takes a millisecond, be it of ten
+    numbers or of a thousand."""
 
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -154,7 +153,7 @@ class _Normalise(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Every rank's loss depends on every rank's samples: what passes through the statistics is summed over the ranks."""
+        """Sum over the ranks what passes through the statistics: every rank's loss depends on every rank's samples."""
         x, weight, mean, inverse, count = ctx.saved_tensors
         weight_gradient, bias_gradient = own = _own_sums(gradient, x, mean, inverse)
         parameter_gradients = (None, None) if weight is None else (weight_gradient, bias_gradient)
@@ -168,16 +167,16 @@ class _Normalise(torch.autograd.Function):
 
 
 def _own_sums(gradient: Tensor, x: Tensor, mean: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums in this process the gradient times what was normalised, and the gradient; by torch's own kernel."""
-    if not len(x):  # which divides by the number of values
+    """Return this process's sums of the gradient times what was normalised, and of the gradient; by torch's own kernel."""
+    if not len(x):  # the kernel divides by the number of values
         return torch.zeros_like(mean), torch.zeros_like(mean)
     needed = [False, True, True]
     return torch.ops.aten.native_batch_norm_backward(gradient, x, None, None, None, mean, inverse, True, 0.0, needed)[1:]
 
 
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and biased variance of each channel of (n, channels, ...) over all processes, and how many values it has, from each
-    process's own (Chan, Golub, LeVeque 1983)."""
+    """Return mean and biased variance of each channel of (n, channels, ...) over all processes, and its number of values, from
+    each process's own (Chan, Golub, LeVeque 1983)."""
     values = [dimension for dimension in range(x.ndim) if dimension != 1]
     own_count = x.numel() // x.shape[1]
     own = x.to(torch.float64, copy=True)
@@ -191,7 +190,7 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _gather(own: Tensor) -> Tensor:
-    """(...) to (world size, ...)."""
+    """Gather (...) of all processes into (world size, ...)."""
     gathered = own.new_empty(dist.get_world_size(), *own.shape)
     dist.all_gather_into_tensor(gathered.view(-1), own.view(-1))
     return gathered

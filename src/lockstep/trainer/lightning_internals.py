@@ -1,24 +1,38 @@
-"""The private names of Lightning that the core touches: what for, and why.
+"""Lightning's private names that the core touches, with the reason, and its warnings that are wrong here.
 
-tests/unit/trainer/test_lightning_internals.py fails when one of them is gone or no longer needed.
+tests/unit/trainer/test_lightning_internals.py fails when one of the names is gone or no longer needed.
 """
 
+import logging
 import os
+import warnings
+from collections.abc import Iterable
 from typing import Any
 
 from lightning import LightningModule, Trainer
 
 # Importing Lightning sets this, so that asking for GPUs leaves a process that can still be forked. torch's optimizers ask in
-# every step, and by this way each time load the NVML library.
+# every step, and would load the NVML library each time.
 os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
+_OF_NOBODY = (  # ignored whatever model and data are
+    "Checkpoint directory .* exists and is not empty",  # that is how a run is continued
+    "The `srun` command is available on your system but is not used",  # a job of one task is a plain machine to us
+    r"`isinstance\(treespec, LeafSpec\)`",  # between Lightning and torch
+)
+_OF_TASKS = (
+    "Total length of `list` across ranks is zero",  # a split that is not there is an empty list of loaders
+    "The '.*_dataloader' does not have many workers",  # data in memory needs none
+    r"It is recommended to use `self\.log",  # a SampleMean is summed over the ranks before it is logged
+    "The number of training batches",  # logging less often than once an epoch is a choice
+    "You're resuming from a checkpoint that ended before the epoch ended",  # Lightning asks the loader; here the sampler goes on
+)
 
 
 def disable_sigterm_handling(trainer: Trainer) -> None:
-    """Lightning registers a SIGTERM handler that broadcasts inside the handler and, with more than one process, broadcasts a
-    flag and waits for the device before every training batch (lightning/pytorch/loops/training_epoch_loop.py; Lightning
-    issue 21487). lockstep.callbacks.Preemption does both better, and there is no argument to choose. A Lightning that has
-    none of this is left as it is.
-    """
+    """Disable Lightning's SIGTERM handler, which broadcasts inside the handler, and what comes with more than one process: a
+    broadcast of a flag and a wait for the device before every batch (lightning/pytorch/loops/training_epoch_loop.py; issue
+    21487). lockstep.callbacks.Preemption does both better, and there is no argument to choose. A Lightning that has none of this
+    is left as it is."""
     for owner, name in (
         (getattr(trainer, "_signal_connector", None), "register_signal_handlers"),
         (trainer.fit_loop.epoch_loop, "_broadcast_sigterm_tensor"),
@@ -28,25 +42,43 @@ def disable_sigterm_handling(trainer: Trainer) -> None:
 
 
 def read_logged_step(checkpoint: dict[str, Any]) -> int:
-    """The step under which the loop logged last, when the checkpoint was saved: it counts steps apart from the optimizer's, and
-    that of a batch only after its end."""
+    """Return the step under which the loop logged last, when the checkpoint was saved: it counts steps apart from the
+    optimizer's, and that of a batch only after its end."""
     loop = checkpoint["loops"]["fit_loop"]
     batches = loop["epoch_loop.batch_progress"]["total"]
     return loop["epoch_loop.state_dict"]["_batches_that_stepped"] + batches["processed"] - batches["completed"]
 
 
 def set_logged_step(trainer: Trainer, step: int) -> None:
-    """After a resumption the loop counts a step for the validation that it does not repeat (on_train_batch_start comes too
-    late to prevent it), so that all that follows would be logged one step further. The counter has no setter."""
+    """Set the loop's counter of steps, which has no setter. After a resumption the loop counts a step for the validation that it
+    does not repeat (on_train_batch_start comes too late to prevent it), and would log all that follows one step further."""
     trainer.fit_loop.epoch_loop._batches_that_stepped = step
 
 
 def end_restart(trainer: Trainer) -> None:
-    """The fit loop leaves a plateau schedule's step out at the end of the epoch in which it has restarted, as if the checkpoint
-    were of after it. The public `restarting` would set the loops below it too."""
+    """Clear the fit loop's restart flag, for which it leaves out a plateau schedule's step at the end of the epoch, as if the
+    checkpoint were from after it. The public `restarting` would set the loops below it too."""
     trainer.fit_loop._restarting = False
 
 
 def is_attached(module: LightningModule) -> bool:
-    """Has it a trainer? The public `trainer` raises where it has none, as when a checkpoint is loaded without."""
+    """Return whether it has a trainer. The public `trainer` raises if not, as when a checkpoint is loaded without one."""
     return module._trainer is not None
+
+
+def drop_commentary() -> None:
+    """Keep the warnings of Lightning's loggers, and drop the rest; importing it has set their level. Ignore warnings that are
+    about nothing that a user has written."""
+    _ignore(_OF_NOBODY)
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def ignore_warnings_about_tasks() -> None:
+    """Ignore warnings that are wrong for a Task on a DataModule; all are shown for other models or data."""
+    _ignore(_OF_TASKS)
+
+
+def _ignore(messages: Iterable[str]) -> None:
+    for message in messages:
+        warnings.filterwarnings("ignore", message=message)

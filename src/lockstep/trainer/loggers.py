@@ -12,7 +12,7 @@ from lightning.pytorch import loggers
 from lightning.pytorch.loggers.logger import rank_zero_experiment
 from torch import Tensor, nn
 
-OPTIMIZED = "Optimized/"  # TensorBoard sorts by the tags, with capitals before other letters
+from lockstep.runs.results import OPTIMIZED
 
 
 class TensorBoardLogger(loggers.TensorBoardLogger):

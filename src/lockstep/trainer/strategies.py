@@ -1,4 +1,4 @@
-"""How processes work together: Lightning's strategies, set by config."""
+"""Lightning's strategies, set by config, by which processes work together."""
 
 import os
 import re
@@ -19,15 +19,15 @@ from lockstep.launchers.environment import this_rank
 _UNUSED = re.compile(
     r"finished reduction in the prior iteration.*did not receive grad for rank \d+:(?P<indices>[ \d]*)", re.DOTALL
 )
-_BROADCAST = {"broadcast_buffers", "forward_sync_buffers"}  # of DDP; torch 2.15 has renamed it
+_BROADCAST = {"broadcast_buffers", "forward_sync_buffers"}  # DDP's argument; torch 2.15 has renamed it
 
 
 class PlannedWorldSize(ParallelStrategy):
-    """Stands before one of Lightning's strategies: refuses a process group of another size than planned."""
+    """Base class before one of Lightning's strategies: refuse a process group of another size than planned."""
 
     planned_world_size: int
-    has_same_bits = False  # on any number of processes; else Lightning's own takes its place on one
-    has_parts = False  # of weights and gradients in each process, as tensors that do not say so
+    has_same_bits = False  # the same bits on any number of processes; else Lightning's own strategy takes its place on one
+    has_parts = False  # True if a process has a part of weights and gradients, as tensors that do not say so
 
     def setup_environment(self) -> None:
         store = _store_on_loopback()
@@ -43,34 +43,46 @@ class PlannedWorldSize(ParallelStrategy):
 class DDP(PlannedWorldSize, DDPStrategy):
     """Lightning's DDPStrategy with a timeout in seconds.
 
-    Keyword arguments go to torch.nn.parallel.DistributedDataParallel; one that it has not may be null: it is of no use then.
+    Keyword arguments go to torch.nn.parallel.DistributedDataParallel; one that this version does not have must be null.
 
     Attributes:
         frozen: the parameters whose gradients DDP does not average, for they required none when it wrapped the model.
     """
 
-    def __init__(self, *, world_size: int, timeout: float, process_group_backend: str | None, **ddp: Any) -> None:
+    def __init__(
+        self,
+        *,
+        world_size: int,
+        timeout: float,
+        process_group_backend: str | None,
+        bucket_cap_mb: float | None = None,
+        static_graph: bool = False,
+        find_unused_parameters: bool = False,
+        **ddp: Any,
+    ) -> None:
+        check_at_least(1, timeout=timeout)
+        check_at_least(0, bucket_cap_mb=bucket_cap_mb)
         accepted = signature(DistributedDataParallel).parameters.keys() | signature(DDPStrategy).parameters.keys()
         for name in ddp.keys() - accepted:
             if (value := ddp.pop(name)) is not None:
                 accepts = f"no such argument; accepted are {', '.join(sorted(accepted))}"
                 raise config_error(f"trainer.strategy.{name}", value, accepts)
-        check_at_least(1, timeout=timeout)
+        ddp |= {"bucket_cap_mb": bucket_cap_mb, "static_graph": static_graph, "find_unused_parameters": find_unused_parameters}
         super().__init__(timeout=timedelta(seconds=timeout), process_group_backend=process_group_backend, **ddp)
         self.planned_world_size, self._may_send_less = world_size, not _BROADCAST & ddp.keys()
         self._trained: list[str] = []  # parameters, as torch numbers them
         self.frozen: list[nn.Parameter] = []
-        self._finds_unused = bool(ddp.get("find_unused_parameters"))
+        self._finds_unused = find_unused_parameters
 
     def on_exception(self, exception: BaseException) -> None:
-        """Names the key and the parameters where Lightning would name an argument of its own, and torch numbers."""
+        """Name the key and the parameters; Lightning would name an argument of its own, and torch numbers."""
         if not self._finds_unused and (match := _UNUSED.search(str(exception))) is not None:
             unused = join_first([self._trained[int(index)] for index in match["indices"].split()]) or "all parameters"
             accepted = f"the loss does not depend on {unused}; accepted is true"
             exception.__cause__ = config_error("trainer.strategy.find_unused_parameters", "false", accepted)
 
     def configure_ddp(self) -> None:
-        """Buffers that stay equal by themselves are not sent before each forward pass, unless the config says that they are."""
+        """Do not send buffers that stay equal by themselves before each forward pass, unless the config says to."""
         super().configure_ddp()
         wrapped: Any = self.model
         parameters = {name: one for name, one in wrapped.module.named_parameters() if name not in wrapped.parameters_to_ignore}
@@ -80,22 +92,22 @@ class DDP(PlannedWorldSize, DDPStrategy):
             wrapped.broadcast_buffers = False
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Wraps the model anew where a hook has unfrozen parameters, as Lightning's BaseFinetuning does."""
+        """Wrap the model anew if a hook has unfrozen parameters, as Lightning's BaseFinetuning does."""
         if any(one.requires_grad for one in self.frozen):
             self.model = self.lightning_module
             self.configure_ddp()
 
 
 def have_equal_buffers(model: nn.Module) -> bool:
-    """Returns whether all buffers of a model are those that their modules name in `equal_buffers`: no step changes them, or each
-    does so in all processes alike."""
+    """Return whether modules name all buffers of a model in `equal_buffers`: no step changes them, or each changes them equally
+    in all processes."""
     layers = ((getattr(layer, "equal_buffers", ()), layer.named_buffers(recurse=False)) for layer in model.modules())
     return all(name in equal for equal, buffers in layers for name, _ in buffers)
 
 
 def _store_on_loopback() -> torch.distributed.TCPStore | None:
-    """Serves the key-value store of a run's ranks, in rank zero on one machine. The one that torch makes for MASTER_ADDR
-    listens on every interface, unless there is one at that port in this process already: it then shares it."""
+    """Serve the key-value store of a run's ranks, in rank zero on one machine. The one that torch makes for MASTER_ADDR listens
+    on every interface, unless this process has one at that port already, which it then shares."""
     rank = this_rank()
     is_elsewhere = rank is None or rank.started_by != "parent" or rank.global_rank > 0
     if is_elsewhere or torch.distributed.is_initialized():

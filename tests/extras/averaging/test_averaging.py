@@ -56,6 +56,30 @@ def test_the_average_is_that_of_the_weights_after_each_step(tmp_path: Path) -> N
     assert (parameter - third).abs().max() > 1e-4
 
 
+def test_until_an_average_begins_the_current_weights_are_validated_saved_and_tested(tmp_path: Path) -> None:
+    """It kept the initial weights, of epoch 0, as the best."""
+    late = ("callbacks.ema.update_starting_at_step=1000",)
+    ema, averaged = trained(tmp_path / "ema", *OPTIONS, *late)
+    alone, plain = trained(tmp_path / "alone", *OPTIONS[2:])
+    assert not differences(ema["state_dict"], alone["state_dict"])
+    assert not differences(averaged.lightning_module.state_dict(), plain.lightning_module.state_dict())
+    best = [read_checkpoint("best", tmp_path / run / "checkpoints" / "best.ckpt") for run in ("ema", "alone")]
+    assert best[0]["metrics"] == best[1]["metrics"]
+    assert not differences(best[0]["state_dict"], best[1]["state_dict"])
+
+
+def test_lightning_s_own_averaging_is_tested_by_the_weights_that_were_validated(tmp_path: Path) -> None:
+    """Lightning puts those that are trained in their place, where the trainer that tests has trained."""
+    own = "+callbacks.average={_target_: lightning.pytorch.callbacks.EMAWeightAveraging, decay: 0.8}"
+    datamodule, model, trainer = prepared(tmp_path, own, *OPTIONS[2:])
+    trainer.fit(model, datamodule)
+    best = tmp_path / "checkpoints" / "best.ckpt"
+    trainer.test(model, datamodule, ckpt_path=best, verbose=False)
+    again_data, again, evaluator = prepared(tmp_path / "again", *OPTIONS[2:], f"init_from={best}")
+    evaluator.test(again, again_data, verbose=False)
+    assert model.results["test/loss"] == again.results["test/loss"]
+
+
 PARTS = ("state_dict", "current_model_state", "averaging_state", "optimizer_states", "metrics")
 
 

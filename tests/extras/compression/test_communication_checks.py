@@ -7,7 +7,7 @@ import pytest
 
 from lockstep.errors import ConfigError
 from lockstep.extras.compression.strategy import CommunicatingDDP
-from lockstep.extras.nonfinite.nonfinite import NonFinite
+from lockstep.extras.nonfinite import NonFinite
 
 POWER_SGD = {"hook": "power_sgd", "rank": 1, "start": 2, "seed": 0}
 

@@ -9,6 +9,8 @@ import torch
 from bitwise import differences
 from in_process import last, prepared, trained
 from lightning import Callback, LightningModule, Trainer
+from plain_lightning import LitClassifier
+from test_plain_lightning import fitted
 
 from lockstep.extras.early_stopping.early_stopping import EarlyStopping
 from lockstep.runs.results import ended_by
@@ -75,3 +77,39 @@ def test_a_run_that_had_stopped_early_does_not_train_on(tmp_path: Path) -> None:
     _, trainer = trained(run, *options, ckpt_path=run / "checkpoints" / "last.ckpt")  # it is over
     assert trainer.global_step == 12
     assert not differences(again["state_dict"], last(run)["state_dict"])
+
+
+class Recovers(LitClassifier):
+    """Its metric gets worse, and then better than ever."""
+
+    def on_validation_epoch_end(self) -> None:
+        self.log("val_loss", [1.0, 2.0, 2.0, 0.5, 0.4, 0.3][self.current_epoch])
+
+
+def stopped(run: Path, kind: str, *options: str, **more: Any) -> Trainer:
+    settings = f"{{_target_: {kind}.EarlyStopping, monitor: val_loss, patience: 2}}"
+    own = ("model._target_=test_early_stopping.Recovers", f"+callbacks.stop={settings}", "trainer.limit_train_batches=1")
+    return fitted(run, *own, "trainer.max_epochs=6", *options, **more)
+
+
+def test_a_metric_that_recovers_before_min_epochs_does_not_stop_the_run(tmp_path: Path) -> None:
+    """It asks to stop in the third epoch, which min_epochs puts off."""
+    kind = "lockstep.extras.early_stopping.early_stopping"
+    trainer = stopped(tmp_path / "run", kind, "+trainer.min_epochs=5")
+    assert (trainer.current_epoch, ended_by(trainer)) == (6, "trainer.max_epochs=6")
+    assert stopped(tmp_path / "other", kind, "+trainer.min_epochs=3").current_epoch == 3
+
+
+def test_another_patience_is_that_of_a_run_that_goes_on_by_lightning_s_own_callback_too(tmp_path: Path) -> None:
+    kind = "lightning.pytorch.callbacks"
+    assert stopped(tmp_path / "run", kind).current_epoch == 3
+    last = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    trainer = stopped(tmp_path / "run", kind, "callbacks.stop.patience=10", ckpt_path=last)
+    assert (trainer.current_epoch, trainer.early_stopping_callback.patience) == (6, 10)
+
+
+def test_a_stop_by_the_clock_is_not_remembered_as_its_own() -> None:
+    early, run = EarlyStopping("val/loss", patience=3), trainer()
+    run.should_stop = True  # by another callback, Lightning's Timer say
+    early.on_validation_end(run, LightningModule())
+    assert early.state_dict()["has_stopped"] is False

@@ -33,16 +33,16 @@ def causes(**parts: Any) -> list[str]:
     ("overrides", "said"),
     [
         (("trainer.devices=1",), NOTHING),
-        (("trainer.devices=2", "datamodule.global_batch_size=64", "model.net.dropout=0.1"), NOTHING),
+        (("trainer.devices=2", "model.net.dropout=0.1"), NOTHING),
         (
-            ("trainer.devices=2", "trainer.accumulate_grad_batches=3"),
+            ("trainer.devices=2", "trainer.accumulate_grad_batches=3", "datamodule.batch_size=64"),
             ("datamodule.batch_size=64 is per process: a step has 384 samples, and on one process 192;",),
         ),
         (
-            ("trainer.devices=2", "model=cnn", "trainer.sync_batchnorm=false", "datamodule.global_batch_size=64"),
+            ("trainer.devices=2", "model=cnn", "trainer.sync_batchnorm=false"),
             ("trainer.sync_batchnorm=false: each process normalises by its own samples, in net.features.0.1, net.features.1.1",),
         ),
-        (("trainer.devices=2", "model=cnn", "datamodule.global_batch_size=64"), NOTHING),
+        (("trainer.devices=2", "model=cnn"), NOTHING),
     ],
 )
 def test_a_composed_run(overrides: tuple[str, ...], said: tuple[str, ...], tmp_path: Any) -> None:

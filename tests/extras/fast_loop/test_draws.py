@@ -11,7 +11,7 @@ from lightning import Callback
 from torch import Tensor, nn
 
 from lockstep.callbacks import CounterBasedRandomness
-from lockstep.extras.monitors.monitor import Monitor
+from lockstep.extras.monitor import Monitor
 
 KEYS = ("guards.randomness.seed=7", "trainer.max_steps=2", "trainer.limit_val_batches=1")
 

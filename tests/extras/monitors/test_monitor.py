@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from lockstep.errors import ConfigError
-from lockstep.extras.monitors.monitor import Monitor, watched
+from lockstep.extras.monitor import Monitor, watched
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*log_every_n_steps")
 
@@ -69,7 +69,7 @@ def fit(*monitors: Callback) -> Trainer:
 
 def test_what_fails_is_said_once_and_switched_off(caplog: pytest.LogCaptureFixture) -> None:
     looks = Looks()
-    with caplog.at_level(logging.WARNING, logger="lockstep.extras.monitors.monitor"):
+    with caplog.at_level(logging.WARNING, logger="lockstep.extras.monitor"):
         trainer = fit(looks)
         assert not looks.state_dict()
     assert trainer.global_step == 5

@@ -11,7 +11,7 @@ from bitwise import differences
 from faults import Poison
 from in_process import last, prepared, trained, without_batches
 
-from lockstep.extras.nonfinite.nonfinite import NonFinite, NonFiniteLoss
+from lockstep.extras.nonfinite import NonFinite, NonFiniteLoss
 
 NET = ("model=cnn", "model.net.width=8", "trainer.max_epochs=1")  # with BatchNorm
 
@@ -50,7 +50,7 @@ def test_a_step_left_out_might_as_well_not_have_been_there(
         f"trainer.accumulate_grad_batches={accumulate}",
         "trainer.gradient_clip_val=1.0",
     )
-    with caplog.at_level(logging.WARNING, "lockstep.extras.nonfinite.nonfinite"):
+    with caplog.at_level(logging.WARNING, "lockstep.extras.nonfinite"):
         skipped, _ = trained(tmp_path / "skipped", *options, extra=[Poison(batches=poisoned)])
     warnings = [message for message in caplog.messages if "is left out: its gradients are not finite" in message]
     assert len(warnings) == len(left_out) // accumulate

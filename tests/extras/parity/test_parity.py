@@ -34,7 +34,7 @@ EQUAL = {
     ),
     # 21 samples in steps of 8: the last takes 5, in two batches of 2 ranks and then in one of a single rank
     "a tail, accumulated": ("model.net.dropout=0.3", *TAIL),
-    "three, float32, SGD": ("trainer.devices=3", "datamodule.global_batch_size=6", "model/optimizer=sgd", "parity.precision=run"),
+    "three, float32, SGD": ("trainer.devices=3", "datamodule.batch_size=2", "model/optimizer=sgd", "parity.precision=run"),
     "BatchNorm": (*CNN, "datamodule.drop_last=false"),
     "BatchNorm, accumulated": (*CNN, ACCUMULATED),
     "bits": ("trainer.exact=2",),
@@ -132,7 +132,10 @@ EQUAL_BUT = {  # with what is said beside it
     "sparse, with a logger, padded, in dictionaries": (odd("", "test=false", **TOKENS), "test, since it logged no"),
     "bound to float32": (odd("float32 alone", "parity.precision=run"), ""),
     "averaged weights": (odd("", *SWA), ""),
-    "loaders that alone know their size": (odd("", "~datamodule.batch_size"), "batches as the loaders"),
+    "loaders that alone know their size": (
+        odd("", "~datamodule.batch_size", "~datamodule.global_batch_size"),
+        "batches as the loaders",
+    ),
 }
 
 

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from unwatched import unwatched
 
 from lockstep.datamodules.batches import Batch
-from lockstep.extras.pictures.pictures import Pictures
+from lockstep.extras.pictures import Pictures
 from lockstep.models import Classifier
 
 OPTIONS = ("trainer.max_epochs=1", "datamodule=synthetic_images", "datamodule.shape=[1,8,8]")

@@ -12,10 +12,16 @@ SAID = {
     "several validation loaders": "",
     "stream": "",
     "torchmetrics": "",
+    "GAN, noise by lockstep.noise": "",
+    "mixup": "",
+    "variational autoencoder": "",
+    "diffusion": "",
+    "dropout": "",
+    "random transforms": "",
     "GAN, noise drawn in the step": "random numbers are drawn in a training step",
     "negatives of all processes": "self.all_gather takes unequal numbers of samples from processes",
-    "teacher with a centre": "buffers differ between processes after a step, and process 0's are kept (centre) random numbers "
-    "are drawn in a validation step",
+    "teacher with a centre": "random numbers are drawn in a validation step, by each process its own; lockstep.noise draws them "
+    "alike on any number of processes buffers differ between processes after a step, and process 0's are kept (centre)",
     "a metric by hand": "val_median, logged in on_validation_epoch_end, differs between processes",
 }
 

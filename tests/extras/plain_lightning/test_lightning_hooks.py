@@ -122,6 +122,64 @@ def test_a_module_that_makes_layers_in_a_hook_is_resumed_and_gives_its_weights(t
     assert torch.equal(begun.first.weight, last(tmp_path / "run")["state_dict"]["first.weight"])
 
 
+class Frozen(LitClassifier):
+    """Leaves an encoder that is not trained out of its checkpoints."""
+
+    def __init__(self, hidden: int = 16, lr: float = 0.05) -> None:
+        super().__init__(hidden, lr)
+        self.strict_loading = False
+        self.encoder = nn.Linear(64, 64).requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.encoder(x))
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        state = checkpoint["state_dict"]
+        checkpoint["state_dict"] = {name: tensor for name, tensor in state.items() if not name.startswith("encoder")}
+
+
+class FrozenInState(Frozen):
+    """By another way of Lightning's documentation."""
+
+    def state_dict(self, *arguments: Any, **options: Any) -> Any:
+        state = super().state_dict(*arguments, **options)
+        return {name: tensor for name, tensor in state.items() if not name.startswith("encoder")}
+
+
+@pytest.mark.filterwarnings(GOES_ON)
+@pytest.mark.parametrize("kind", ["Frozen", "FrozenInState"])
+def test_a_module_without_strict_loading_is_resumed_tested_and_gives_its_weights(kind: str, tmp_path: Path) -> None:
+    partial = (f"model._target_=test_lightning_hooks.{kind}", "trainer.limit_train_batches=2")
+    whole = fitted(tmp_path / "run", *partial, keep=tmp_path)
+    assert "encoder.weight" not in last(tmp_path / "run")["state_dict"]
+    shutil.copy(tmp_path / "3.ckpt", path := tmp_path / "run" / "checkpoints" / "last.ckpt")
+    resumed = fitted(tmp_path / "run", *partial, ckpt_path=path)
+    assert all(map(torch.equal, whole.lightning_module.parameters(), resumed.lightning_module.parameters()))
+    cfg = composed(*QUIET, *MINE, *METRIC, *partial, f"init_from={path}", run_dir=tmp_path / "other")
+    datamodule, begun, trainer = build(cfg, Plan.from_config(cfg))
+    own = resumed.lightning_module
+    values = [one.test(model, datamodule, verbose=False) for one, model in ((resumed, own), (trainer, begun))]
+    assert values[0] == values[1] != []
+
+
+class Keeps(LitClassifier):
+    """Saves an object, as the models of pytorch-forecasting do."""
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["loss"] = nn.CrossEntropyLoss()
+
+
+def test_a_module_that_saves_an_object_is_trained_and_resumed_without_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = ("model._target_=test_lightning_hooks.Keeps", "trainer.limit_train_batches=2")
+    whole = fitted(tmp_path / "run", *own, keep=tmp_path)
+    resumed = fitted(tmp_path / "again", *own, ckpt_path=tmp_path / "2.ckpt")
+    assert all(map(torch.equal, whole.lightning_module.parameters(), resumed.lightning_module.parameters()))
+    said = [message for message in caplog.messages if message.startswith("Checkpoints are written without loss, which")]
+    assert len(said) == 2
+
+
 class Anneals(LitClassifier):
     """Changes what is saved as an epoch begins."""
 

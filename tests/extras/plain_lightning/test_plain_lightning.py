@@ -56,7 +56,7 @@ def test_batches_that_are_overfitted_are_shared_out(tmp_path: Path) -> None:
     options = ("+trainer.overfit_batches=2", "datamodule._target_=test_plain_lightning.SomeAreTested")
     trainer = fitted(tmp_path / "run", *options, "trainer.max_epochs=1")
     assert isinstance(sampler := trainer.train_dataloader.sampler, SharedSampler)
-    assert list(sampler) == [*range(1400)]
+    assert [draw.index for draw in sampler] == [*range(1400)]
     assert trainer.global_step == 2
     trainer.test(trainer.lightning_module, trainer.datamodule, verbose=False)
     assert list(trainer.test_dataloaders.sampler) == [*range(150, 198)]
@@ -171,6 +171,7 @@ def test_what_is_promised_is_said_once(tmp_path: Path, caplog: pytest.LogCapture
     (said,) = [record.message for record in caplog.records if "plain Lightning" in record.message]
     assert said.startswith("LitClassifier and DigitsData: plain Lightning. If the run is resumed within an epoch, the metrics")
     assert not [record for record in caplog.records if record.message.startswith(("Not as on one process", "A step"))]
+    assert caplog.messages.count("best.ckpt is chosen by the highest val_acc.") == 1
 
 
 @pytest.mark.parametrize(
@@ -200,7 +201,7 @@ def test_a_network_among_the_hyperparameters_is_left_out_of_checkpoints(tmp_path
 
 
 ADVERSARY = ("~model.hidden", "~model.lr", "model._target_=plain_lightning.LitAdversary")
-ADVERSARY += ("test=false", "optimized_metric=val_realness", "trainer.max_epochs=1")
+ADVERSARY += ("test=false", "optimized_metric=val_realness", "optimized_mode=max", "trainer.max_epochs=1")
 
 
 @pytest.mark.filterwarnings(GOES_ON)

@@ -146,7 +146,7 @@ def test_how_batches_are_loaded_stays_as_it_was() -> None:
     loader = numbers(2, collate_fn=tuple, timeout=5.0, num_workers=1, prefetch_factor=3)
     shared: Any = shared_loader(loader, (0, 1), 0, training=True)
     assert (shared.collate_fn, shared.timeout, shared.num_workers, shared.prefetch_factor) == (tuple, 5.0, 1, 3)
-    assert shared.dataset is loader.dataset
+    assert shared.dataset.dataset is loader.dataset
     whole: Any = shared_loader(DataLoader(range(4), None), (1, 2), 0, training=True)  # pyright: ignore[reportArgumentType]
     assert (whole.batch_size, list(whole)) == (None, [1, 3])
 

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from ranks import in_ranks
 
 from lockstep.errors import ConfigError
-from lockstep.extras.ranks.ranks import Ranks
+from lockstep.extras.ranks import Ranks
 from lockstep.runs.record import write_status
 
 

@@ -12,7 +12,7 @@ from lightning import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 from unwatched import unwatched
 
-from lockstep.extras.rates.rates import LearningRate, Throughput
+from lockstep.extras.rates import LearningRate, Throughput
 from lockstep.runs.results import collect_facts
 
 SCHEDULES = ["constant", "cosine", "plateau"]

@@ -28,8 +28,8 @@ NODES = [{"CPU": 8.0, "GPU": 4.0}, {"CPU": 8.0}, {"CPU": 2.0, "GPU": 4.0}]
         (["trainer.devices=4"], 3, "1 node with CPU=12 GPU=4", "CPU"),
         (["trainer.devices=8"], 1, "1 node with CPU=8 GPU=8", "GPU"),
         (["trainer=cpu", "trainer.devices=4"], 0.5, "1 node with CPU=2", None),
-        (["trainer=cpu", "trainer.num_nodes=3"], 2, "3 nodes with CPU=2", None),
-        (["trainer.devices=1", "trainer.num_nodes=3"], 1, "3 nodes with CPU=1 GPU=1", "nodes"),
+        (["trainer=cpu", "trainer.num_nodes=3", "datamodule.batch_size=64"], 2, "3 nodes with CPU=2", None),
+        (["trainer.devices=1", "trainer.num_nodes=3", "datamodule.batch_size=64"], 1, "3 nodes with CPU=1 GPU=1", "nodes"),
     ],
 )
 def test_a_job_asks_for_what_its_processes_need(overrides: list[str], cpus: float, words: str, lacks: str | None) -> None:

@@ -14,7 +14,7 @@ from saved_run import save_run
 from tensorboard import program
 
 from lockstep.launchers.environment import SWEPT_KEYS
-from lockstep.runs.hparams import log_result
+from lockstep.runs.results import log_result
 from lockstep.trainer.loggers import TensorBoardLogger
 
 pytestmark = pytest.mark.slow

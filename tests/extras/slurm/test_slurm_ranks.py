@@ -128,9 +128,9 @@ def test_a_process_group_of_another_size_is_refused(tmp_path: Path) -> None:
         "SLURM_LOCALID": "0",
         "SLURM_NTASKS_PER_NODE": "2",
     }
-    done = train("trainer.devices=3", cwd=tmp_path, **slurm)
+    done = train("trainer.devices=4", cwd=tmp_path, **slurm)
     assert done.returncode == 2
-    line = "trainer.devices=3 trainer.num_nodes=1: slurm has started 2 process(es); accepted is a product of 2"
+    line = "trainer.devices=4 trainer.num_nodes=1: slurm has started 2 process(es); accepted is a product of 2"
     assert done.stderr.strip() == line
     (status,) = tmp_path.glob("logs/*/*/status.json")
     assert json.loads(status.read_text())["reason"] == line

@@ -51,7 +51,7 @@ def main(cfg: DictConfig) -> None:
     value = math.nan if fatal[1] == "nan" else total
     devices = cfg.trainer.devices
     facts = {"world_size": devices, "lr": cfg.model.optimizer.lr, "train_time": 1.0, "wall_time": 1.0}
-    facts |= {"samples_per_second": float(devices), "global_batch_size": cfg.datamodule.batch_size * devices}
+    facts |= {"samples_per_second": float(devices), "global_batch_size": cfg.datamodule.global_batch_size}
     write_json(folder / "metrics.json", {"metrics": {"val/acc": value}, "optimized_metric": "val/acc", **facts})
     record.write_status(folder, "finished")
     journal(cfg, "finished")

@@ -72,7 +72,7 @@ def composed_at_once(*overrides: str, config_name: str = "train") -> DictConfig:
     values = [override for override in overrides if BELOW_A_GROUP.match(override)]
     cfg = copy.deepcopy(_options(config_name, *(override for override in overrides if override not in values)))
     ConfigLoaderImpl._apply_overrides_to_config(OverridesParser.create().parse_overrides(values), cfg)
-    derive(cfg)
+    derive(cfg, overrides)
     return cfg
 
 
@@ -91,7 +91,9 @@ def prepared(
     ckpt_path: Path | None = None,
 ) -> tuple[Any, Any, Any]:
     """A datamodule, a model and a trainer, whose callbacks are those of the config after the `extra` ones."""
-    cfg = composed(*plain(*base, *overrides), run_dir=run_dir)
+    has_total = any(override.startswith("datamodule.global_batch_size=") for override in overrides)
+    kept = [override for override in base if not (has_total and override.startswith("datamodule.batch_size="))]
+    cfg = composed(*plain(*kept, *overrides), run_dir=run_dir)
     run_dir.mkdir(exist_ok=True)
     datamodule, model, trainer = build(cfg, Plan.from_config(cfg), ckpt_path)
     trainer.callbacks[0:0] = extra or []  # pyright: ignore[reportAttributeAccessIssue]

@@ -20,15 +20,16 @@ from in_process import last, trained
 from steps import content, names, read_step
 from waiting import wait_for
 
+from lockstep import checkpointing
 from lockstep.checkpointing import (
     AtomicCheckpointIO,
     CheckpointError,
-    files,
     latest_valid_checkpoint,
     read_checkpoint,
     write_checkpoint,
 )
 from lockstep.errors import ConfigError
+from lockstep.launchers.outcome import original_error
 
 
 def test_the_one_before_is_kept_and_nothing_else(folder: Path) -> None:
@@ -39,9 +40,9 @@ def test_the_one_before_is_kept_and_nothing_else(folder: Path) -> None:
 
 def test_who_reads_tensors_that_other_files_hold_is_for_the_project_to_say(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr(files, "resolve_name", lambda name: lambda *given: calls.append((name, *given)))
+    monkeypatch.setattr(checkpointing, "resolve_name", lambda name: lambda *given: calls.append((name, *given)))
     settings = {"reader": "a.reader"}
-    monkeypatch.setattr(files, "read_settings", {"checkpoints.yaml": settings}.__getitem__)
+    monkeypatch.setattr(checkpointing, "read_settings", {"checkpoints.yaml": settings}.__getitem__)
     write_checkpoint(content(3) | {"tensor_files": 7}, folder / "best.ckpt")
     assert read_checkpoint("it", folder / "best.ckpt")["tensor_files"] == 7
     assert read_step(folder / "last.ckpt") == 2  # holds all itself
@@ -123,19 +124,33 @@ def test_a_checkpoint_made_to_run_code_is_refused(folder: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("extra", "what"),
     [
-        (Runs(), "extra is a test_checkpoint_files.Runs"),
-        ({"best": [1.0, numpy.arange(2)]}, "extra.best.1 is a numpy.ndarray"),
-        ({"state": {"f": lambda: 1}}, "extra.state.f is a builtins.function"),
-        (defaultdict(list, a=[1]), "extra is a collections.defaultdict"),
+        (Runs(), " is a test_checkpoint_files.Runs"),
+        ({"best": [1.0, numpy.arange(2)]}, ".best.1 is a numpy.ndarray"),
+        ({"state": {"f": lambda: 1}}, ".state.f is a builtins.function"),
+        (defaultdict(list, a=[1]), " is a collections.defaultdict"),
     ],
 )
-def test_what_would_not_load_again_is_not_written_and_is_named(extra: Any, what: str, folder: Path) -> None:
+def test_what_would_not_load_again_is_not_written_and_is_named(
+    extra: Any, what: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run that goes on needs the state of its optimizers; what a module or a callback has added is left out."""
     accepted = "accepted are numbers, strings, tensors, and lists and dicts of these"
-    line = f"last.ckpt: the checkpoint was not written ({what}; {accepted}); earlier ones are untouched"
-    with pytest.raises(CheckpointError, match=re.escape(line)):
-        AtomicCheckpointIO().save_checkpoint(content(3) | {"extra": extra}, folder / "last.ckpt")
+    line = f"last.ckpt: the checkpoint was not written (loops{what}; {accepted}); earlier ones are untouched"
+    with pytest.raises(CheckpointError, match=re.escape(line)) as raised:
+        AtomicCheckpointIO().save_checkpoint(content(3) | {"loops": extra}, folder / "last.ckpt")
+    assert original_error(raised.value) is raised.value  # which is what a run says
     assert names(folder) == {"last.ckpt", "previous.ckpt"}
     assert read_step(folder / "last.ckpt") == 2
+    plugin = AtomicCheckpointIO()
+    for step in (3, 4):
+        added = {"extra": extra, "callbacks": {"Mine": extra, "Yours": {"n": step}}}
+        plugin.save_checkpoint(content(step) | added, folder / "last.ckpt")
+        loaded = read_checkpoint("ckpt_path", folder / "last.ckpt")
+        assert {name: loaded[name] for name in loaded.keys() - content(step)} == {"callbacks": {"Yours": {"n": step}}}
+    assert caplog.messages == [
+        f"Checkpoints are written without {name}, which a resumption will lack: {name}{what}; {accepted}"
+        for name in ("extra", "callbacks.Mine")
+    ]
 
 
 def test_numbers_of_numpy_s_are_saved_as_python_s(folder: Path) -> None:
@@ -179,7 +194,7 @@ for action in ("warn", "fail"):
     line = f"{folder / 'last.ckpt'}: the checkpoint was not written (File too large); earlier ones are untouched"
     lines = done.stderr.strip().splitlines()
     assert lines[0] == line  # the warning, after which the process went on
-    assert lines[-1] == f"lockstep.checkpointing.io.CheckpointError: {line}"
+    assert lines[-1] == f"lockstep.checkpointing.CheckpointError: {line}"
     assert names(folder) == {"last.ckpt", "previous.ckpt"}
     assert (read_step(folder / "last.ckpt"), read_step(folder / "previous.ckpt")) == (2, 1)
 

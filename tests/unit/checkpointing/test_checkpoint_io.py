@@ -15,7 +15,8 @@ from steps import names, read_step
 from torch import nn
 from torch.utils.data import DataLoader
 
-from lockstep.checkpointing import AtomicCheckpointIO, CheckpointError, files, io, read_checkpoint
+from lockstep import checkpointing
+from lockstep.checkpointing import AtomicCheckpointIO, CheckpointError, read_checkpoint
 
 
 class Gate:
@@ -26,7 +27,7 @@ class Gate:
         self.running, self.most = 0, 0
         self.written: list[Any] = []
         self.error: Exception | None = None
-        monkeypatch.setattr(io, "write_checkpoint", self)
+        monkeypatch.setattr(checkpointing, "write_checkpoint", self)
 
     def __call__(self, checkpoint: dict[str, Any], path: Path, keep_as: str | None) -> None:
         self.running += 1
@@ -135,14 +136,14 @@ def test_training_goes_on_without_a_checkpoint_or_ends(
 ) -> None:
     """The disk is full from the second step to the third."""
     options = ("datamodule.batch_size=300", "trainer.max_epochs=1", "guards.checkpoint.every_n_steps=1")
-    write = files.write_checkpoint
+    write = checkpointing.write_checkpoint
 
     def write_unless_full(checkpoint: dict[str, Any], path: Path, keep_as: str | None) -> None:
         if checkpoint["global_step"] in (2, 3):
             raise OSError(28, "No space left on device")
         write(checkpoint, path, keep_as)
 
-    monkeypatch.setattr(io, "write_checkpoint", write_unless_full)
+    monkeypatch.setattr(checkpointing, "write_checkpoint", write_unless_full)
     with caplog.at_level(logging.WARNING):
         datamodule, model, trainer = prepared(tmp_path / "warn", *options, "trainer.checkpoint_io.on_save_error=warn", base=BARE)
         trainer.fit(model, datamodule)

@@ -112,6 +112,15 @@ def test_a_target_called_later_refuses_under_its_key() -> None:
             "datamodule._target_=lightning.LightningDataModule: has no `spec`",
         ),
         ("model", {"_target_": "lockstep.models.Regressor"}, "model._target_=lockstep.models.Regressor: needs a model.net"),
+        *(
+            (
+                group,
+                {"_target_": f"pytorch_lightning.{kind}"},
+                f"{group}._target_=pytorch_lightning.{kind}: derives from a class of pytorch_lightning, which the Trainer of "
+                "lightning does not know; write `import lightning.pytorch as pl` for `import pytorch_lightning as pl`",
+            )
+            for group, kind in (("model", "LightningModule"), ("datamodule", "LightningDataModule"))
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_told_what_is_missing(

@@ -3,8 +3,11 @@
 import pytest
 from omegaconf import OmegaConf
 
-from lockstep.config.modes import mode_by_name
+from lockstep.config.checks import check
+from lockstep.config.metrics import mode_by_name
+from lockstep.errors import ConfigError
 from lockstep.runs.composition import compose
+from lockstep.runs.validation import validated
 
 EARLY = ("callbacks=early_stopping", "model/lr_scheduler=plateau")
 
@@ -12,8 +15,9 @@ EARLY = ("callbacks=early_stopping", "model/lr_scheduler=plateau")
 @pytest.mark.parametrize(
     ("metric", "mode"),
     [
-        *((name, "min") for name in ("val/loss", "val_loss/dataloader_idx_0", "test_rmse", "perplexity")),
-        *((name, "max") for name in ("val/acc", "lossless_ratio", "val/f1")),
+        *((name, "min") for name in ("val/loss", "val_loss/dataloader_idx_0", "test_rmse", "perplexity", "val_wer", "FID")),
+        *((name, "max") for name in ("val/acc", "val/f1", "val_AUROC", "mAP", "top5", "neg_loss", "map_50")),
+        *((name, "unknown") for name in ("lossless_ratio", "power", "val_realness", "performance", "overlap")),
     ],
 )
 def test_a_name_says_whether_less_is_better(metric: str, mode: str) -> None:
@@ -33,3 +37,19 @@ def test_what_is_looked_at_by_a_metric_takes_its_mode(overrides: tuple[str, ...]
     cfg = compose(*EARLY, *overrides)
     keys = ("optimized_mode", "callbacks.best_checkpoint.mode", "callbacks.early_stopping.mode", "model.lr_scheduler.mode")
     assert tuple(OmegaConf.select(cfg, key) for key in keys) == modes
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (("optimized_metric=val/epe",), "optimized_metric=val/epe: the name .* set optimized_mode=max or optimized_mode=min"),
+        (
+            ("callbacks.early_stopping.monitor=val/epe",),
+            r"callbacks\.early_stopping\.monitor=val/epe: .* set callbacks\.early_stopping\.mode=max or .*\.mode=min",
+        ),
+    ],
+)
+def test_a_name_that_does_not_say_it_needs_a_mode(overrides: tuple[str, ...], line: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{line}$"):
+        check(compose(*EARLY, *overrides))
+    validated(compose(*EARLY, "~model.metrics", "optimized_metric=val/epe", "optimized_mode=min", "trainer=cpu"))

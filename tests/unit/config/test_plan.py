@@ -31,7 +31,7 @@ def make_plan(cfg: DictConfig, started: tuple[int, int] | None = None, **changes
     ("gpus", "accelerator", "devices", "kind", "count", "ids"),
     [
         (0, "auto", 1, "cpu", 1, None),
-        (0, "auto", 3, "cpu", 3, None),
+        (0, "auto", 2, "cpu", 2, None),
         (0, "auto", "auto", "cpu", 1, None),
         (0, "auto", -1, "cpu", 1, None),
         (0, "cpu", 8, "cpu", 8, None),
@@ -87,8 +87,8 @@ def test_gpus_are_not_counted_for_a_run_on_the_cpu(shipped: DictConfig, monkeypa
 @pytest.mark.usefixtures("gpus")
 @pytest.mark.parametrize("gpus", [4], indirect=True)
 def test_the_world_is_devices_times_nodes(shipped: DictConfig) -> None:
-    plan = make_plan(shipped, trainer__accelerator="gpu", trainer__devices="auto", trainer__num_nodes=3)
-    assert (plan.devices, plan.num_nodes, plan.world_size) == (4, 3, 12)
+    plan = make_plan(shipped, trainer__accelerator="gpu", trainer__devices="auto", trainer__num_nodes=2)
+    assert (plan.devices, plan.num_nodes, plan.world_size) == (4, 2, 8)
 
 
 @pytest.mark.usefixtures("gpus")
@@ -96,6 +96,7 @@ def test_the_world_is_devices_times_nodes(shipped: DictConfig) -> None:
 def test_auto_is_what_has_been_started(accelerator: str, shipped: DictConfig) -> None:
     for name, value in {"accelerator": accelerator, "devices": "auto", "num_nodes": "auto"}.items():
         OmegaConf.update(shipped, f"trainer.{name}", value)
+    shipped.datamodule.global_batch_size = 12
     plan = Plan.from_config(shipped, started=(2, 3))
     assert (plan.devices, plan.num_nodes, plan.world_size) == (2, 3, 6)
     assert Plan.from_config(shipped).num_nodes == 1
@@ -106,7 +107,7 @@ def test_auto_is_what_has_been_started(accelerator: str, shipped: DictConfig) ->
 def test_a_run_elsewhere_has_the_gpus_and_the_cores_of_there(shipped: DictConfig) -> None:
     shipped.trainer.devices = 4
     assert Plan.from_config(shipped, node_gpus=4).accelerator == "gpu"
-    shipped.trainer.devices, shipped.max_processes_per_core = 1000, 1
+    shipped.trainer.devices, shipped.max_processes_per_core, shipped.datamodule.batch_size = 1000, 1, 64
     assert Plan.from_config(shipped, node_gpus=0).world_size == 1000
     with pytest.raises(ConfigError, match=r"trainer.devices=1000: a node has 4 GPU\(s\); accepted is 1 to 4, or trainer=cpu"):
         Plan.from_config(shipped, node_gpus=4)
@@ -154,7 +155,7 @@ def test_no_process_is_without_samples_and_accumulated_batches_are_alike(
     total: int, accumulate: int, parts: int, shipped: DictConfig
 ) -> None:
     changes = {"trainer__accumulate_grad_batches": accumulate, "datamodule__global_batch_size": total}
-    with pytest.raises(ConfigError, match=f"global_batch_size={total}: .* accepted is a multiple of {parts}$"):
+    with pytest.raises(ConfigError, match=f"global_batch_size={total}: .* accepted is a multiple of {parts}, or"):
         make_plan(shipped, started=(1, 3), **STARTED_BY_TORCHRUN, **changes)
 
 
@@ -169,7 +170,7 @@ def test_global_batch_size_that_does_not_divide_is_refused(shipped: DictConfig) 
         )
     assert str(refused.value) == (
         "datamodule.global_batch_size=96: does not divide by world size * trainer.accumulate_grad_batches = 10; "
-        "accepted is a multiple of 10"
+        "accepted is a multiple of 10, or datamodule.batch_size for each process"
     )
 
 
@@ -189,6 +190,7 @@ def test_learning_rate_scales_with_the_global_batch(scaling: str, devices: int, 
         shipped,
         trainer__accelerator="cpu",
         trainer__devices=devices,
+        datamodule__batch_size=64,
         lr_scaling=scaling,
         base_batch_size=64,
         model__optimizer__lr=0.5,
@@ -201,6 +203,7 @@ def test_learning_rate_scales_with_accumulation_too(shipped: DictConfig) -> None
         shipped,
         trainer__accelerator="cpu",
         trainer__accumulate_grad_batches=8,
+        datamodule__batch_size=64,
         lr_scaling="linear",
         base_batch_size=128,
         model__optimizer__lr=0.5,
@@ -211,9 +214,11 @@ def test_learning_rate_scales_with_accumulation_too(shipped: DictConfig) -> None
 def test_adam_is_scaled_with_its_betas_and_epsilon(shipped: DictConfig) -> None:
     with open_dict(shipped):
         shipped.model.optimizer.eps = 1e-6
+    shipped.datamodule.global_batch_size = 256
     plan = make_plan(shipped, trainer__accelerator="cpu", trainer__devices=4, lr_scaling="adam", model__optimizer__lr=0.5)
     assert plan.lr == 1.0  # four times the batch of 64
     assert plan.scaled == {"betas": pytest.approx([0.6, 0.996]), "eps": 5e-7}
+    shipped.datamodule.global_batch_size = 64
     assert make_plan(shipped, trainer__devices=1).scaled == {"betas": pytest.approx([0.9, 0.999]), "eps": 1e-6}
 
 
@@ -246,8 +251,8 @@ def test_facts_are_the_plan_without_the_ids_of_gpus(shipped: DictConfig) -> None
         "devices": 2,
         "num_nodes": 1,
         "world_size": 2,
-        "batch_size": 64,
-        "global_batch_size": 128,
+        "batch_size": 32,
+        "global_batch_size": 64,
         "accumulate_grad_batches": 1,
         "lr": 2e-3,
         "strategy": "DDP",
@@ -265,12 +270,12 @@ def test_facts_are_the_plan_without_the_ids_of_gpus(shipped: DictConfig) -> None
         (4, {}, "one process on one GPU; global batch 64 (64 per process), learning rate 0.002"),
         (
             4,
-            {"trainer__devices": 2, "trainer__num_nodes": 2, "trainer__accumulate_grad_batches": 3},
-            "4 GPU processes on 2 nodes, DDP over NCCL; global batch 768 (64 per process, 3 accumulated), learning rate 0.002",
+            {"trainer__devices": 2, "trainer__num_nodes": 2, "trainer__accumulate_grad_batches": 2},
+            "4 GPU processes on 2 nodes, DDP over NCCL; global batch 64 (8 per process, 2 accumulated), learning rate 0.002",
         ),
         (
             0,
-            {"trainer__devices": 2},
+            {"trainer__devices": 2, "datamodule__batch_size": 64},
             "2 CPU processes, DDP over gloo; global batch 128 (64 per process), learning rate 0.002",
         ),
     ],
@@ -284,7 +289,7 @@ def test_more_processes_than_a_machine_can_bear_are_refused(shipped: DictConfig,
     monkeypatch.setattr("lockstep.config.plan.visible_cores", lambda: 2)
     with pytest.raises(ConfigError, match=r"^trainer\.devices=17: this machine has 2 core\(s\); accepted is up to 16, or more "):
         make_plan(shipped, trainer__accelerator="cpu", trainer__devices=17)
-    shipped.max_processes_per_core = 9
+    shipped.max_processes_per_core, shipped.datamodule.batch_size = 9, 64
     assert make_plan(shipped, trainer__accelerator="cpu", trainer__devices=17).world_size == 17
 
 

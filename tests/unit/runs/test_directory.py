@@ -98,10 +98,13 @@ def test_a_run_that_could_not_start_leaves_its_reason_and_a_refused_resumption_w
     assert json.loads((tmp_path / "new" / "status.json").read_text())["reason"] == "no data"
     before = content(run)
     own = OwnDirectory(run, "resume")
-    for name in ("status.json", ".hydra/config.yaml"):
-        (run / name).write_text("another")
-    (run / "metrics.json").unlink()
+    (run / "status.json").write_text("another")
+    for name in ("train.log", "train.rank1.log"):
+        with (run / name).open("a") as file:
+            file.write("the values of the new config\n")
     own.end_unstarted("refused")
+    assert (run / "train.rank1.log").read_text() == ""
+    (run / "train.rank1.log").unlink()
     assert content(run) == before
 
 

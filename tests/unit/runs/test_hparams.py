@@ -8,7 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import metadata
 
 from lockstep.launchers.environment import SWEPT_KEYS
-from lockstep.runs.hparams import hyperparameters, log_result, swept, write_session
+from lockstep.runs.results import hyperparameters, log_result, swept, write_session
 
 
 def test_tensorboard_has_each_point_once(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from lockstep.config.overrides import quote
 from lockstep.errors import ConfigError
 from lockstep.runs import record, resume
 from lockstep.runs.resume import command_to_continue
+from lockstep.runs.saved import read_config
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +82,16 @@ def test_what_a_command_says_that_the_run_has_already_is_no_change(run: Path) ->
     assert new_overrides(run, "model=cnn", "seed=2", "model.optimizer.lr=0.1") == ["seed=2", "model.optimizer.lr=0.1"]
 
 
+def test_only_the_whole_name_of_a_key_is_refused(run: Path) -> None:
+    assert new_overrides(run, "+seedling=3") == ["+seedling=3"]  # Hydra knows whether there is such a key
+
+
+def test_a_mapping_sets_values_in_a_group_and_chooses_none(run: Path) -> None:
+    assert new_overrides(run, "trainer={max_epochs: 7}") == ["trainer={max_epochs: 7}"]
+    with pytest.raises(ConfigError, match=r"^model.optimizer.lr=0.2: comes from the checkpoint"):
+        new_overrides(run, "model={optimizer: {lr: 0.2}}")
+
+
 def test_a_group_is_refused_with_the_values_of_its_option(run: Path) -> None:
     words = (
         r"^trainer=ddp: a group is chosen once, when a run begins; give its values \(trainer.devices=auto\), or begin a new run"
@@ -98,10 +109,9 @@ def test_other_weights_are_another_run(key: str, run: Path) -> None:
 
 
 def test_the_global_batch_stays_unless_a_batch_is_given(run: Path) -> None:
-    assert "global_batch_size: 16" in (run / ".hydra" / "config.yaml").read_text()
+    assert read_config(run).datamodule == {"batch_size": None, "global_batch_size": 16}
     assert new_overrides(run, "trainer.devices=1") == ["trainer.devices=1"]
-    given = ["datamodule.batch_size=5", "datamodule.global_batch_size=null"]
-    assert new_overrides(run, "datamodule.batch_size=5") == given
+    assert new_overrides(run, "datamodule.batch_size=5") == ["datamodule.batch_size=5"]  # which comes before the global one
 
 
 def test_a_finished_run_has_nothing_to_continue_but_with_something_new(run: Path) -> None:

@@ -57,7 +57,9 @@ def test_a_refusal_is_a_failure_from_the_first_step_on(
     run = prepared(compose("trainer.accelerator=cpu", run_dir=folder))
     run.__enter__()
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
-    trainer: Any = SimpleNamespace(optimizers=[optimizer], lr_scheduler_configs=[], ckpt_path=None, default_root_dir=".")
+    trainer: Any = SimpleNamespace(
+        optimizers=[optimizer], lr_scheduler_configs=[], ckpt_path=None, default_root_dir=".", is_global_zero=True
+    )
     rate = SteppedRate()
     rate.on_fit_start(trainer, Any)
     rate.on_train_start(trainer, Any)

@@ -10,12 +10,13 @@ from lockstep.runs import opening
 from lockstep.runs.opening import has_begun
 from lockstep.runs.record import write_status
 from lockstep.runs.saved import (
+    accept_config,
     is_queued,
+    propose_config,
     read_choices,
     read_config,
     read_overrides,
     read_run_id,
-    update_config,
 )
 
 
@@ -37,16 +38,26 @@ def test_a_queued_run_has_no_status(tmp_path: Path) -> None:
     assert not is_queued(tmp_path / "run")
 
 
-def test_a_resumption_changes_the_config_and_adds_its_overrides(tmp_path: Path) -> None:
+def test_a_resumption_changes_the_config_and_adds_its_overrides_once_it_can_not_be_refused_any_more(tmp_path: Path) -> None:
     run = save_run(tmp_path / "run", "seed=2", global_batch_size=16)
     cfg = read_config(run)
     assert cfg is not None
     cfg.trainer.max_epochs = 20
-    update_config(run, cfg, "its id", 16, ["seed=2", "trainer.max_epochs=20"])
+    (run / "metrics.json").touch()
+    for epochs in (7, 20):  # one that is killed while it starts leaves no trace
+        propose_config(run, cfg, "its id", 16, ["seed=2", f"trainer.max_epochs={epochs}"])
+        assert (run / "metrics.json").exists()
+        assert (read_config(run) or cfg).trainer.max_epochs == 5
+        assert read_overrides(run) == ["seed=2"]
+    accept_config(run)
     again = read_config(run)
     assert again is not None
     assert (again.trainer.max_epochs, again.run_id) == (20, "its id")
     assert read_overrides(run) == ["seed=2", "trainer.max_epochs=20"]
+    assert sorted(path.name for path in run.iterdir()) == [".hydra"]
+    (run / "metrics.json").touch()
+    accept_config(run)
+    assert (run / "metrics.json").exists()
 
 
 def test_ranks_that_are_started_again_go_on_with_their_own_run_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,1 +1,1 @@
-"""The tensors of a batch of any shape, and how many samples it has: for what has to do with Lightning code as it is."""
+"""The tensors of a batch of any shape, and its number of samples: for code that takes any LightningModule as it is."""

@@ -1,4 +1,4 @@
-"""What is in a batch of any shape."""
+"""Tensors and samples of a batch of any shape."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def leaves(batch: Any, name: str = "batch") -> Iterator[tuple[str, Tensor]]:
-    """Every tensor in a batch of any shape, tuples, dictionaries or dataclasses of any depth, with where it is."""
+    """Yield every tensor in a batch of any shape, tuples, dictionaries or dataclasses of any depth, with its place."""
     if isinstance(batch, Tensor):
         yield name, batch
     for key, part in _parts(batch):
@@ -27,5 +27,5 @@ def _parts(batch: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def samples_in(batch: Any) -> int | None:
-    """How many samples a batch of any shape has, by the length of its first tensor; None where it has none."""
+    """Return the number of samples of a batch of any shape, by the length of its first tensor; None if it has none."""
     return next((len(tensor) for _, tensor in leaves(batch) if tensor.ndim), None)

@@ -16,7 +16,7 @@ from lockstep.errors import ConfigError, EpochTooShort, config_error
 FIRST = 16  # samples that are tried first
 STEPS = 3  # optimizer steps of a training: from the second on, the optimizer has its state
 CLOSE = 16  # the result is the largest size to one part in so many
-SPARE = 0.1  # of a GPU's memory: later steps may take more
+SPARE = 0.1  # part of a GPU's memory: later steps may take more
 
 
 def largest_that_fits(try_size: Callable[[int], int]) -> int:
@@ -38,7 +38,7 @@ def largest_that_fits(try_size: Callable[[int], int]) -> int:
 
 def find_batch_size(cfg: DictConfig, plan: Plan, memory: float | None) -> int:
     """Train on one device of the plan with growing batches. `memory` is the limit in GiB; None leaves SPARE of a GPU."""
-    if OmegaConf.select(cfg, "datamodule.batch_size") is None:
+    if "batch_size" not in (cfg.datamodule or ()):
         raise config_error("datamodule.batch_size", "null", "the data has no such key; add one that sets the samples of a batch")
     limit_memory(plan, memory)
 

@@ -8,12 +8,12 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
 from lockstep.errors import check_at_least, config_error
-from lockstep.extras.nonfinite.nonfinite import NonFinite
+from lockstep.extras.nonfinite import NonFinite
 from lockstep.trainer.strategies import DDP
 
 
 class CommunicatingDDP(DDP):
-    """Keyword arguments are those of DDP. Lightning itself registers communication hooks on GPUs alone."""
+    """DDP with a communication hook, which Lightning registers on GPUs alone. Keyword arguments are those of DDP."""
 
     def __init__(self, *, communication: dict[str, Any] | None, **ddp: Any) -> None:
         super().__init__(**ddp)

@@ -1,7 +1,7 @@
 """Easy samples first, and by and by the others (Bengio et al. 2009, doi:10.1145/1553374.1553380).
 
-What is easy, a function of the training split says, by a score for each of its samples; how many of the easiest take part at
-which time, a pacing function. Both are named in the config, so that they can be one's own.
+A function gives each sample of the training split a score, how hard it is; a pacing function says how many of the easiest take
+part at which time. The config names both, so that they can be one's own.
 """
 
 import logging
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 Scores = Callable[[Any], Tensor]  # from a training split to a number for each sample, (length,); more is harder
 Pacing = Callable[[Tensor], Tensor]  # from times between 0 and 1 to the parts, up to 1, of all samples that take part then
 _SCORES = "datamodule.curriculum.scores"
-_ROUNDING = 1e-6  # by which a power may be another on another processor
+_ROUNDING = 1e-6  # difference that a power may have on another processor
 
 
 class Curriculum(DataOption):
@@ -59,10 +59,10 @@ class Curriculum(DataOption):
 
 
 class EasiestFirst:
-    """From the order of an epoch to one of the samples that take part.
+    """Map the order of an epoch to one of the samples that take part.
 
-    Each sample is replaced by the one that lies as far up among those that take part as it does among all. So these are taken
-    equally often, but for one time; where all take part, the order stays as it is. An epoch that repeats a sample does so with
+    Each sample is replaced by the one that lies as far up among those that take part as it does among all. Their numbers of
+    times differ by one at most; if all take part, the order stays as it is. An epoch that repeats a sample does so with
     the same augmentation and dropout, which are counted by epoch and sample.
     """
 
@@ -73,7 +73,7 @@ class EasiestFirst:
         self.identity = zlib.crc32(easiest.numpy().tobytes() + paces.numpy().tobytes() + str(float(epochs)).encode())
 
     def taking_part(self, epoch: int) -> Tensor:
-        """How many samples do at each place of the epoch's order."""
+        """Return the number of samples that take part at each place of the epoch's order."""
         length = len(self.easiest)
         time = (epoch + torch.arange(length, dtype=torch.float64) / length) / self.epochs
         part = torch.where(time < 1, self.pacing(time.clamp(max=1)), 1.0)
@@ -87,17 +87,17 @@ class EasiestFirst:
 
 
 def linear(time: Tensor, start: float) -> Tensor:
-    """Adds as many samples in each step as in any other (Platanios et al. 2019, arXiv:1903.09848)."""
+    """Add as many samples in each step as in any other (Platanios et al. 2019, arXiv:1903.09848)."""
     return start + (1 - start) * time
 
 
 def root(time: Tensor, start: float, power: float) -> Tensor:
-    """More at first: the share of what is new stays as it is (Platanios et al. 2019)."""
+    """Add more at first, so that the part of new samples stays constant (Platanios et al. 2019)."""
     return (start**power + (1 - start**power) * time) ** (1 / power)
 
 
 def step(time: Tensor, start: float) -> Tensor:
-    """The same ones until all take part (Bengio et al. 2009; "single step" of Hacohen & Weinshall 2019)."""
+    """Use the same samples until all take part (Bengio et al. 2009; "single step" of Hacohen & Weinshall 2019)."""
     return torch.full_like(time, start)
 
 
@@ -138,7 +138,7 @@ def save_scores(train: Any, scores: Tensor, file: Path) -> None:
 
 
 def _fingerprint(train: Any) -> int:
-    """Returns a digest of its length and up to 64 samples from everywhere in it."""
+    """Return a digest of its length and up to 64 samples from everywhere in it."""
     ids = torch.linspace(0, len(train) - 1, min(64, len(train))).long()
     inputs, targets = Batches(train)[BatchIndices(ids, 0, 1.0)][:2]
     return zlib.crc32(inputs.contiguous().numpy().tobytes() + targets.numpy().tobytes(), len(train))

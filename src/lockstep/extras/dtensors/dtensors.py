@@ -7,22 +7,22 @@ from torch.distributed.tensor import DTensor
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """Returns the full tensor, contiguous on its own device, by one collective for each dimension of the mesh that divides it."""
+    """Return the full tensor, contiguous on its own device, by one collective for each dimension of the mesh that divides it."""
     return tensor.full_tensor().contiguous() if isinstance(tensor, DTensor) else tensor
 
 
 def local_tensor(tensor: Tensor) -> Tensor:
-    """Returns what this process holds of a tensor, which shares its memory."""
+    """Return this process's part of a tensor, which shares its memory."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def shard_like(value: Any, target: Any) -> Any:
-    """Shards a full tensor as `target` is sharded; anything else is returned as it is."""
+    """Shard a full tensor as `target` is sharded; return anything else as it is."""
     is_full = isinstance(value, Tensor) and not isinstance(value, DTensor)
     if not (is_full and isinstance(target, DTensor) and value.shape == target.shape):
         return value
     mesh, local = target.device_mesh, value
-    # A dimension of the tensor that two of the mesh share is cut in their order; in the other, where fully_shard has cut what
+    # If two dimensions of the mesh share one of the tensor, it is cut in their order; in reverse if fully_shard has cut what
     # tensor parallelism had cut before: torch's _StridedShard.
     is_strided = any(hasattr(placement, "split_factor") for placement in target.placements)
     for dimension in reversed(range(mesh.ndim)) if is_strided else range(mesh.ndim):

@@ -1,1 +1,1 @@
-"""Stopping when a metric gets no better, which a run that is continued knows that it has done."""
+"""Early stopping, which a resumed run knows to have happened."""

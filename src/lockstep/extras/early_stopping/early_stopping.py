@@ -4,13 +4,19 @@ from typing import Any
 
 from lightning import LightningModule, Trainer
 from lightning.pytorch import callbacks
+from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
+
+from lockstep.errors import check_at_least
 
 
 class EarlyStopping(callbacks.EarlyStopping):
-    """Lightning's, which also knows after resumption that it has stopped the run before. With another `patience` it is
-    asked anew."""
+    """Lightning's early stopping, which also knows after a resumption that it has stopped the run. It decides anew with another
+    `patience`, and if the metric improves while `trainer.min_epochs` keeps the run from stopping."""
 
-    _has_stopped = False
+    def __init__(self, monitor: str, patience: int = 3, **more: Any) -> None:
+        check_at_least(0, patience=patience)
+        super().__init__(monitor, patience=patience, **more)
+        self._has_stopped = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._has_stopped:
@@ -18,11 +24,17 @@ class EarlyStopping(callbacks.EarlyStopping):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_validation_end(trainer, pl_module)
-        self._has_stopped = trainer.should_stop
+        self._note(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_epoch_end(trainer, pl_module)
-        self._has_stopped = trainer.should_stop
+        self._note(trainer)
+
+    def _note(self, trainer: Trainer) -> None:
+        if self.stopping_reason == EarlyStoppingReason.PATIENCE_EXHAUSTED and not self.wait_count:
+            trainer.should_stop, self.stopping_reason_message = False, None
+            self.stopping_reason = EarlyStoppingReason.NOT_STOPPED
+        self._has_stopped = trainer.should_stop and self.stopping_reason_message is not None  # this callback has
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"has_stopped": self._has_stopped}

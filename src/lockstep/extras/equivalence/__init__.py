@@ -1,1 +1,1 @@
-"""What keeps several processes from giving the result of one, said at the start of a run and kept in its record."""
+"""Causes that keep several processes from giving the result of one, logged at the start of a run and kept in its record."""

@@ -1,4 +1,4 @@
-"""What can be seen of a model and its data that keeps several processes from giving the result of one."""
+"""Causes, in a model and its data, that keep several processes from giving the result of one."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +22,7 @@ _PROBABILITIES = ("p", "drop_prob", "prob")
 
 
 def find_causes(trainer: Any, model: LightningModule) -> Iterator[str]:
-    """Yields a line for each."""
+    """Yield a line for each."""
     yield from _norms_with_own_statistics(model)
     yield from _noise_of_each_process(trainer, model)
     if (communication := getattr(trainer.strategy, "communication", None)) is not None:

@@ -1,4 +1,4 @@
-"""BatchNorm layers that normalise without torch.nn.functional.batch_norm, and calls of it by no BatchNorm layer: neither is
+"""BatchNorm layers that normalise without torch.nn.functional.batch_norm, and calls of it from other layers: neither is
 synchronised."""
 
 import copy
@@ -13,12 +13,12 @@ from torch.overrides import TorchFunctionMode
 
 from lockstep.trainer.batchnorm import Synchronised
 
-_DIMENSIONS = {nn.BatchNorm2d: 2, nn.BatchNorm3d: 3}  # of a sample, beside its channels
+_DIMENSIONS = {nn.BatchNorm2d: 2, nn.BatchNorm3d: 3}  # dimensions of a sample, beside its channels
 
 
 def takes_own_statistics(layer: nn.Module) -> bool:
-    """Returns whether a BatchNorm layer normalises by a `forward` of its own, without torch.nn.functional.batch_norm. A copy of
-    the layer is tried on a batch of ones; where that fails it is not known, and False is returned."""
+    """Return whether a BatchNorm layer normalises by a `forward` of its own, without torch.nn.functional.batch_norm. A copy of
+    the layer is tried on a batch of ones; if that fails it is not known, and False is returned."""
     calls = BatchNormCalls()
     with suppress(Exception), torch.no_grad(), calls:
         if _own_forward(layer).__func__ in (nn.BatchNorm2d.forward, nn.SyncBatchNorm.forward):  # a lazy one has no copy yet
@@ -36,7 +36,7 @@ def _own_forward(layer: Any) -> Any:
 
 
 class BatchNormCalls(TorchFunctionMode):
-    """`seen` says whether torch.nn.functional.batch_norm was called in training, but for layers that are synchronised."""
+    """Record in `seen` whether torch.nn.functional.batch_norm is called in training, except by synchronised layers."""
 
     seen = False
 

@@ -1,4 +1,4 @@
-"""Generators that a model holds: what each has drawn before depends on how many workers its process is."""
+"""Generators that a model holds: their draws so far depend on how many workers their process is."""
 
 import pickle
 import random
@@ -12,7 +12,7 @@ GENERATORS = (torch.Generator, numpy.random.Generator, numpy.random.RandomState,
 
 
 class OwnGenerators:
-    """Those that are attributes of modules, by name."""
+    """The generators that are attributes of modules, by name."""
 
     def __init__(self, model: nn.Module) -> None:
         self._held = {
@@ -27,7 +27,7 @@ class OwnGenerators:
 
 
 def state_of(generator: Any) -> bytes:
-    """Returns another value after something has been drawn; nothing for random.SystemRandom, which has no state."""
+    """Return another value after something has been drawn; nothing for random.SystemRandom, which has no state."""
     if isinstance(generator, torch.Generator):
         return generator.get_state().numpy().tobytes()
     if isinstance(generator, numpy.random.Generator):

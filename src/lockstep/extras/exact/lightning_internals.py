@@ -1,4 +1,4 @@
-"""The private names of Lightning that it takes to reduce what virtual workers log.
+"""Private names of Lightning that are needed to reduce what virtual workers log.
 
 tests/extras/exact/test_exact_plain.py fails when one of them is gone.
 """
@@ -23,16 +23,16 @@ def reduce_logs_of_workers(trainer: Any, warn: Callable[[str], None]) -> None:
 
 
 class WorkerLogs(ReducedLogs):
-    """The sum of what workers log in an epoch is rounded once, from exact terms: in whatever order they come it is the same."""
+    """Round the sum of an epoch's logs once, from exact terms: in whatever order workers log, it is the same."""
 
     def __init__(self, trainer: Any, warn: Callable[[str], None]) -> None:
         super().__init__(trainer, warn)
         self._terms: dict[str, list[float]] = {}
         self._weights: dict[str, float] = {}
-        self._in_step: dict[str, list[Logged]] = {}  # what this process's workers have logged in the step with sync_dist
+        self._in_step: dict[str, list[Logged]] = {}  # logs of this process's workers in the step with sync_dist
 
     def take(self) -> None:
-        """Takes what a worker has logged from Lightning's own sums, which the next one then begins with zero."""
+        """Take what a worker has logged from Lightning's own sums, which the next one then begins with zero."""
         results: Any = self.trainer._results
         for key, metric in results.valid_items():
             if not metric.is_tensor:
@@ -58,7 +58,7 @@ class WorkerLogs(ReducedLogs):
         return bool(self._in_step)
 
     def sync_step(self) -> None:
-        """What is logged in a step with sync_dist is of all workers; a collective."""
+        """Combine what all workers have logged in a step with sync_dist; a collective."""
         ranks: list[dict[str, list[Logged]]] = [{} for _ in range(dist.get_world_size())]
         dist.all_gather_object(ranks, self._in_step)
         self._in_step = {}
@@ -70,7 +70,7 @@ class WorkerLogs(ReducedLogs):
                     metric.value = metric._forward_cache
 
     def epoch_end_reached(self) -> None:
-        """At the end of each validation loader, too: what is computed next is of all workers."""
+        """Merge the metrics of all workers before the next are computed, at the end of each validation loader, too."""
         for callback in self.trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
             if isinstance(callback, WorkerMetrics):
                 callback.merge()
@@ -100,7 +100,7 @@ class WorkerLogs(ReducedLogs):
 
 
 def exact_terms(terms: list[float]) -> list[float]:
-    """Returns few numbers that have exactly the same sum: its rounded value, what that leaves, and so on."""
+    """Return few numbers that have exactly the same sum: its rounded value, the rest, rounded, and so on."""
     if not all(map(math.isfinite, terms)):
         return [sum(terms)]
     few = [math.fsum(terms)]

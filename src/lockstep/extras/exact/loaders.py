@@ -1,27 +1,24 @@
-"""Loaders that know nothing of this package: a process's share of a batch is what each of its virtual workers has of it.
+"""Loaders that know nothing of this package: a process's share of a batch is the shares of its virtual workers.
 
 Worker v of V takes every V-th sample of the global batch, from the v-th on. The dataset and the collate function are called for
-each worker by itself, with generators that are seeded for its batch: what they draw, and how they pad, does not depend on the
+each worker by itself, with generators that are seeded for its batch: their draws and their padding do not depend on the
 process.
 """
 
-import random
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import numpy
-import torch
-from lightning.pytorch.utilities.seed import isolate_rng
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lockstep.counter_rng import derive_seed
+from lockstep.datamodules.seeded import Restored, index_of, seed_generators
 from lockstep.extras.plain_lightning.loaders import SharedSampler, batches_of_equal_number, loading_arguments, own_sampler
 
 
 class Drawn(NamedTuple):
-    """A sample of the batch of so many samples, `whole`; a dummy where this process has none of it."""
+    """A sample of a batch of `whole` samples; a dummy if this process has none of the batch."""
 
     number: int
     epoch: int
@@ -30,7 +27,7 @@ class Drawn(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What a worker has of a batch: `samples` of `whole`. Without any, `batch` is a dummy's, or None."""
+    """A worker's share of a batch: `samples` of `whole`. Without samples, `batch` is a dummy's, or None."""
 
     batch: Any
     samples: int
@@ -38,27 +35,27 @@ class Share(NamedTuple):
 
 
 class Shares(list[Share]):
-    """Those of a process's workers."""
+    """The shares of a process's workers."""
 
 
 class WorkersSampler(SharedSampler):
-    """Yields what is Drawn; its batch size is that of all workers of the process."""
+    """Yield Drawn samples; its batch size is that of all workers of the process."""
 
     def __iter__(self) -> Iterator[Any]:
-        for position, index in enumerate(super().__iter__()):
+        for position, draw in enumerate(super().__iter__()):
             own, whole = self.samples_in(position // self.batch_size)
-            yield Drawn(index, self.epoch, whole, is_dummy=own == 0)
+            yield Drawn(index_of(draw), self.epoch, whole, is_dummy=own == 0)
 
 
 class WorkerBatches(Dataset[Shares]):
-    """A loader's dataset and collate function, which make a process's Shares of what was drawn for it."""
+    """A loader's dataset and collate function, which make a process's Shares of the samples that are Drawn for it."""
 
     def __init__(self, loader: DataLoader[Any], own: int, seed: int) -> None:
         self.dataset, self.collate, self.is_batched = loader.dataset, loader.collate_fn, loader.batch_sampler is not None
         self.own, self.seed = own, seed
 
     def __getitems__(self, drawn: Sequence[Drawn]) -> Shares:
-        with isolate_rng(include_cuda=False):
+        with Restored():
             return Shares(self._share(drawn[worker :: self.own], drawn[0].whole) for worker in range(self.own))
 
     def _share(self, drawn: Sequence[Drawn], whole: int) -> Share:
@@ -70,17 +67,11 @@ class WorkerBatches(Dataset[Shares]):
         return Share(self.collate(samples if self.is_batched else samples[0]), 0 if drawn[0].is_dummy else len(ids), whole)
 
 
-def seed_generators(seed: int) -> None:
-    torch.default_generator.manual_seed(seed)
-    random.seed(seed)
-    numpy.random.seed(seed % 2**32)
-
-
 def workers_loader(
     loader: DataLoader[Any], share: tuple[int, int], own: int, seed: int, training: bool
 ) -> DataLoader[Any] | None:
-    """Returns the loader of a process, (number, of how many), that has `own` workers; None where `loader` draws batches in a way
-    of its own."""
+    """Return the loader of a process, (number, of how many), that has `own` workers; None if `loader` draws batches in a way of
+    its own."""
     order = own_sampler(loader, loader.batch_sampler)
     if order is None:
         return None
@@ -102,8 +93,8 @@ def _as_it_is(shares: Shares) -> Shares:
 
 
 def shares_of_workers(batch: Any, own: int) -> list[Share] | None:
-    """Returns what each of a process's workers has of a batch from such loaders, of one or of a collection of them; None for a
-    batch from elsewhere."""
+    """Return each worker's share of a batch from such loaders, of one or of a collection of them; None for a batch from
+    elsewhere."""
     parts: list[Shares] = []
     apply_to_collection(batch, Shares, parts.append)
     if not parts:
@@ -118,8 +109,8 @@ def shares_of_workers(batch: Any, own: int) -> list[Share] | None:
 
 
 def in_order(outputs: list[Any], samples: int | None, workers: int) -> Any:
-    """Returns the rows of a process's workers in the order of its batch, where their outputs have a row for each sample; the
-    first worker's output otherwise."""
+    """Return the rows of a process's workers in the order of its batch if their outputs have a row for each sample, else the
+    first worker's output."""
     if not outputs or not all(isinstance(output, Tensor) and output.ndim for output in outputs):
         return outputs[0] if outputs else None
     if sum(map(len, outputs)) != samples:

@@ -20,18 +20,18 @@ from lockstep.models.task import Task
 log = logging.getLogger(__name__)
 
 States = dict[str, Any]  # a metric's, by name: tensors, or lists of them
-_COUNT = "_update_count"  # of a metric; its public `update_count` can't be set
+_COUNT = "_update_count"  # an attribute of metrics; the public `update_count` can't be set
 
 
 class WorkerMetrics(Callback):
-    """Every torchmetrics.Metric of the model has states of its own for each virtual worker, as it has in each process of a world
-    of so many. When an epoch ends, or a validation loader, all processes have all of them, and reduce them as torchmetrics does.
-    """
+    """Give every torchmetrics.Metric of the model states of its own for each virtual worker, as in each process of a world of so
+    many. At the end of an epoch, or of a validation loader, gather them in all processes, and reduce them as torchmetrics
+    does."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self._metrics: dict[str, Metric] = {}
-        self._own: list[dict[str, States]] = []  # of each of this process's workers: the metrics that it has updated
+        self._own: list[dict[str, States]] = []  # for each of this process's workers, the metrics that it has updated
         self._is_merged = False
         self._hash: str | None = None
 
@@ -39,7 +39,7 @@ class WorkerMetrics(Callback):
         return {"exact": self.workers, "exact_hash": self._hash}
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Hashes weights, buffers and the states of optimizers: two runs that end with the same bits record the same."""
+        """Hash weights, buffers and the states of optimizers: two runs that end with the same bits record the same."""
         if trainer.is_global_zero:
             states = {"model": pl_module.state_dict()} | {str(n): one.state_dict() for n, one in enumerate(trainer.optimizers)}
             self._hash = _hash_of(states)
@@ -66,10 +66,10 @@ class WorkerMetrics(Callback):
     def _find(self, model: LightningModule) -> None:
         self._metrics = {name: module for name, module in model.named_modules() if isinstance(module, Metric)}
         for metric in self._metrics.values():
-            metric.distributed_available_fn = _never  # processes are put together here
+            metric.distributed_available_fn = _never  # this class merges the processes
 
     def begin_step(self) -> None:
-        """Forgets the states of metrics that were reset."""
+        """Forget the states of metrics that were reset."""
         self._is_merged = False
         for name in [name for name, metric in self._metrics.items() if not metric.update_called]:
             for states in self._own:
@@ -77,14 +77,14 @@ class WorkerMetrics(Callback):
 
     @contextmanager
     def worker(self, index: int) -> Iterator[None]:
-        """Within, metrics have the states of this process's worker of that index."""
+        """Give metrics the states of this process's worker of that index until the block exits."""
         for name, metric in self._metrics.items():
             _write(metric, self._own[index].get(name) or _defaults(metric))
         yield
         self._own[index] = {name: _read(metric) for name, metric in self._metrics.items() if metric.update_called}
 
     def end_step(self) -> None:
-        """Metrics are left as the first worker has them, and with the number of updates of all: 0 is a metric that was reset."""
+        """Leave metrics as the first worker has them, with the number of updates of all workers: 0 is a metric that was reset."""
         for name, metric in self._metrics.items():
             _write(metric, self._own[0].get(name) or _defaults(metric))
             setattr(metric, _COUNT, sum(states[name][_COUNT] for states in self._own if name in states))
@@ -99,7 +99,7 @@ class WorkerMetrics(Callback):
         self.merge()
 
     def merge(self) -> None:
-        """Gives every process what all workers have counted; a collective."""
+        """Give every process the states of all workers, reduced; a collective."""
         if self._is_merged:
             return
         self._is_merged = True
@@ -109,7 +109,7 @@ class WorkerMetrics(Callback):
                 _write(metric, _merged(metric, [states.get(name) or _defaults(metric) for states in everyone]))
 
     def _everyone(self) -> list[dict[str, States]]:
-        """Those of all workers, in their order."""
+        """Return the states of all workers, in the workers' order; a collective."""
         own = apply_to_collection(self._own, Tensor, Tensor.cpu)
         ranks: list[Any] = [own]
         if dist.is_initialized():
@@ -129,7 +129,7 @@ class WorkerMetrics(Callback):
             }
 
     def on_load_checkpoint(self, trainer: Any, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Raises ConfigError where a run that is resumed, not forked, had another number of workers."""
+        """Raise ConfigError if a run that is resumed, not forked, had another number of workers."""
         if trainer.state.fn != "fit":
             return
         saved = checkpoint.get("exact", {"workers": None})
@@ -174,7 +174,7 @@ def _write(metric: Metric, states: States) -> None:
 
 
 def _merged(metric: Metric, workers: list[States]) -> States:
-    """Returns one worker's states that are those of all."""
+    """Return the states of one worker that stand for those of all."""
     merged: States = {_COUNT: sum(states[_COUNT] for states in workers)}
     reductions: dict[str, Any] = metric._reductions
     for name, reduce in reductions.items():

@@ -1,4 +1,4 @@
-"""What of a model, its data and its callbacks can't be divided among virtual workers."""
+"""Reasons why a model, its data or its callbacks can't be divided among virtual workers."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +13,7 @@ from lockstep.models.task import Task
 
 
 def objections(trainer: Any, model: Any, callbacks: list[Callback]) -> Iterator[str]:
-    """Yields why trainer.exact is refused, with what is accepted."""
+    """Yield why trainer.exact is refused, with what is accepted."""
     name = type(model).__name__
     if not model.automatic_optimization:
         yield (

@@ -15,14 +15,14 @@ from lockstep.runs.shares import dp_rank_and_size
 
 
 class PlainWorkers(PlainLightning):
-    """Shares batches out over virtual workers, and reduces what they log. The strategy weights their losses, counts what they
-    draw, and keeps their buffers."""
+    """Share batches out over virtual workers, and reduce what they log. The strategy weights their losses, counts their random
+    draws, and restores their buffers."""
 
     same = "Each sample is taken once, and all that is trained and logged has the bits of one process."
     not_known = "state between batches that is no buffer or torchmetrics.Metric, what is read of the rank, generators of its own"
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
-        """Raises ConfigError for a hook that would get the batches of several workers."""
+        """Raise ConfigError for a hook that would get the batches of several workers."""
         for source in (pl_module, trainer.datamodule):
             if is_overridden("on_before_batch_transfer", source):
                 why = f"{type(source).__name__}.on_before_batch_transfer would get the batches of several virtual workers at once"
@@ -53,13 +53,13 @@ class PlainWorkers(PlainLightning):
         self._count_whole_batch(trainer)
 
     def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
-        """Draws are counted: there are none to look for."""
+        """Do nothing: random draws are counted, so there are none to look for."""
 
     def on_train_batch_end(self, trainer: Any, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         shares = trainer.strategy.shares
         self.samples_trained += (samples_in(batch) or 0) if shares is None else sum(share.samples for share in shares)
 
     def _count_whole_batch(self, trainer: Any) -> None:
-        """What hooks around the workers' steps log counts as of the whole batch, in every process."""
+        """Count logs of the hooks around the workers' steps as of the whole batch, in every process."""
         if trainer.strategy.shares is not None:
             log_batch_as(trainer, trainer.strategy.shares[0].whole)

@@ -1,14 +1,14 @@
-"""What a run's config becomes with trainer.exact=V, and what does not go together with it."""
+"""Settings of a run with trainer.exact=V, and checks of those that do not go together with it."""
 
 import json
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.plan import is_plain
+from lockstep.config.plan import BATCH, GLOBAL_BATCH, is_plain
 from lockstep.errors import config_error
 
-THREADS = 1  # of each process: on a CPU another number adds in another order
+THREADS = 1  # threads of each process: on a CPU another number adds in another order
 
 
 def apply_exact(config: DictConfig, workers: Any) -> None:
@@ -29,13 +29,14 @@ def _settings(config: DictConfig, workers: Any) -> dict[str, Any]:
         "trainer.sync_batchnorm": False,  # each worker has its own statistics
         "trainer.deterministic": True,
         "guards.exact": {"_target_": "lockstep.extras.exact.metrics.WorkerMetrics", "workers": workers},
-        "guards.equivalence": None,  # it looks for what keeps DDP from giving the result of one process
-        **({} if is_plain(config, "datamodule") else {"datamodule.global_batch_size": _global_batch_size(config, workers)}),
+        "guards.equivalence": None,  # it looks for causes that keep DDP from giving the result of one process
+        **({} if is_plain(config, "datamodule") else {GLOBAL_BATCH: _global_batch_size(config, workers), BATCH: None}),
     }
 
 
 def _global_batch_size(config: DictConfig, workers: int) -> int:
-    return config.datamodule.global_batch_size or config.datamodule.batch_size * workers
+    own = config.datamodule.batch_size
+    return config.datamodule.global_batch_size if own is None else own * workers
 
 
 def _check(config: DictConfig, workers: Any) -> None:
@@ -64,9 +65,9 @@ def _check(config: DictConfig, workers: Any) -> None:
             why = f"with trainer.exact={workers} the loaders of plain Lightning code alone know the global batch"
             raise config_error("lr_scaling", config.lr_scaling, f"{why}; accepted is none")
         return
-    batch_size, total = (OmegaConf.select(config, f"datamodule.{name}") for name in ("batch_size", "global_batch_size"))
-    if total is None and not isinstance(batch_size, int):
+    batch_size, total = (OmegaConf.select(config, key) for key in (BATCH, GLOBAL_BATCH))
+    if not isinstance(total if batch_size is None else batch_size, int):
         needs = f"is of each of the {workers} virtual workers of trainer.exact; accepted is a number of samples"
         raise config_error("datamodule.batch_size", batch_size, needs)
-    if isinstance(total, int) and total % workers:
-        raise config_error("datamodule.global_batch_size", total, f"accepted is a multiple of trainer.exact={workers}")
+    if batch_size is None and isinstance(total, int) and total % workers:
+        raise config_error(GLOBAL_BATCH, total, f"accepted is a multiple of trainer.exact={workers}")

@@ -1,4 +1,4 @@
-"""What the virtual workers leave of a step: vectors that are summed, and what is made of the sum."""
+"""The gradients and the state that virtual workers leave of a step: summed as vectors, then averaged."""
 
 from collections.abc import Sequence
 
@@ -10,13 +10,13 @@ from lockstep.extras.exact.tree import Vectors
 
 
 class Step:
-    """Every worker begins from the state before the step: buffers, and parameters that are not trained. Of it the values that are
-    real are averaged over the workers that had a sample, of all others the first worker's are kept. Gradients are averaged over
+    """One step of all workers. Each begins from the state before the step: buffers, and parameters that are not trained. Real
+    values of it are averaged over the workers that had a sample; all others are the first worker's. Gradients are averaged over
     all workers, as DDP averages them over all processes.
 
     Attributes:
         loss: the mean over all workers, from `take` on; float64 ().
-        had_loss, has_logged: had any worker a loss, and has any logged what is to be put together?
+        had_loss, has_logged: True if any worker had a loss, or has logged a value to be combined.
     """
 
     def __init__(self, model: LightningModule, workers: int) -> None:
@@ -31,7 +31,7 @@ class Step:
 
     @torch.no_grad()
     def begin(self) -> None:
-        """Makes the model what it was before the step; called before each worker."""
+        """Restore the model's state from before the step; called before each worker."""
         for tensor, before in self._before:
             tensor.copy_(before)
         for parameter in self._trained:
@@ -39,7 +39,7 @@ class Step:
 
     @torch.no_grad()
     def leaf(self, loss: Tensor | None, is_first: bool, has_logged: bool) -> Vectors:
-        """Returns copies of the gradients and the state that a worker has left in the model. A gradient that it has not left is
+        """Return copies of the gradients and the state that a worker has left in the model. A gradient that it has not left is
         zero, and so is the state of a worker without a loss: it had no sample, or left it out."""
         self._take_replaced_buffers()
         gradients = [_zeros(p) if p.grad is None else p.grad for p in self._trained]
@@ -50,8 +50,8 @@ class Step:
         return _joined([*gradients, *real, *others, mean, torch.tensor(facts, dtype=mean.dtype, device=mean.device)])
 
     def _take_replaced_buffers(self) -> None:
-        """A step may have assigned another tensor to a buffer, as by `self.mean = 0.9 * self.mean + ...`: its values are copied
-        to the tensor that was there, which the next worker begins with again."""
+        """Copy the values of a tensor that a step has assigned to a buffer, as by `self.mean = 0.9 * self.mean + ...`, to the
+        tensor that was there, with which the next worker begins again."""
         for name, buffer in self._buffers.items():
             owner, _, attribute = name.rpartition(".")
             module = self._model.get_submodule(owner)
@@ -62,7 +62,7 @@ class Step:
 
     @torch.no_grad()
     def take(self, total: Vectors) -> None:
-        """Takes the sum over all workers."""
+        """Take the sum over all workers."""
         number = len(self._trained)
         like = [*self._trained, *self._real, *self._others, self.loss, self.loss.new_empty(2 + number)]
         *parts, loss, counts = _parted(total, like)
@@ -87,7 +87,7 @@ def _zeros(tensor: Tensor) -> Tensor:
 
 
 def _joined(tensors: Sequence[Tensor]) -> Vectors:
-    """Returns a vector for each type."""
+    """Return a vector for each type."""
     return [
         torch.cat([tensor.detach().reshape(-1) for tensor in tensors if tensor.dtype == dtype])
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors)
@@ -95,7 +95,7 @@ def _joined(tensors: Sequence[Tensor]) -> Vectors:
 
 
 def _parted(vectors: Vectors, like: Sequence[Tensor]) -> list[Tensor]:
-    """Returns views of such vectors, which it takes from the front of the list, shaped as the tensors that were joined."""
+    """Return views of such vectors, taken from the front of the list, in the shapes of the tensors that were joined."""
     dtypes = dict.fromkeys(tensor.dtype for tensor in like)
     left = {dtype: vectors.pop(0) for dtype in dtypes}
     parts: list[Tensor] = []

@@ -1,10 +1,8 @@
-"""A step of V virtual workers, of which each process is some in turn: what is computed does not depend on how many processes
-there are.
+"""A step of V virtual workers, shared out over processes: its results do not depend on the number of processes.
 
-Each worker takes its samples of the global batch as a rank in a world of V would: shapes, random numbers and BatchNorm
-statistics are its own. Gradients, and what else it leaves, are summed in one tree, so that what comes after them, clipping and
-the optimizer, begins with the same bits everywhere. Logical workers are EasyScale's (Li et al., SC 2023), a fixed tree of sums is
-TBIK's (arXiv 2511.17826).
+Each worker takes its samples of the global batch as a rank in a world of V would: shapes, random numbers and BatchNorm statistics
+are its own. Gradients and states are summed in one tree, so that what comes after them, clipping and the optimizer, begins with
+the same bits everywhere. Logical workers are EasyScale's (Li et al., SC 2023), a fixed tree of sums is TBIK's (arXiv 2511.17826).
 """
 
 from collections.abc import Callable, Iterator
@@ -38,15 +36,15 @@ _TRANSFER, _EVALUATION = 1 << 40, 1 << 41  # streams of random numbers, apart fr
 
 
 class Exact(PlannedWorldSize, DDPStrategy):
-    """Trains and evaluates as `workers` virtual workers, without DistributedDataParallel around the model. On callbacks that have
-    it, `on_worker_end(trainer, model, batch)` is called after each worker's backward pass.
+    """Train and evaluate as `workers` virtual workers, without DistributedDataParallel around the model. Call
+    `on_worker_end(trainer, model, batch)` of callbacks that have it after each worker's backward pass.
 
     Args:
         workers: a power of two, which the number of processes divides.
         threads: of this process, from now on; another number gives other bits on a CPU.
 
     Attributes:
-        shares: what each of this process's workers has of the batch, where the loaders have divided it.
+        shares: each worker's share of the batch, for this process's workers; None if the loaders have not divided it.
     """
 
     has_same_bits = True
@@ -65,20 +63,20 @@ class Exact(PlannedWorldSize, DDPStrategy):
         torch.set_num_threads(threads)
         self.shares: list[Share] | None = None
         self.evaluated = 0  # batches, since the evaluation has begun
-        self._worker: int | None = None  # for which random numbers are drawn
-        self._is_within_step = False  # of a worker
-        self._step: Step | None = None  # whose backward pass is next
+        self._worker: int | None = None  # the worker whose random numbers are drawn
+        self._is_within_step = False  # True in a worker's step
+        self._step: Step | None = None  # the step whose backward pass is next
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """A process's share of the data; within a worker's training step the worker's, for what draws random numbers."""
+        """Return the process's share of the data; for random draws in a worker's training step, the worker's."""
         if self._worker is None:
             return super().distributed_sampler_kwargs
         return {"num_replicas": self.workers, "rank": self._worker}
 
     @staticmethod
     def plain_lightning(seed: int) -> Any:
-        """Returns the callback for a module and data that know nothing of this package."""
+        """Return the callback for a module and data that know nothing of this package."""
         from lockstep.extras.exact.plain import PlainWorkers
 
         return PlainWorkers(seed)
@@ -88,7 +86,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
         torch.set_num_threads(self._threads)  # Lightning has set as many as each process has cores
 
     def setup(self, trainer: Trainer) -> None:
-        """Raises ConfigError for a model or data that can't be divided among virtual workers."""
+        """Raise ConfigError for a model or data that can't be divided among virtual workers."""
         callbacks: list[Any] = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
         for why in objections(trainer, self.lightning_module, callbacks):
             raise config_error("trainer.exact", self.workers, why)
@@ -105,13 +103,13 @@ class Exact(PlannedWorldSize, DDPStrategy):
 
     @torch.no_grad()
     def configure_ddp(self) -> None:
-        """All processes begin with rank zero's weights and buffers, as DistributedDataParallel has them begin."""
+        """Broadcast rank zero's weights and buffers, with which all processes begin, as DistributedDataParallel does."""
         model: Any = self.lightning_module
         for tensor in (*model.parameters(), *model.buffers()):
             dist.broadcast(tensor, src=0)
 
     def batch_to_device(self, batch: Any, device: Any = None, dataloader_idx: int = 0) -> Any:
-        """Returns the first worker's batch where the loaders have divided it, for the hooks around a step."""
+        """Return the first worker's batch if the loaders have divided it, for the hooks around a step."""
         shares = shares_of_workers(batch, self._own_workers)
         if shares is None:
             self.shares = None
@@ -124,9 +122,9 @@ class Exact(PlannedWorldSize, DDPStrategy):
         return self.shares[0].batch
 
     def training_step(self, batch: Any, *rest: Any) -> Any:
-        """Does the forward and the backward pass of each of this process's workers. Returns what the first worker's training_step
-        returns, with the loss of all workers in the place of its own. A worker that returns None has left its batch out; where
-        all have, there are no gradients, and the optimizer changes nothing."""
+        """Run the forward and the backward pass of each of this process's workers. Return the output of the first worker's
+        training_step, with the loss of all workers in place of its own. A worker that returns None has left its batch out; if all
+        have, there are no gradients, and the optimizer changes nothing."""
         model: Any = self.lightning_module
         step = Step(model, self.workers)
         output: Any = None
@@ -149,7 +147,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
         self._metrics.end_step()
         if step.has_logged:
             self._trainer._logger_connector.sync_step()
-        self._count_draws(self.workers)  # what hooks and the optimizer draw is the same in all processes
+        self._count_draws(self.workers)  # hooks and the optimizer draw the same in all processes
         self._step, loss = step, step.loss.to(torch.get_default_dtype())
         return output | {"loss": loss} if isinstance(output, dict) else loss
 
@@ -170,7 +168,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
         return output, loss
 
     def backward(self, closure_loss: Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """Calls the hooks around a backward pass; what it would compute is there already."""
+        """Call the hooks around a backward pass; its gradients are computed already."""
         model: Any = self.lightning_module
         assert self._step is not None
         self.precision_plugin.pre_backward(closure_loss, model)
@@ -184,7 +182,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
         return self._evaluate("test_step", batch, rest)
 
     def _evaluate(self, name: str, batch: Any, rest: Any) -> Any:
-        """Returns what the model returns, in the order of the batch's samples where that is a tensor with a row for each."""
+        """Return the model's outputs, in the order of the batch's samples if they are tensors with a row for each."""
         model: Any = self.lightning_module
         context: Callable[[], Any] = getattr(self.precision_plugin, name.replace("validation", "val") + "_context")
         outputs: dict[int, Any] = {}
@@ -200,11 +198,11 @@ class Exact(PlannedWorldSize, DDPStrategy):
         return in_order([outputs[index] for index in sorted(outputs)], samples_in(batch), self._own_workers)
 
     def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        """Within a worker's step there is nothing to reduce yet: what it logs with sync_dist is put together after it."""
+        """Reduce outside of a worker's step alone: its logs with sync_dist are combined after it."""
         return tensor if self._is_within_step else super().reduce(tensor, *args, **kwargs)
 
     def all_gather(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Raises ConfigError within a worker's step."""
+        """Raise ConfigError within a worker's step."""
         if not self._is_within_step:
             return super().all_gather(tensor, *args, **kwargs)
         why = f"{type(self.lightning_module).__name__} calls self.all_gather within a step, when not all virtual workers have"
@@ -217,13 +215,13 @@ class Exact(PlannedWorldSize, DDPStrategy):
         return self.workers // self.world_size
 
     def _number(self, index: int) -> int:
-        """Of all workers; its samples are the global batch's `number`-th, `number + V`-th, ..., of which the process has each
-        N-th."""
+        """Return the worker's number among all workers. Its samples are the global batch's `number`-th, `number + V`-th, ..., of
+        which the process has each N-th."""
         return self.global_rank + index * self.world_size
 
     def _share(self, batch: Any, index: int) -> Share:
-        """What a worker has of this process's batch, as new tensors: their place in memory then is that of any other number of
-        processes, too. In training its samples weigh as many times as much in the mean over workers as in that over processes."""
+        """Return a worker's share of this process's batch, as new tensors: their place in memory is then the same on any number
+        of processes. In training its samples weigh as many times as much in the mean over workers as in that over processes."""
         if self.shares is not None:
             return self.shares[index]
         samples, own = samples_in(batch), self._own_workers
@@ -246,8 +244,8 @@ class Exact(PlannedWorldSize, DDPStrategy):
 
     @contextmanager
     def _as_worker(self, index: int, share: Share) -> Iterator[None]:
-        """Within, what is logged counts as of the worker's samples in an epoch's mean, and metrics are its own. Raises
-        ConfigError for what can't be a worker's."""
+        """Count logs as of the worker's samples in an epoch's mean, and give metrics its states, until the block exits. Raises
+        ConfigError for code that can't be a worker's."""
         self._is_within_step, before = True, self._generators.states()
         try:
             with self._metrics.worker(index):
@@ -280,13 +278,13 @@ class Exact(PlannedWorldSize, DDPStrategy):
             self._worker = None
 
     def _count_draws(self, worker: int, stream: int = 0) -> None:
-        """Seeds the generators for this worker's part of the batch."""
+        """Seed the generators for this worker's part of the batch."""
         trainer = self._trainer
         batch = trainer.fit_loop.batch_idx if trainer.training else self.evaluated
         with self._numbered(worker):
             self._randomness.count(trainer, batch + stream)
 
     def _call(self, hook: str, *arguments: Any) -> None:
-        """Calls a hook that Lightning does not know, on the callbacks that have it."""
+        """Call a hook that Lightning does not know, on the callbacks that have it."""
         for callback in self._trainer.callbacks:
             getattr(callback, hook, lambda *_: None)(*arguments)

@@ -1,6 +1,6 @@
 """Sums over V virtual workers in one binary tree, the same on any number of processes that divides V.
 
-Workers v and v + V/2 are summed first, then those sums of v and v + V/4, and so on. Of N processes the one of rank r is the
+Workers v and v + V/2 are summed first, then those sums of v and v + V/4, and so on. The process of rank r of N has the
 workers r, r + N, r + 2 N, ...: while V/2, V/4, ... are multiples of N a sum is within one process, after that of the processes
 r and r + N/2, r and r + N/4, ... Both of these add, each its own first: a + b is b + a to the bit.
 """
@@ -15,7 +15,7 @@ Vectors = list[Tensor]
 
 
 def local_sum(count: int, leaf: Callable[[int], Vectors], first: int = 0, step: int = 1) -> Vectors:
-    """Returns the sum of the leaves `first`, `first + step`, ... below `count`, a power of two; `leaf(0)` is computed last.
+    """Return the sum of the leaves `first`, `first + step`, ... below `count`, a power of two; `leaf(0)` is computed last.
 
     At most log2(count) + 1 sums are alive at once.
     """
@@ -26,7 +26,7 @@ def local_sum(count: int, leaf: Callable[[int], Vectors], first: int = 0, step: 
 
 
 def sum_over_processes(own: Vectors) -> Vectors:
-    """Returns the sum of the vectors of all processes, a power of two of them, in the place of `own`; a collective. The vectors
+    """Replace `own` by the sum of the vectors of all processes, a power of two of them, and return it; a collective. The vectors
     have one dimension, and are as many, as long and of the same types in each process."""
     if dist.is_initialized():
         _sum_pairs(own, dist.get_world_size() // 2)
@@ -48,8 +48,8 @@ def _sum_pairs(own: Vectors, distance: int) -> None:
 
 
 def _exchanged(sent: Vectors, received: Vectors, partner: int) -> Vectors:
-    """Returns `received`, filled with what the partner sends. By gloo, which takes any memory for the host's, GPUs exchange by
-    way of that."""
+    """Return `received`, filled with what the partner sends. GPUs exchange through the host's memory by gloo, which takes any
+    memory for the host's."""
     if sent and sent[0].is_cuda and dist.get_backend() == "gloo":
         there = _exchanged([vector.cpu() for vector in sent], [vector.cpu() for vector in received], partner)
         return [vector.copy_(other) for vector, other in zip(received, there, strict=True)]

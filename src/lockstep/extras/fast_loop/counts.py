@@ -13,7 +13,7 @@ from lockstep.extras.fast_loop.plain import is_replaced
 from lockstep.models.classifier import Classifier, check_class_numbers
 from lockstep.models.sample_mean import Sums
 
-_BATCHES, _NUMBERS = 64, 1 << 18  # that are kept at most; a batch with more of them is counted at once
+_BATCHES, _NUMBERS = 64, 1 << 18  # at most stored; a batch with more numbers is counted at once
 Kept = tuple[Tensor, Tensor, Tensor]  # outputs, the logarithms of their probabilities, targets
 # A model that has one of these may look at the sums, or measures in its own way.
 _AS_THEY_ARE = ("training_step", "loss_and_values", "count_values", "measure", "losses", "hits")
@@ -21,23 +21,23 @@ _AS_THEY_ARE += ("on_train_batch_end", "on_train_epoch_end", "on_save_checkpoint
 
 
 class LaterCounts(Callback):
-    """Keeps the outputs of a Classifier's steps, and measures their losses, and whether they hit their targets, for several
-    batches at once: on a CPU these calls take longer than what they compute of a small batch. The sums and the gradients have the
-    same bits; a step's own loss is added up by the cross entropy, and may be rounded otherwise.
+    """Measure the losses and hits of a Classifier's steps for several batches at once: on a CPU these calls take longer than what
+    they compute of a small batch. The sums and the gradients have the same bits; a step's own loss may be rounded otherwise.
 
-    They are copied: small tensors that outlive their step lie between the large ones of the next, which then take other memory
-    at every step."""
+    Outputs are copied: small tensors that outlive their step lie between the large ones of the next, which then take other memory
+    at every step.
+    """
 
     def __init__(self, model: Classifier) -> None:
         self.model = model
-        self._number = 0  # of the batches that are kept
+        self._number = 0  # number of stored batches
         self._batches: list[Kept] = []  # for as many as are kept at most, of one shape: views of `_together`
         self._together: Kept | None = None
         self._class_weights: dict[float, Tensor] = {}  # (classes,), by a batch's loss_weight
 
     @classmethod
     def install(cls, trainer: Any) -> None:
-        """Has the steps of the trainer's model counted so, where nobody looks at the sums at each step."""
+        """Count the steps of the trainer's model this way, if no code looks at the sums at each step."""
         model = trainer.lightning_module
         skips = any(getattr(callback, "action", None) == "skip" for callback in trainer.callbacks)  # a guard
         is_as_it_is = (
@@ -52,7 +52,7 @@ class LaterCounts(Callback):
             model.loss_and_values, model.count_values = counts.loss_and_outputs, counts.keep
 
     def loss_and_outputs(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """In the place of `loss_and_values`."""
+        """Replace `loss_and_values`."""
         outputs = self.model(batch.inputs)
         check_class_numbers(batch.targets)
         logarithms, targets = outputs.log_softmax(dim=1), batch.targets.long()  # the cross entropy in its two parts
@@ -60,13 +60,13 @@ class LaterCounts(Callback):
         return loss, {"outputs": outputs.detach(), "logarithms": logarithms.detach()}
 
     def _weights(self, logarithms: Tensor, loss_weight: float) -> Tensor:
-        """One for each class, all `loss_weight`: a product with the sum would be a call of its own, forward and backward."""
+        """Return a `loss_weight` for each class: a product with the sum would be a call of its own, forward and backward."""
         if loss_weight not in self._class_weights:
             self._class_weights[loss_weight] = logarithms.new_full((logarithms.shape[1],), loss_weight)
         return self._class_weights[loss_weight]
 
     def keep(self, batch: Batch, values: Any) -> None:
-        """In the place of `count_values`."""
+        """Replace `count_values`."""
         kept: Kept = values["outputs"], values["logarithms"], batch.targets.long()
         if not self._batches or kept[0].shape != self._batches[0][0].shape:
             self.count()

@@ -1,8 +1,8 @@
 """Lightning's loop over the batches of an epoch, with a short way for the plain ones.
 
 A small model's step is shorter than what Lightning does around it: dozens of generator-based context managers for a profiler
-that is not there, each callback asked for each hook whether it has it or not, signatures inspected at every batch. What a
-run asks for is looked up once an epoch here, and a plain step then calls that and nothing else, in Lightning's order. Private
+that is not there, each callback asked for each hook whether it has it or not, signatures inspected at every batch. The hooks of
+a run are looked up once an epoch here, and a plain step then calls them and nothing else, in Lightning's order. Private
 names of Lightning's are used throughout: there is no public seam around a step. tests/extras/fast_loop holds the two
 loops side by side, hooks, logs and checkpoints.
 """
@@ -41,7 +41,7 @@ _ZERO_GRAD = Optimizer.zero_grad
 
 
 class NoProfiler(PassThroughProfiler):
-    """Lightning's stand-in where nothing is profiled, which makes a generator for each of the blocks that it does not time."""
+    """Lightning's stand-in for no profiler, without a generator for each of the blocks that it does not time."""
 
     _NOTHING = nullcontext()
 
@@ -50,7 +50,7 @@ class NoProfiler(PassThroughProfiler):
 
 
 def install_fast_loop(trainer: Any) -> None:
-    """Replace the trainer's loop over batches by the one of this module, with the state and the validation loop of the first."""
+    """Replace the trainer's loop over batches by the one of this module, with the former's state and validation loop."""
     stock = trainer.fit_loop.epoch_loop
     trainer.fit_loop.epoch_loop = EpochLoop(trainer, stock.min_steps, stock.max_steps)
     vars(trainer.fit_loop.epoch_loop).update(vars(stock))
@@ -67,12 +67,12 @@ class FastLoop(Callback):
 
 
 class EpochLoop(_TrainingEpochLoop):
-    """Lightning's own, but for plain steps: automatic optimization by one of torch's optimizers or of this package's, without
-    accumulation, a profiler, or a gradient scaler, on one device or under DDP, by a model that leaves Lightning's way of stepping
-    as it is.
+    """Lightning's own loop, except for plain steps: automatic optimization by one of torch's optimizers or of this package's,
+    without accumulation, a profiler, or a gradient scaler, on one device or under DDP, by a model that leaves Lightning's way of
+    stepping as it is.
 
-    Lightning's own tests end with it as they end without (benchmarks/lightning_suite.md); docs/speed.md says what a plain
-    step leaves out. What is looked up once an epoch is not looked for again within it: callbacks, hooks, a Trainer's settings.
+    Lightning's own tests have the same results with it (benchmarks/lightning_suite.md); docs/speed.md says what a plain
+    step leaves out. Callbacks, hooks and a Trainer's settings are looked up once an epoch, and not again within it.
     """
 
     _plain: "PlainStep | None" = None
@@ -122,7 +122,7 @@ class EpochLoop(_TrainingEpochLoop):
 
 
 class PlainStep:
-    """One batch, one step of the optimizer; with all that does not change within an epoch looked up once."""
+    """One batch, one step of the optimizer; values that do not change within an epoch are looked up once."""
 
     def __init__(self, loop: EpochLoop) -> None:
         self.loop = loop
@@ -140,7 +140,7 @@ class PlainStep:
         self.hooks = {name: self._implemented(name, self.trainer.callbacks) for name in _AROUND_A_STEP}
         self.until_validation = self.batches.total if self.trainer.check_val_every_n_epoch is None else self.batches.current
         interval = self.trainer.val_check_batch
-        self.validates_every = interval if isinstance(interval, int) else 1  # inf where nobody knows an epoch's length
+        self.validates_every = interval if isinstance(interval, int) else 1  # inf if an epoch's length is not known
         self.connector, self.results = self.trainer._logger_connector, loop._results
         self.schedules = [config for config in self.trainer.lr_scheduler_configs if config.interval == "step"]
 
@@ -152,7 +152,7 @@ class PlainStep:
         return self.model.training_step if wrapper is self.model else through
 
     def _implemented(self, hook: str, callbacks: list[Callback]) -> list[Callable[..., Any]]:
-        """The hook's implementations, the callbacks' before the model's; called with what follows trainer and module."""
+        """Return the hook's implementations, the callbacks' before the model's; called with what follows trainer and module."""
         trainer, model = self.trainer, self.model
         functions = [
             getattr(callback, hook)
@@ -163,7 +163,7 @@ class PlainStep:
         return [*bound, getattr(model, hook)] if is_replaced(hook, model, LightningModule) else bound
 
     def may_end_something(self) -> bool:
-        """Does Lightning have to be asked whether the epoch or training ends here, or a validation is due?"""
+        """Return whether Lightning has to decide if the epoch or training ends here, or if a validation is due."""
         batches, trainer = self.batches, self.trainer
         return (
             batches.is_last_batch
@@ -193,7 +193,7 @@ class PlainStep:
             self.connector.update_train_step_metrics()
 
     def _train(self, batch: Any, batch_idx: int) -> dict[str, Any] | None:
-        """What Lightning gives to on_train_batch_end."""
+        """Return the outputs for on_train_batch_end."""
         if batch is None:
             self.loop._warning_cache.warn("train_dataloader yielded None. If this was on purpose, ignore this warning...")
             return None
@@ -262,7 +262,7 @@ class PlainStep:
             self.loop.update_lr_schedulers("epoch", update_plateau_schedulers=False)
 
     def _start_results(self, batch: Any) -> None:
-        """Of what is logged by `self.log`."""
+        """Start the results of `self.log` for a batch."""
         self.connector._first_loop_iter = self.connector._first_loop_iter is None
         self.results.batch, self.results.batch_size, self.results.dataloader_idx = batch, None, None
 
@@ -283,7 +283,7 @@ class PlainStep:
 
 
 def _is_idle(callback: Callback, hook: str) -> bool:
-    """A ModelCheckpoint that saves after validations asks at every batch, too, whether anything forbids it to save."""
+    """Return whether it is the hook of a ModelCheckpoint that saves after validations, and would do nothing."""
     return (
         hook == "on_train_batch_end"
         and isinstance(callback, ModelCheckpoint)

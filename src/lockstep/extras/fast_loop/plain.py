@@ -1,4 +1,4 @@
-"""Which steps of an epoch are plain: nothing in them is done in a way of its own."""
+"""Plain steps of an epoch: no model, strategy or optimizer does a part of them in a way of its own."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim import Optimizer
 
 from lockstep.datamodules.batches import Batches, InMemory
-from lockstep.extras.monitors.monitor import Monitor
+from lockstep.extras.monitor import Monitor
 from lockstep.trainer.strategies import DDP
 
 _TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
-# A model that has one of these steps in its own way.
+# A model that overrides one of these steps in its own way.
 _OPTIMIZATION_HOOKS = ("optimizer_step", "optimizer_zero_grad", "backward", "configure_gradient_clipping", "lr_scheduler_step")
 _OPTIMIZERS = ("torch.optim.", f"{__name__.partition('.')[0]}.")  # that ask for the gradients once a step
 _STRATEGY_METHODS = ("batch_to_device", "on_train_batch_start", "post_training_step")
@@ -48,8 +48,8 @@ def is_plain(trainer: Any, data_fetcher: Any) -> bool:
 
 
 def draws_from_torch_alone(trainer: Any) -> bool:
-    """Returns whether all that draws random numbers for a step, or in making its batch, draws them from torch's generators: the
-    classes are of packages that do, the data are in memory, and whoever else is there only looks."""
+    """Return whether all random numbers for a step, or in making its batch, come from torch's generators: the classes are of
+    packages that draw from them alone, the data are in memory, and other callbacks only look."""
     dataset = getattr(trainer.train_dataloader, "dataset", None)
     if not (isinstance(dataset, Batches) and isinstance(dataset.dataset, InMemory)):
         return False
@@ -60,7 +60,7 @@ def draws_from_torch_alone(trainer: Any) -> bool:
 
 
 def is_replaced(name: str, owner: Any, parent: type) -> bool:
-    """Has the object or its class a method of its own? Lightning takes one that `functools.wraps` its parent's for that."""
+    """True if object or class has a method of its own. To Lightning alone, one that `functools.wraps` its parent's is that."""
     return name in vars(owner) or is_overridden(name, owner, parent)
 
 

@@ -1,1 +1,1 @@
-"""Files that whoever comes first writes, and others wait for: decoded images, the tokens of texts."""
+"""Files that the first process writes while others wait for them: decoded images, the tokens of texts."""

@@ -15,5 +15,5 @@ def write_once(path: Path, write: Callable[[], None]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_name("lock")):
         if not path.exists():
-            remove_partial_files(path.parent)  # of writers that were killed
+            remove_partial_files(path.parent)  # killed writers leave them
             write()

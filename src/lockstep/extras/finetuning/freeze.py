@@ -17,18 +17,18 @@ log = logging.getLogger(__name__)
 
 
 class Freeze(Callback):
-    """Keeps parameters in whose names `match` is found as they are, and with them the running statistics of the BatchNorm layers
-    that they belong to. `unfreeze`, {EPOCH: PATTERN}, says from which epoch on, 0 is the first, which of them are trained.
+    """Do not train parameters in whose names `match` is found, nor update the running statistics of BatchNorm layers to which
+    they belong. `unfreeze`, {EPOCH: PATTERN}, says from which epoch on, 0 is the first, which of them are trained.
 
-    What is frozen follows from the epoch alone, so that a run which is continued needs no state of it. A parameter that is
-    unfrozen later has a gradient all the time, which no step uses until then: DDP takes none in that had none at the start.
+    The epoch alone decides which parameters are frozen, so a resumed run needs no state of it. A parameter that is unfrozen later
+    has a gradient all the time, which no step uses until then: DDP takes none in that had none at the start.
     """
 
     def __init__(self, match: str, unfreeze: Mapping[int, str] | None = None) -> None:
         for pattern in (match, *(unfreeze or {}).values()):
             re.compile(pattern)  # raises re.error if it is invalid
         self.match, self.unfreeze = match, dict(sorted((unfreeze or {}).items()))
-        self._ends: dict[str, int | None] = {}  # by parameter: the epoch from which it is trained
+        self._ends: dict[str, int | None] = {}  # the epoch from which each parameter is trained
         self._waiting: list[nn.Parameter] = []
         self._still: list[nn.Module] = []  # BatchNorm layers
 
@@ -57,7 +57,7 @@ class Freeze(Callback):
             log.info(f"trained from epoch {trainer.current_epoch} on: {join_first(released)}")
 
     def _apply(self, trainer: Trainer, model: LightningModule) -> list[str]:
-        """The names of those that are frozen in this epoch."""
+        """Return the names of the parameters that are frozen in this epoch."""
         frozen = [name for name, end in self._ends.items() if end is None or end > trainer.current_epoch]
         self._waiting = [model.get_parameter(name) for name in frozen if self._ends[name] is not None]
         for layer in self._still:

@@ -34,7 +34,7 @@ class LoRALinear(nn.Linear):
 
     @torch.no_grad()
     def merge(self) -> nn.Linear:
-        """Returns the plain layer that computes the same: the correction is added to its weight."""
+        """Return the plain layer that computes the same: the correction is added to its weight."""
         layer = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None, device="meta")
         layer.weight = nn.Parameter(self.weight + self.lora_scale * (self.lora_up @ self.lora_down))
         layer.bias = self.bias
@@ -42,8 +42,8 @@ class LoRALinear(nn.Linear):
 
 
 def lora(net: nn.Module, rank: int = 8, alpha: float = 16.0, match: str = "", train: str | None = None) -> nn.Module:
-    """The net, changed in place: its nn.Linear layers in whose names `match` is found get a LoRALinear's correction, of scale
-    alpha / rank, and nothing else is trained but parameters in whose names `train` is found. Both are regular expressions.
+    """Return the net, changed in place: its nn.Linear layers in whose names `match` is found get a LoRALinear's correction, of
+    scale alpha / rank, and only parameters in whose names `train` is found are trained besides. Both are regular expressions.
 
     Raises ConfigError where no layer is found.
     """

@@ -1,4 +1,4 @@
-"""The code of a project under git as one file: its commit, and what the working tree has beside it."""
+"""The code of a project under git as one file: its commit, and the changes of its working tree."""
 
 import os
 import subprocess
@@ -8,9 +8,9 @@ from pathlib import Path
 
 from lockstep.errors import config_error
 
-FILE = "code.patch"  # of a run's directory
-COMMIT = b"commit "  # how the first line begins, which git apply passes over, as it does names of files that were left out
-SECONDS = 60  # of one call of git
+FILE = "code.patch"  # in a run's directory
+COMMIT = b"commit "  # begins the first line, which git apply passes over, as it does names of files that were left out
+SECONDS = 60  # limit of one call of git
 
 
 def describe_code(folder: Path, max_kib: int) -> bytes | None:

@@ -10,14 +10,14 @@ from typing import Any
 import yaml
 
 from lockstep.atomic_files import read_json, read_regular
-from lockstep.config.modes import mode_by_name
+from lockstep.config.metrics import mode_by_name
 from lockstep.config.overrides import flat
 from lockstep.errors import config_error
 from lockstep.runs.directories import run_directories
 from lockstep.runs.record import actual_status
 from lockstep.sweeps.job_directory import read_progress
 
-COLUMNS = ("run", "state", "metric", "devices", "lr", "duration", "started", "reason")  # of the table
+COLUMNS = ("run", "state", "metric", "devices", "lr", "duration", "started", "reason")  # columns of the table
 RECORDED = ("lr", "devices", "num_nodes", "world_size", "global_batch_size", "seed", "samples_per_second", "git_commit")
 _KILLED = "it was killed, or its machine went down: no process has it"
 Differences = dict[str, tuple[Any, Any]]
@@ -53,7 +53,7 @@ class RunRecord:
 
     @cached_property
     def metrics(self) -> dict[str, float | None]:
-        """The last ones where there is no result. A run writes null for one that is not finite."""
+        """The final metrics, or the last ones if there is no result. A run writes null for one that is not finite."""
         return (self.result or read_progress(self.path)).get("metrics") or {}
 
     @property
@@ -63,11 +63,11 @@ class RunRecord:
     @property
     def is_better_if_larger(self) -> bool:
         mode = str(self.config.get("optimized_mode"))
-        return (mode_by_name(self.optimized_metric) if "${" in mode else mode) == "max"
+        return (mode_by_name(self.optimized_metric) if "${" in mode else mode) != "min"
 
     @property
     def duration(self) -> float | None:
-        """Seconds: of a finished run its wall_time, else from the first to the last word of its status."""
+        """Seconds: of a finished run its wall_time, else from the first to the last update of its status."""
         if self.result.get("wall_time") is not None or not {"started", "updated"} <= self.status.keys():
             return self.result.get("wall_time")
         return (datetime.fromisoformat(self.status["updated"]) - datetime.fromisoformat(self.status["started"])).total_seconds()

@@ -81,7 +81,7 @@ class Targets:
         self.column = column
         first = numpy.asarray(table.select_columns([column])[0][column])
         self.is_regression, self.outputs = first.dtype.kind == "f", first.size
-        names = getattr(table.features[column], "names", None)  # of a ClassLabel, whose values are numbers
+        names = getattr(table.features[column], "names", None)  # a ClassLabel has them; its values are numbers
         values = [] if self.is_regression else sorted(table.unique(column))
         is_named = first.dtype.kind == "U"
         self.numbers = {value: number for number, value in enumerate(values)} if is_named else {}

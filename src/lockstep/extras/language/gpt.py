@@ -9,7 +9,7 @@ from torch.nn import functional
 from lockstep.errors import check_at_least, config_error
 
 NORM_EPS = 1e-5
-ROPE_BASE = 10_000.0  # of the wavelengths of rotary positions
+ROPE_BASE = 10_000.0  # base of the wavelengths of rotary positions
 
 
 class GPT(nn.Module):
@@ -23,7 +23,7 @@ class GPT(nn.Module):
         separator: the data's, -1 for the last token; None for rows of one document.
     """
 
-    stage_ends = (("embed_tokens",), ("norm", "embed_tokens"))  # of a pipeline's first and last stage, beside layers
+    stage_ends = (("embed_tokens",), ("norm", "embed_tokens"))  # parts of a pipeline's first and last stage, beside layers
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from torch import Tensor
 from lockstep.errors import config_error
 from lockstep.trainer.steps import begins_step, ends_step, log_metrics
 
-_WINDOW = 0.1  # of the steps: in which losses are averaged
+_WINDOW = 0.1  # part of the steps over which losses are averaged
 
 
 class Suggestion(NamedTuple):
@@ -22,7 +22,7 @@ class Suggestion(NamedTuple):
 
 
 class LearningRateRange(Callback):
-    """Raises the rate exponentially from `first` to `last` in `steps` optimizer steps, whatever the schedule, and stops where the
+    """Raise the rate exponentially from `first` to `last` in `steps` optimizer steps, whatever the schedule, and stop when the
     mean of the latest losses is `stop_at` times the lowest it has been. The loss is that of the step's global batch, before the
     step; rates of other parameter groups keep their ratio to the first one's.
 
@@ -35,16 +35,16 @@ class LearningRateRange(Callback):
         self.losses: list[float] = []
         self.diverged_at: float | None = None  # a rate
         self._window = max(1, round(_WINDOW * steps))
-        self._lowest = math.inf  # of the means of the latest losses
-        self._loss: Tensor | float = 0.0  # of the step so far, here
-        self._ratios: list[tuple[dict[str, Any], float]] = []  # of parameter groups to the first one's rate
+        self._lowest = math.inf  # lowest mean of the latest losses
+        self._loss: Tensor | float = 0.0  # loss of the step so far, on this rank
+        self._ratios: list[tuple[dict[str, Any], float]] = []  # ratios of parameter groups' rates to the first one's
 
     @property
     def ended_by(self) -> str | None:
         return None if self.diverged_at is None else f"the loss has diverged at a rate of {self.diverged_at:.2g}"
 
     def facts(self) -> dict[str, Any]:
-        """Returns what the record of the run has of it."""
+        """Return the facts for the record of the run."""
         rate, reason = self._suggestion()
         curve = {"rates": self.rates, "losses": self.losses, "diverged_at": self.diverged_at}
         return {"lr_range": curve | {"suggestion": rate, "reason": reason}}
@@ -85,7 +85,7 @@ class LearningRateRange(Callback):
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        del self.rates[len(self.losses) :]  # where the loss was not finite
+        del self.rates[len(self.losses) :]  # the loss was not finite there
         if not trainer.is_global_zero:
             return
         figure = _curve(self.rates, self.losses, smoothed(self.losses, self._window), self._suggestion())
@@ -96,7 +96,7 @@ class LearningRateRange(Callback):
 
 
 def smoothed(losses: list[float], window: int) -> list[float]:
-    """The mean over about so many around each; towards the ends over fewer, as many on either side."""
+    """Return the mean over about `window` losses around each; towards the ends over fewer, as many on either side."""
     means = []
     for i in range(len(losses)):
         reach = min(window // 2, i, len(losses) - 1 - i)
@@ -105,7 +105,7 @@ def smoothed(losses: list[float], window: int) -> list[float]:
 
 
 def suggested(rates: list[float], losses: list[float], diverged_at: float | None) -> Suggestion:
-    """From rates at equal ratios and smoothed losses: where these fall fastest, over a fifth of the rates, before the lowest."""
+    """Suggest, of rates at equal ratios, that at which smoothed losses fall fastest, over a fifth of them, before the lowest."""
     tried = f"from {rates[0]:.2g} to {rates[-1]:.2g}" if rates else "at the first rate"
     lowest = losses.index(min(losses)) if losses else 0
     if lowest < 2:
@@ -131,7 +131,7 @@ def _curve(rates: list[float], losses: list[float], means: list[float], suggesti
     if suggestion.rate is not None:
         axis.axvline(suggestion.rate, color="black", linestyle="--", linewidth=1, label=f"suggested: {suggestion.rate:.2g}")
     if means:
-        axis.set_ylim(top=means[0] + 0.5 * (means[0] - min(means)) + 1e-12)  # what diverges leaves the picture
+        axis.set_ylim(top=means[0] + 0.5 * (means[0] - min(means)) + 1e-12)  # losses that diverge leave the picture
     axis.legend()
     axis.grid(alpha=0.3)
     return figure

@@ -1,4 +1,4 @@
-"""The files of a new project, made from templates/, and what a later version of them changes.
+"""The files of a new project, made from templates/, and the changes that a later version of them brings.
 
 templates/every_project and templates/MODEL together are a project that trains, under the name my_project.
 """
@@ -17,9 +17,9 @@ from lockstep.errors import config_error
 from lockstep.places import HOME
 
 TEMPLATES = HOME / "templates"
-EVERY = "every_project"  # what is in all of them
+EVERY = "every_project"  # files of all projects
 ENGINE = __name__.partition(".")[0]
-RECORD = f".{ENGINE}.json"  # of the project: what was written, and a hash of each file
+RECORD = f".{ENGINE}.json"  # in the project: its name and model, and a hash of each file
 _NAME, _REQUIREMENT = "my_project", "ENGINE"  # in the templates
 _RESERVED = ("train", "conf", "src", "scripts", "tests", "docs", "benchmarks", "logs")
 
@@ -36,7 +36,7 @@ def models() -> list[str]:
 
 
 def create(path: Path, model: str) -> None:
-    """Writes a project into a folder that is empty or not there yet. Raises ConfigError for one that is neither."""
+    """Write a project into a folder that is empty or not there yet. Raises ConfigError for one that is neither."""
     name = path.absolute().name.replace("-", "_")
     if not _can_be_a_package(name):
         accepted = "accepted is a lower-case name of letters, digits, - and _ that begins with a letter and that no module has"
@@ -52,7 +52,7 @@ def create(path: Path, model: str) -> None:
 
 
 def update(path: Path) -> Update:
-    """Writes the project's files as this version has them, but for those that the user has changed or deleted."""
+    """Write the project's files as this version has them, except those that the user has changed or deleted."""
     record = read_json(path / RECORD) or {}
     name, model, hashes = record.get("name"), str(record.get("model")), record.get("files")
     if not isinstance(name, str) or not _can_be_a_package(name) or not isinstance(hashes, dict):
@@ -67,7 +67,7 @@ def update(path: Path) -> Update:
 
 
 def engine() -> str:
-    """This package as a requirement: the place that it was installed from (PEP 610), or else its version."""
+    """Return this package as a requirement: the place that it was installed from (PEP 610), or else its version."""
     try:
         installed = metadata.distribution(ENGINE)
     except metadata.PackageNotFoundError:  # a checkout on PYTHONPATH
@@ -92,7 +92,7 @@ def _known(model: object) -> str:
 
 
 def _render(name: str, model: str) -> dict[str, str]:
-    """The text of each file by its path in the project."""
+    """Return the text of each file by its path in the project."""
     requirement, files = engine(), {}
     for folder in (TEMPLATES / EVERY, TEMPLATES / model):
         for file in sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"):

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lockstep.errors import check_at_least
-from lockstep.extras.monitors.monitor import Monitor, together, watched
+from lockstep.extras.monitor import Monitor, together, watched
 from lockstep.models import Task
 from lockstep.trainer.steps import begins_step
 

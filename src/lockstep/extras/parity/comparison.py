@@ -1,4 +1,4 @@
-"""Both sides are trained, and where their records part first. Imports no torch before there are records."""
+"""Training of both sides, and the first difference of their records. Imports no torch before there are records."""
 
 import math
 from collections import defaultdict
@@ -19,20 +19,20 @@ Train = Callable[[DictConfig, Path], None]
 QUANTITIES = ("steps per epoch", "weights", "buffers", "samples", "validation samples", "test samples", "learning rate")
 QUANTITIES += ("gradients", "loss", "training metrics", "validation metrics", "test metrics")
 _STAGES = ("validation", "epoch", "step", "test")  # in their order, between two optimizer steps
-# By the bits of the precision, as max|a-b| / max|a|. An operation rounds by 2^-53, 2^-24 and 2^-9. In float64 the sums of a step
+# max|a-b| / max|a| by the bits of the precision. An operation rounds by 2^-53, 2^-24 and 2^-9. In float64 the sums of a step
 # differ by 1e-13 in nets of 50 layers, and training makes 1e-10 of it in 50 steps (benchmarks/parity.md); what has a cause begins
-# at 1e-6. In float32 nothing lies between the two, so that what differs there is compared again in float64.
+# at 1e-6. In float32 nothing lies between the two, so that a difference there is compared again in float64.
 _TOLERATED = {64: 1e-8, 32: 1e-3, 16: 1e-1}
-_HELD = {64: 0.0, 32: 1e-5, 16: 1e-1}  # by the bits of a number that is held in fewer, as metrics are
-_SAME = 1e-10  # of what no step has rounded
-# What a tensor is measured by at least, as a part of the largest of its quantity: the gradient of a bias before a norm is
-# rounding alone, and so is what Adam makes of it.
+_HELD = {64: 0.0, 32: 1e-5, 16: 1e-1}  # tolerances of numbers that are stored in fewer bits, as metrics are
+_SAME = 1e-10  # tolerance of values that no step has rounded
+# Least scale of a tensor's differences, as a part of the largest of its quantity: the gradient of a bias before a norm is
+# rounding alone, and so is Adam's step from it.
 _AT_LEAST = {"gradients": {64: 1e-6, 32: 1e-2, 16: 1.0}, "weights": {64: 1.0, 32: 1.0, 16: 1.0}}
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How far one tensor of a quantity lies from the reference's; `done` are the optimizer steps before it."""
+    """Distance of one tensor of a quantity from the reference's; `done` are the optimizer steps before it."""
 
     done: int
     stage: str
@@ -61,11 +61,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came of two trainings; `failure`: the other side failed, and nothing was compared."""
+    """Result of two trainings; `failure`: the other side failed, and nothing was compared."""
 
     sides: Sides
     differences: list[Difference]
-    facts: dict[str, Any]  # of the reference; `said`: by the other side, of what is not as on one process
+    facts: dict[str, Any]  # the reference's; `said`: lines of the other side on what is not as on one process
     failure: SideFailed | None = None
 
     @property
@@ -136,7 +136,7 @@ def _differences(sides: Sides, reference: dict[str, Any], other: dict[str, Any])
         for quantity in (quantity for quantity in QUANTITIES if quantity in a or quantity in b):
             x, y, is_data = a.get(quantity, {}), b.get(quantity, {}), quantity.endswith("samples")
             if is_data and sides.exact:
-                continue  # of virtual workers, those of a process's first one may be seen alone
+                continue  # only the samples of a process's first virtual worker may be seen
             for name, one in x.items():
                 for key in ((quantity, name), (quantity, "")):
                     so_far[key] = [*map(max, so_far[key], (one["largest"], one["norm"]))]

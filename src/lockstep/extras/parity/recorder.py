@@ -23,7 +23,7 @@ from lockstep.runs.shares import dp_rank_and_size
 
 
 class Recorder(Callback):
-    """Writes a record, {"moments": [...], "facts": {...}}, from rank zero when training, and then testing, has ended.
+    """Write a record, {"moments": [...], "facts": {...}}, from rank zero when training, and then testing, has ended.
 
     A moment is a step, a validation, a test or the end of an epoch: {"stage": ..., "done": optimizer steps before it}, the
     sketches of weights and buffers as it begins, and of what happens in it by quantity and name. Where loaders alone know the
@@ -45,7 +45,7 @@ class Recorder(Callback):
             change_loaders(trainer.datamodule or pl_module, lambda name, all_, _: [self._larger(name, one) for one in all_])
 
     def _larger(self, name: str, loader: Any) -> Any:
-        """Raises ConfigError for a loader of training that draws batches in its own way."""
+        """Return a loader of larger batches. Raises ConfigError for a loader of training that draws batches in its own way."""
         if type(loader) is DataLoader and type(loader.batch_sampler) in (BatchSampler, type(None)) and loader.batch_size:
             order = {} if is_stream(loader) else {"sampler": loader.sampler}
             sizes = {"batch_size": loader.batch_size * self.larger_batches, "drop_last": loader.drop_last}
@@ -84,7 +84,7 @@ class Recorder(Callback):
         self._take(batch)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
-        rates = self.moments[-1].setdefault("learning rate", {})  # of another optimizer in this step
+        rates = self.moments[-1].setdefault("learning rate", {})  # another optimizer may have added some in this step
         for number, group in enumerate(optimizer.param_groups, len(rates)):
             rates[f"parameter group {number}"] = sketch(torch.tensor(float(group["lr"]), dtype=torch.float64))
         gradients = {name: parameter.grad for name, parameter in pl_module.named_parameters() if parameter.grad is not None}
@@ -128,7 +128,7 @@ class Recorder(Callback):
         """Return what any rank has logged since `_metrics`, less the values of single batches beside those of an epoch."""
         metrics = trainer.callback_metrics
         batches = {name for name in metrics if name.endswith("_step") and f"{name.removesuffix('_step')}_epoch" in metrics}
-        known = {name: value.data_ptr() for name, value in self._metrics.items()}  # what is logged anew is another tensor
+        known = {name: value.data_ptr() for name, value in self._metrics.items()}  # a new log is another tensor
         logged = {name: value for name, value in metrics.items() if name not in batches and value.data_ptr() != known.get(name)}
         return _with_others({name: sketch(value) for name, value in logged.items()})
 
@@ -139,12 +139,12 @@ class Recorder(Callback):
 
 
 def _sketches(tensors: Mapping[str, Any]) -> dict[str, Sketch]:
-    """A collective for tensors that are sharded."""
+    """Return the sketches of tensors by name; a collective for tensors that are sharded."""
     return {name: sketch(full_tensor(value)) for name, value in tensors.items() if isinstance(value, Tensor)}
 
 
 def _with_others(own: dict[str, Sketch], same: bool = False) -> dict[str, Sketch]:
-    """Add what rank zero has not, but others have; or, where all are to have the `same`, have otherwise."""
+    """Add the sketches that rank zero lacks and others have; or, if all are to have the `same`, those that differ."""
     first, *others = all_ranks(own)
     for rank, other in enumerate(others, 1):
         for name, value in other.items():

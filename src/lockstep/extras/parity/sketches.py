@@ -1,4 +1,4 @@
-"""What a record keeps of a tensor and of a batch, in plain containers, and how far two of these lie apart."""
+"""Sketches of tensors and of batches in plain containers, and the distance of two of them."""
 
 import math
 import zlib
@@ -59,7 +59,7 @@ def difference(a: Sketch | None, b: Sketch | None, by_entry: bool = False, large
 
 
 def sums_of(batch: Any) -> Sums:
-    """Return numbers of each tensor of a batch that add up to the same in whatever parts and order its samples come: by its name
+    """Return sums of each tensor of a batch that do not depend on the parts and the order in which its samples come: by its name
     and the width of its last axis, its entries, and their sum and that of their squares, weighted by the place in that axis."""
     sums: Sums = {}
     for name, leaf in leaves(batch):

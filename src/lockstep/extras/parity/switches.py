@@ -1,4 +1,4 @@
-"""Callbacks that switch off, on both sides alike, what may keep several processes from giving the result of one."""
+"""Callbacks that switch off, equally on both sides, what may keep several processes from giving the result of one."""
 
 import functools
 import random
@@ -14,13 +14,14 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from lockstep import noise
 from lockstep.callbacks import CounterBasedRandomness
 from lockstep.counter_rng import derive_seed
 from lockstep.datamodules.batches import Batch
 
 
 def all_ranks(value: Any) -> list[Any]:
-    """Return what each process has."""
+    """Return the values of all processes."""
     if not dist.is_initialized():
         return [value]
     everyone: list[Any] = [None] * dist.get_world_size()
@@ -34,7 +35,7 @@ def _wrap(model: LightningModule, name: str, around: Callable[..., Any]) -> None
 
 
 class OneRate(Callback):
-    """Takes one learning rate in all steps."""
+    """Take one learning rate in all steps."""
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
         for group in optimizer.param_groups:
@@ -42,7 +43,7 @@ class OneRate(Callback):
 
 
 class NoDropout(Callback):
-    """Drops nothing: by torch's dropout functions, and by the modules that call them or drop by themselves."""
+    """Drop nothing: by torch's dropout functions, and by the modules that call them or drop by themselves."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         for layer in pl_module.modules():
@@ -67,7 +68,7 @@ class _NoDropout(TorchFunctionMode):
 
 
 class WholeBatch(Callback):
-    """Gives each process the batch of all processes, in the order of one; `draws`: and the random numbers of one."""
+    """Give each process the batch of all processes, in the order of one; with `draws`, the random numbers of one, too."""
 
     def __init__(self, draws: bool = False) -> None:
         self.draws = draws
@@ -81,13 +82,14 @@ class WholeBatch(Callback):
         for callback in trainer.callbacks if trainer.training else ():
             if isinstance(callback, CounterBasedRandomness):  # which tells dropout the samples
                 callback.on_train_batch_start(trainer, trainer.lightning_module, whole, index)
+                noise.take_all()
         for seed in (torch.manual_seed, random.seed, numpy.random.seed) if self.draws else ():
             seed(derive_seed(trainer.current_epoch, index) % 2**32)
         return step(whole, *rest)
 
 
 def _join(batches: list[Any], own: int) -> Any:
-    """Return one batch, on the device of one's own, of whose samples each process has every n-th."""
+    """Return one batch, on the device of this process's, of whose samples each process has every n-th."""
 
     def joined(parts: tuple[Any, ...]) -> Any:
         if not getattr(parts[own], "ndim", 0):

@@ -21,7 +21,7 @@ from lockstep.places import project
 
 REFERENCE, OTHER = "reference", "other"
 _TYPES = {"parity.steps": int, "parity.precision": str | int, "parity.timeout": float}
-# Callbacks that end a training or only watch it, and what acts on a run rather than on its training.
+# Callbacks that end a training or only watch it, and settings of a run that do not change its training.
 _CALLBACKS = (
     "LastCheckpoint",
     "BestCheckpoint",
@@ -44,8 +44,8 @@ class Sides:
 
     reference: DictConfig
     other: DictConfig
-    larger_batches: int  # which the reference takes as one, where loaders alone know their size
-    exact: bool  # by trainer.exact: the bits are compared
+    larger_batches: int  # number that the reference takes as one, if loaders alone know their size
+    exact: bool  # trainer.exact is given, and the bits are compared
 
     @classmethod
     def of(cls, cfg: DictConfig) -> "Sides":
@@ -66,9 +66,10 @@ class Sides:
         reference.trainer.devices, reference.trainer.num_nodes = list(plan.device_ids[:1]) if plan.device_ids else 1, 1
         if not exact and plan.global_batch_size is None:
             times = plan.data_parallel_size
-        elif not exact:  # whose batches are those of virtual workers
+        elif not exact:  # exact's batches are those of virtual workers
             is_total = "global_batch_size" in reference.datamodule
             key, parts = ("global_batch_size", 1) if is_total else ("batch_size", plan.accumulate_grad_batches)
+            reference.datamodule.batch_size = None
             reference.datamodule[key] = (plan.global_batch_size or 0) // parts
         return cls(reference, other, times, exact)
 
@@ -119,7 +120,7 @@ def _for_training(cfg: DictConfig) -> DictConfig:
 
 
 class SideFailed(RuntimeError):
-    """A side has raised instead of training: which one, why in one line, and all that it has said."""
+    """A side has raised instead of training: its name, the reason in one line, and its whole output."""
 
     def __init__(self, side: str, reason: str, traceback: str) -> None:
         super().__init__(f"{side}: {reason}")

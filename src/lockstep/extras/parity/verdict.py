@@ -1,4 +1,4 @@
-"""From a composed config to what is said to a person: are both sides equal, and if not, why. Imports no torch.
+"""Verdict on a composed config: whether both sides are equal, and if not, why. Imports no torch.
 
 Each cause is switched off on both sides, alone, and named if they then part later or not at all.
 """
@@ -21,7 +21,7 @@ _OF_PRECISION = ("dtype", "Float", "Double", "float32", "float64", "Complex", "c
 
 
 def parity(cfg: DictConfig, say: Callable[[str], None] = print, train: Train = train) -> bool:
-    """Compare a composed run with one on one process, and say what came of it. Return whether they are equal.
+    """Compare a composed run with one on one process, print the verdict, and return whether they are equal.
 
     Raises what `compare` raises, and SideFailed if the other side fails for a reason that is not known.
     """
@@ -57,7 +57,7 @@ def _compare_with(values: dict[str, Any], comparison: Comparison, train: Train) 
 
 
 def _explanation(comparison: Comparison, train: Train) -> list[str]:
-    """Raises SideFailed for a failure of which no cause is known."""
+    """Return the lines of a verdict of inequality. Raises SideFailed for a failure of which no cause is known."""
     causes = [] if comparison.sides.exact else [*explain(comparison, train)]
     if comparison.failure is not None and not causes:
         raise comparison.failure
@@ -71,7 +71,7 @@ def _explanation(comparison: Comparison, train: Train) -> list[str]:
 
 
 def _notes(comparison: Comparison) -> list[str]:
-    """Say what a verdict does not rest on."""
+    """List what a verdict does not cover."""
     steps, batches = comparison.sides.other.parity.steps, comparison.facts["batches per epoch"]
     epoch = -(-(batches or 0) // comparison.sides.other.trainer.accumulate_grad_batches)
     compared = {(one.quantity, one.name) for one in comparison.differences}
@@ -95,8 +95,8 @@ def _extent(comparison: Comparison) -> str:
 
 @dataclass(frozen=True)
 class Cause:
-    """`what`: its name, a colon, and what to do. `applies`: is it worth two trainings? `switch`: values of both configs that
-    switch it off, and leave other causes alone."""
+    """`what`: its name, a colon, and what to do. `applies`: returns whether it is worth two trainings. `switch`: values of both
+    configs that switch it off, and leave other causes alone."""
 
     what: str
     applies: Callable[[Comparison], bool]
@@ -104,7 +104,7 @@ class Cause:
 
 
 def explain(comparison: Comparison, train: Train, tried: Sequence[Cause] = ()) -> Iterator[tuple[Cause, Comparison]]:
-    """Yield each cause of where the sides part, with what is left when it is switched off too; none if none is known."""
+    """Yield each cause of the first difference, with the comparison after it is switched off too; none if none is known."""
     for cause in (cause for cause in CAUSES if cause not in tried and cause.applies(comparison)):
         log.info(f"Training without {cause.what.partition(':')[0]} ...")
         without = _compare_with(cause.switch, comparison, train)
@@ -131,7 +131,7 @@ def _first_in(*quantities: str) -> Callable[[Comparison], bool]:
 
 
 def _is_sum(comparison: Comparison) -> bool:
-    """Is each gradient, where the sides part, the reference's over the number of processes?"""
+    """Return whether each gradient, where the sides part, is the reference's over the number of processes."""
     one, many = (plan.data_parallel_size for plan in comparison.sides.plans)
     there = [each for each in comparison.differences if each.position == comparison.position and not each.equal]
     return _first_in("gradients")(comparison) and all(abs(each.value - (1 - one / many)) < 1e-2 for each in there)

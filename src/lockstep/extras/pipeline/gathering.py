@@ -11,7 +11,7 @@ Path = tuple[Any, ...]
 
 
 def gather_parts(checkpoint: dict[str, Any], group: dist.ProcessGroup, device: torch.device) -> dict[str, Any]:
-    """Returns in the first process of the group its checkpoint with what it lacks, on the CPU: tensors without numbers, and the
+    """Return in the first process of the group its checkpoint with what it lacks, on the CPU: tensors without numbers, and the
     optimizer states of parameters. Others return their own. Called by all of the group, which send one after the other."""
     ranks = dist.get_process_group_ranks(group)
     if dist.get_rank(group):
@@ -32,7 +32,7 @@ def gather_parts(checkpoint: dict[str, Any], group: dist.ProcessGroup, device: t
 
 
 def _parts(content: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yields the tensors that are there, and the states of parameters, with the keys that lead to them."""
+    """Yield the tensors that have numbers, and the states of parameters, with the keys that lead to them."""
     if isinstance(content, Tensor):
         if not content.is_meta:
             yield path, content
@@ -47,7 +47,7 @@ def _parts(content: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def _put(content: Any, path: Path, value: Any) -> None:
-    """Puts a value where nothing is, or a tensor without numbers."""
+    """Put a value where there is none, or a tensor without numbers."""
     *above, last = path
     for key in above:
         content = content[key]
@@ -59,7 +59,7 @@ def _put(content: Any, path: Path, value: Any) -> None:
 
 
 def _copied(content: Any) -> Any:
-    """The same containers, other objects: what is put into them is not put into the model's or the optimizer's."""
+    """Return the same containers, copied: what is put into them is not put into the model's or the optimizer's."""
     if isinstance(content, dict):
         return {key: _copied(value) for key, value in content.items()}
     return [_copied(value) for value in content] if type(content) is list else content

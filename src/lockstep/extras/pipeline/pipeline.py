@@ -1,7 +1,7 @@
 """Models larger than one device: a net's layers in stages, each on a process of its own (Huang et al. 2019, arXiv:1811.06965).
 
-A model keeps its form and its names on every process: what another stage has are parameters on torch's meta device, which an
-optimizer passes over, as they never have a gradient.
+A model has the same form and names on every process: parameters of other stages are on torch's meta device, and an
+optimizer passes over them, as they never have a gradient.
 """
 
 from collections.abc import Generator
@@ -45,7 +45,7 @@ class Pipeline(DividedModel):
         schedule: "gpipe" runs all micro-batches forward, then all backward; "1f1b" begins the backward pass of each as soon as it
             can, and keeps the activations of no more micro-batches than there are stages (Narayanan et al. 2019,
             arXiv:1806.03377).
-        microbatches: into which each process's batch is divided; as many as there are samples, where these are fewer.
+        microbatches: number of parts of each process's batch; as many as there are samples, if these are fewer.
     """
 
     has_parts = True
@@ -78,10 +78,10 @@ class Pipeline(DividedModel):
         return self.device_mesh["tensor_parallel"].get_local_rank()
 
     def model_to_device(self) -> None:
-        """The stage of this process is there already."""
+        """Do nothing: the stage of this process is on its device already."""
 
     def parallelize(self, model: Any) -> None:
-        """Leaves this process its stage of the model, on its device. The trained one is computed by stages from here on; an
+        """Leave this process its stage of the model, on its device. The trained one is computed by stages from here on; an
         average of it is not computed."""
         if any(parameter.is_meta for parameter in model.parameters()):
             return
@@ -99,7 +99,7 @@ class Pipeline(DividedModel):
             self._computed = Stage(model, group, self.root_device, context, self.schedule, self.microbatches)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Without the precision plugin's context, in which only forward passes belong: each enters it by itself."""
+        """Call it without the precision plugin's context, which is for forward passes alone: each enters it by itself."""
         assert self.lightning_module is not None
         return self.lightning_module.training_step(*args, **kwargs)
 
@@ -112,7 +112,7 @@ class Pipeline(DividedModel):
             self._is_blocked = False
 
     def post_backward(self, closure_loss: Tensor) -> None:
-        """Averages gradients over the replicas of a stage, then adds up those of parameters that the first and the last stage
+        """Average gradients over the replicas of a stage, then add up those of parameters that the first and the last stage
         share: in this order these stay equal bit for bit, as each is the same sum of two."""
         if self._is_blocked:
             return
@@ -131,7 +131,7 @@ class Pipeline(DividedModel):
         return [parameter for parameter in self.lightning_module.parameters() if not parameter.is_meta]
 
     def _shared(self) -> list[nn.Parameter]:
-        """What this stage, the first or the last, has as well as the other of these."""
+        """Return the trained parameters that the first and the last stage share; none on other stages."""
         if self.stages == 1 or self.stage not in (0, self.stages - 1):
             return []
         net: Any = self._computed.net
@@ -139,7 +139,7 @@ class Pipeline(DividedModel):
         return [parameter for parameter in net.parameters() if parameter in held and parameter.requires_grad]
 
     def _clip_by_norm(self, optimizer: Optimizer, clip_val: float) -> None:
-        """Clips as torch.nn.utils.clip_grad_norm_ does, by the norm over all stages."""
+        """Clip as torch.nn.utils.clip_grad_norm_ does, by the norm over all stages."""
         gradients = [p.grad for p in self.precision_plugin.main_params(optimizer) if p.grad is not None]
         counted_before = {*self._shared()} if self.stage else set()
         squares = [local_square(p.grad) for p in self._own_parameters() if p.grad is not None and p not in counted_before]
@@ -156,7 +156,7 @@ class Pipeline(DividedModel):
 
 
 def check_model(model: Any, stages: int) -> None:
-    """Raises ConfigError for a model that so many stages can't compute, or not exactly."""
+    """Raise ConfigError for a model that so many stages can't compute, or not exactly."""
     if not isinstance(model, Task) or type(model).training_step is not Task.training_step:
         needs = "has a training_step of its own, which stages can't take apart; accepted is a lockstep.models.Task with its own"
         raise config_error("model._target_", type(model).__name__, needs)
@@ -196,7 +196,7 @@ def _draws(layer: Any) -> bool:
 
 
 def _held(net: Any, stage: int, stages: int) -> set[nn.Parameter]:
-    """Returns the parameters that a stage computes with."""
+    """Return the parameters that a stage computes with."""
     parts: list[Any] = [net.layers[number] for number in layers_of(stage, stages, len(net.layers))]
     names = (*(net.stage_ends[0] if stage == 0 else ()), *(net.stage_ends[1] if stage == stages - 1 else ()))
     parts += [getattr(net, name) for name in names]
@@ -205,7 +205,7 @@ def _held(net: Any, stage: int, stages: int) -> set[nn.Parameter]:
 
 
 def _keep(model: nn.Module, held: set[nn.Parameter], device: torch.device) -> None:
-    """Moves the model to the device, less the parameters that are not held: these are left without numbers."""
+    """Move the model to the device, except the parameters that are not held: these are left without numbers."""
     empty = {p: nn.Parameter(torch.empty_like(p, device="meta"), p.requires_grad) for p in model.parameters() if p not in held}
     places = [(module, name, p) for module in model.modules() for name, p in module.named_parameters(recurse=False)]
     gone = [(module, name, empty[parameter]) for module, name, parameter in places if parameter in empty]

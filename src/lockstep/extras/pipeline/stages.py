@@ -1,4 +1,4 @@
-"""What one process of a pipeline computes of a Task's net: some of its layers, for one micro-batch after the other."""
+"""One stage of a pipeline: some layers of a Task's net, computed for one micro-batch after the other."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -19,15 +19,15 @@ SCHEDULES: dict[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
 def layers_of(stage: int, stages: int, count: int) -> range:
-    """Returns which of so many layers a stage has."""
+    """Return which of so many layers a stage has."""
     return range(stage * count // stages, (stage + 1) * count // stages)
 
 
 class Stage(nn.Module):
-    """Takes the place of a task's `loss_and_values` and of its net's `forward` in each process of `group`, a pipeline, all of
-    which are given the same batches.
+    """Replace a task's `loss_and_values` and its net's `forward` in each process of `group`, a pipeline, all of which are given
+    the same batches.
 
-    The net says by `layers` what may be cut, by `stage(inputs, x, layers)` what some of them compute.
+    The net's `layers` may be cut, and its `stage(inputs, x, layers)` computes some of them.
 
     In training torch's schedule runs the micro-batches forward and backward; the last stage's loss and values are then sent to
     all, and the loss's backward pass hands out the gradients that are there. Otherwise the net's outputs are sent to all.
@@ -35,7 +35,7 @@ class Stage(nn.Module):
     then filled up with a row of zeros.
 
     Args:
-        context: is entered for each forward pass of training, as Lightning's precision plugins do for a step.
+        context: entered for each forward pass of training, as Lightning's precision plugins do for a step.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Stage(nn.Module):
         self.is_first, self.is_last = self.number == 0, self.number == self.count - 1
         self._ranks = dist.get_process_group_ranks(group)
         self._schedules: dict[Any, Any] = {}
-        self._rows: dict[Any, list[tuple[torch.Size, torch.dtype]]] = {}  # by the inputs' form: what one sample is between stages
+        self._rows: dict[Any, list[tuple[torch.Size, torch.dtype]]] = {}  # a sample's form between stages, by the inputs' form
         self._pieces: list[Batch] = []
         self._values: list[Tensor] = []
         self._loss_and_values = model.loss_and_values
@@ -65,7 +65,7 @@ class Stage(nn.Module):
         self.net.forward = self.outputs
 
     def outputs(self, inputs: Tensor) -> Tensor:
-        """The net's outputs of n > 0 samples, on every stage; nothing is differentiated."""
+        """Return the net's outputs of n > 0 samples, on every stage, without gradients."""
         (_, _), (shape, dtype) = self._sizes(inputs)
         sent: list[Any] = []
         pieces = [self._relay(piece, sent) for piece in inputs.tensor_split(min(self.microbatches, len(inputs)))]
@@ -87,7 +87,7 @@ class Stage(nn.Module):
         return x
 
     def _sizes(self, inputs: Tensor) -> list[tuple[torch.Size, torch.dtype]]:
-        """Shape and type of a sample between stages, and after the last. The first such inputs pass the stages for that."""
+        """Return shape and type of a sample between stages, and after the last. The first such inputs pass the stages for it."""
         form = inputs.shape[1:], inputs.dtype
         if form not in self._rows:
             devices = [self.device] if self.device.type == "cuda" else []
@@ -113,7 +113,7 @@ class Stage(nn.Module):
         return [(shape[1:], dtype) for shape, dtype in (forms[0], forms[-1])]
 
     def loss_and_values(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """As the task's own, on every stage; gradients of this stage's parameters are computed already."""
+        """Return them as the task does, on every stage; gradients of this stage's parameters are computed already."""
         names, length = self.model.train_means.names, len(batch.ids)
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad and not parameter.is_meta]
         told = torch.zeros(1 + len(names) * length, dtype=torch.float64, device=self.device)
@@ -130,7 +130,7 @@ class Stage(nn.Module):
         return _Differentiated.apply(told[0], gradients, *parameters), values
 
     def _run(self, batch: Batch, told: Tensor) -> None:
-        """Forward and backward passes of n > 0 samples; writes into `told` the loss and what was measured, (names, n)."""
+        """Run forward and backward passes of n > 0 samples; write the loss and the measured values, (names, n), into `told`."""
         count = min(self.microbatches, len(batch.ids))
         parts = [part.tensor_split(count) for part in (batch.inputs, batch.targets, batch.ids)]
         self._pieces = [Batch(*piece, batch.loss_weight) for piece in zip(*parts, strict=True)]  # pyright: ignore
@@ -148,7 +148,7 @@ class Stage(nn.Module):
         dist.broadcast(told, src=self._ranks[-1], group=self.group)
 
     def _schedule(self, count: int) -> Any:
-        """torch's, which runs so many micro-batches of a size. Sizes are few: batches are equal, but for an epoch's last."""
+        """Return torch's schedule of so many micro-batches of a size. Sizes are few: batches are equal, but for the last."""
         first = self._pieces[0].inputs
         if (key := (count, first.shape, first.dtype)) not in self._schedules:
             with self.context():
@@ -165,7 +165,7 @@ class Stage(nn.Module):
         return self._schedules[key]
 
     def _net_inputs(self, piece: Batch) -> Tensor:
-        """What the task gives to its net."""
+        """Return the inputs that the task gives to its net."""
         taken: list[Tensor] = []
 
         def take(inputs: Tensor) -> Tensor:
@@ -177,7 +177,7 @@ class Stage(nn.Module):
         return taken[0]
 
     def forward(self, *received: Tensor, number: Tensor) -> Tensor:
-        """Called by torch's schedule for each micro-batch, with what the stage before has sent."""
+        """Compute a micro-batch from what the stage before has sent; called by torch's schedule."""
         piece, before = self._pieces[int(number)], self._pieces[: int(number)]
         begin, length = sum(len(one.ids) for one in before), len(piece.ids)
         x = received[0][:length] if received else None
@@ -199,7 +199,7 @@ class Stage(nn.Module):
 
     @contextmanager
     def _noise_of(self, samples: slice) -> Iterator[None]:
-        """Dropout that is counted from the samples of a batch drops those of some of them."""
+        """Give dropout that is counted from the samples of a batch the keys of some of them."""
         layers = [layer for layer in self.net.modules() if isinstance(layer, Dropout) and layer.keys is not None]
         keys: Sequence[Any] = [layer.keys for layer in layers]
         for layer, all_keys in zip(layers, keys, strict=True):
@@ -212,7 +212,7 @@ class Stage(nn.Module):
 
 
 def _filled_up(x: Tensor, length: int) -> Tensor:
-    """(n, ...) to (length, ...) with rows of zeros, in one piece."""
+    """Fill (n, ...) up to (length, ...) with rows of zeros, in one piece."""
     return x.contiguous() if len(x) == length else torch.cat((x, x.new_zeros(length - len(x), *x.shape[1:])))
 
 

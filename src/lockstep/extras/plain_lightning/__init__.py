@@ -2,10 +2,10 @@
 
 guard.py                is composed for every run, and gives a trainer the callbacks where a module or its data need them
 monitored.py            checks that a module logs what its run is compared by
-callback.py             does from outside what a Task and a DataModule do by themselves
+callback.py             acts from outside as a Task and a DataModule do by themselves
 loaders.py              torch's loaders shared out over processes; streams.py: streams, which say how they are divided
-logs.py                 what the values that ranks have logged amount to
+logs.py                 combines the values that ranks have logged
 lightning_internals.py  the private names of Lightning that this needs
-sweep_rate.py           has the sweeps of conf/sweep change the rate of a module, or refuses them, by swept.py
-processes.py            what processes compare and exchange
+sweep_rate.py           lets the sweeps of conf/sweep change the rate of a module, or refuses them, by swept.py
+processes.py            comparisons and exchanges between processes
 """

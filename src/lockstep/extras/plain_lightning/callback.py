@@ -18,6 +18,7 @@ from lockstep.callbacks.stepped_rate import SteppedRate
 from lockstep.console import command_line, join_first
 from lockstep.counter_rng import derive_seed
 from lockstep.datamodules.base import DataModule
+from lockstep.datamodules.seeded import Seeded
 from lockstep.errors import config_error
 from lockstep.extras.any_batch.any_batch import samples_in
 from lockstep.extras.plain_lightning.lightning_internals import (
@@ -40,7 +41,6 @@ from lockstep.extras.plain_lightning.processes import (
     buffers_that_differ,
     decide_alike,
     gather_unequal_lengths,
-    generator_states,
     weights_that_differ,
 )
 from lockstep.extras.plain_lightning.streams import (
@@ -64,10 +64,7 @@ NOT_KNOWN = (
     "whether a loss or a metric is a mean over its batch (in-batch negatives and a maximum are not), whether state other than "
     "buffers is kept between batches, whether random numbers are drawn outside of a training or validation step"
 )
-_WITHIN = (
-    "If the run is resumed within an epoch, the metrics of that epoch are those of its remaining batches, and random "
-    "augmentation in the process itself draws other numbers."
-)
+_WITHIN = "If the run is resumed within an epoch, the metrics of that epoch are those of its remaining batches."
 _OWN_GRADIENTS = "each steps by its own gradients, as after loss.backward() in the place of self.manual_backward(loss)"
 _COMPARED = (2, 20)  # the batches before which processes compare what they hold: a step by hand may be that of several batches
 _KEEPS_WORKERS = (
@@ -77,14 +74,14 @@ _GOES_ON = "This run goes on after the {} batches of its epoch that it has train
 
 
 class PlainLightning(Callback):
-    """Does for them from outside what a Task and a DataModule do by themselves, and says once what it can't.
+    """Act from outside as a Task and a DataModule do by themselves, and say once what it can't.
 
-    Training and evaluation take the batches of one process, shared out (see lockstep.extras.plain_lightning.loaders). Where
-    ranks hold unequal numbers of a batch's samples, each rank's gradient is weighted by its number: the step is that of the
-    whole batch, for a loss that is a mean over its batch. What is logged over an epoch is reduced over ranks: see
-    lockstep.extras.plain_lightning.logs.
-    A run that is continued loads anew the batches that it has trained on in its epoch, and passes over them. Samples and times
-    are counted for the record of the run. Hyperparameters that a checkpoint could not be read with are left out of it.
+    Training and evaluation take the batches of one process, shared out (see lockstep.extras.plain_lightning.loaders). Where ranks
+    hold unequal numbers of a batch's samples, each rank's gradient is weighted by its number: the step is that of the whole
+    batch, for a loss that is a mean over its batch. Logs over an epoch are reduced over ranks: see
+    lockstep.extras.plain_lightning.logs. A resumed run loads anew the batches that it has trained on in its epoch, and passes
+    over them. Samples and times are counted for the record of the run. Hyperparameters with which a checkpoint could not be read
+    are left out of it.
 
     Attributes:
         causes: what keeps several processes from giving the result of one, for the record of the run.
@@ -102,21 +99,20 @@ class PlainLightning(Callback):
         self.ended_by: str | None = None
         self._is_first_epoch = True
         self._has_said: set[str] = set()
-        self._shared: list[Any] = []  # whose loaders are shared out already
-        self._samplers: list[Any] = []  # of the training loaders
+        self._shared: list[Any] = []  # sources whose loaders are shared out already
+        self._samplers: list[Any] = []  # the training loaders'
         self._keeps_workers = False  # from epoch to epoch
         self._positioned: list[Positioned] = []
-        self._positions: dict[str, Any] = {}  # of the checkpoint that a run goes on from
+        self._positions: dict[str, Any] = {}  # the checkpoint's, from which a run goes on
         self._samples: list[int | None] = []  # in a batch of each training loader, over all processes
         self._samples_before: list[int | None] | None = None  # the same, of the checkpoint
         self._accumulated = 1
-        self._weight = 1.0  # of this rank's gradient in the step
+        self._weight = 1.0  # weight of this rank's gradient in the step
         self._batches = 0  # that were begun
         self._has_uneven_data = False
-        self._is_even: bool | None = None  # do ranks have as many samples in this training batch; None outside of one
-        self._is_dummy = False  # has this rank another's sample, since the batch has none for it?
+        self._is_even: bool | None = None  # True if ranks have as many samples in this training batch; None outside of one
+        self._is_dummy = False  # True if this rank has another's sample, since the batch has none for it
         self._around_batch = ExitStack()
-        self._drawn: dict[str, bytes] = {}  # the states of the generators before a step
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
         source = trainer.datamodule or pl_module
@@ -129,7 +125,7 @@ class PlainLightning(Callback):
                 name_missing_end(trainer, pl_module)
 
     def _drawing_alike(self, trainer: Any) -> AbstractContextManager[None]:
-        """What is drawn as loaders are made, a part of the data say, is that of one process, and of the epoch of their making."""
+        """Draw, while loaders are made, the numbers of one process and of the epoch of their making: a part of the data, say."""
         epoch = trainer.current_epoch - trainer.current_epoch % (trainer.reload_dataloaders_every_n_epochs or sys.maxsize)
         return drawing_from(derive_seed(self.seed, epoch, len(LOADERS)))
 
@@ -145,7 +141,7 @@ class PlainLightning(Callback):
         return self._has_uneven_data and not self._is_even
 
     def _share_all(self, trainer: Any, name: str, loaders: list[Any], are_together: bool) -> list[Any]:
-        """Returns loaders with this rank's share of what each of these draws."""
+        """Return loaders with this rank's share of what each of these draws."""
         training = name == LOADERS[0]
         shared = [self._share(trainer, loader, name, training) for loader in loaders]
         samplers = [one.sampler for one in shared if isinstance(getattr(one, "sampler", None), SharedSampler)]
@@ -157,7 +153,8 @@ class PlainLightning(Callback):
         if training:
             self._samplers = [getattr(loader, "sampler", None) for loader in shared]
             self._positioned = [loader for loader in shared if isinstance(loader, Positioned)]
-            self._keeps_workers = any(getattr(loader, "persistent_workers", False) for loader in shared)
+            left = [loader for loader in shared if not isinstance(getattr(loader, "dataset", None), Seeded)]
+            self._keeps_workers = any(getattr(loader, "persistent_workers", False) for loader in left)
             self._samples = [samples_per_batch(loader, dp_rank_and_size(trainer)[1]) for loader in shared]
         return shared
 
@@ -180,7 +177,7 @@ class PlainLightning(Callback):
         return Positioned(loader) if training and is_stateful(loader) else loader
 
     def warn(self, line: str) -> None:
-        """Says once, and records, what is not as on one process."""
+        """Warn, once, of what is not as on one process, and record it."""
         if line not in self.causes:
             self.causes.append(line)
             log.warning(f"Not as on one process: {line}")
@@ -207,7 +204,7 @@ class PlainLightning(Callback):
             decide_alike(trainer, pl_module, partial(self._mean_over_processes, trainer))
 
     def _say_other_batch(self, trainer: Any) -> None:
-        """Names the size of a step where loaders do not have the batch_size of the config: they may divide it by themselves."""
+        """Log the size of a step if loaders do not have the batch_size of the config: they may divide it by themselves."""
         planned = next((one.trained_with["global_batch_size"] for one in trainer.callbacks if isinstance(one, SteppedRate)), None)
         sizes = self.facts()
         if planned is not None and sizes.get("global_batch_size", planned) != planned:
@@ -216,12 +213,12 @@ class PlainLightning(Callback):
             log.warning(f"{step}: the loaders have batches of {sizes['batch_size']}. {advice}.")
 
     def _mean_over_processes(self, trainer: Any, value: Any) -> Tensor:
-        """Of a step's value, weighted as its gradient is."""
+        """Return the mean of a step's value, weighted as its gradient is."""
         own = torch.as_tensor(value, device=trainer.strategy.root_device).detach()
         return trainer.strategy.reduce(own * self._weight, reduce_op="mean")
 
     def _check_batches(self, trainer: Any) -> None:
-        """Raises ConfigError where a run would go on within an epoch in batches of another size: some samples would be trained on
+        """Raise ConfigError if a run would go on within an epoch in batches of another size: some samples would be trained on
         twice, or not at all."""
         before, now = (", ".join(map(str, sizes or ())) for sizes in (self._samples_before, self._samples))
         if batches_trained(trainer):
@@ -234,7 +231,7 @@ class PlainLightning(Callback):
             self._begin_again(trainer)
 
     def _begin_again(self, trainer: Any) -> None:
-        """Lightning has begun to load before it knew the epoch, with whatever state the generators were in."""
+        """Load again what Lightning began to load before it knew the epoch, in whatever state the generators were."""
         self._is_first_epoch = False
         if not isinstance(trainer.datamodule, DataModule):
             counter = next((one for one in trainer.callbacks if isinstance(one, CounterBasedRandomness)), None)
@@ -242,7 +239,7 @@ class PlainLightning(Callback):
             begin_batches_again(trainer, before, self._go_to_position(trainer))
 
     def _go_to_position(self, trainer: Any) -> bool:
-        """Returns whether the training loaders have gone by themselves to where the checkpoint was written."""
+        """Return whether the training loaders have gone by themselves to where the checkpoint was written."""
         (number, shares), positions = dp_rank_and_size(trainer), self._positions
         self._positions = {}
         if len(positions.get("ranks", ())) != shares or positions["batches"] != batches_trained(trainer):
@@ -257,12 +254,11 @@ class PlainLightning(Callback):
         self._batches += 1
         if self._batches in _COMPARED and isinstance(trainer.strategy, DDPStrategy):
             self._compare(pl_module)
-        # of a step that takes a dataloader_iter the argument is the last one's
+        # the argument is the batch before for a step that takes a dataloader_iter
         self._divide(trainer.fit_loop.epoch_loop.batch_idx)
         if self._is_dummy:
             self._around_batch.enter_context(counting_nothing(trainer, pl_module))
             self._around_batch.enter_context(without_statistics())
-        self._look_before_draws(trainer, pl_module, batch_idx)
 
     def _compare(self, model: LightningModule) -> None:
         if names := buffers_that_differ(model):
@@ -270,26 +266,8 @@ class PlainLightning(Callback):
         if names := weights_that_differ(model):
             self.warn(f"weights differ between processes after a step ({join_first(names)}): {_OWN_GRADIENTS}")
 
-    def _look_before_draws(self, trainer: Any, pl_module: LightningModule, batch_idx: int) -> None:
-        if batch_idx == 0 and trainer.world_size > 1:
-            self._drawn = generator_states(pl_module.device)
-
-    def _look_for_draws(self, trainer: Any, pl_module: LightningModule, batch_idx: int, stage: str) -> None:
-        if batch_idx == 0 and trainer.world_size > 1 and self._drawn != generator_states(pl_module.device):
-            self.warn(f"random numbers are drawn in a {stage} step, by each process its own")
-
-    def on_validation_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        self._look_before_draws(trainer, pl_module, batch_idx)
-
-    def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        self._look_for_draws(trainer, pl_module, batch_idx, "validation")
-
     def _divide(self, batch_idx: int) -> None:
-        """What this rank has of the batch, and how much it counts."""
+        """Set this rank's weight in the batch, and whether its samples are a dummy's."""
         samplers = self._shared_samplers
         shared = [(sampler.num_replicas, *sampler.samples_in(batch_idx)) for sampler in samplers]
         uneven = {whole if whole % ranks else 0 for ranks, _, whole in shared}
@@ -308,7 +286,6 @@ class PlainLightning(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._around_batch.close()
         self._is_even = None
-        self._look_for_draws(trainer, pl_module, batch_idx, "training")
         self.samples_trained += 0 if self._is_dummy else samples_in(batch) or 0
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -321,7 +298,7 @@ class PlainLightning(Callback):
         return [sampler for sampler in self._samplers if isinstance(sampler, SharedSampler)]
 
     def facts(self) -> dict[str, int]:
-        """The sizes of training batches, which a config need not say."""
+        """Return the sizes of training batches, which a config need not have."""
         if len(samplers := self._shared_samplers) != 1:
             return {}
         return {"batch_size": samplers[0].batch_size, "global_batch_size": samplers[0].global_batch_size * self._accumulated}
@@ -338,8 +315,8 @@ class PlainLightning(Callback):
         self._samples_before = checkpoint.get("samples_per_batch") or None  # empty in those of Lightning's finders
 
     def _save_positions(self, trainer: Any, checkpoint: dict[str, Any]) -> None:
-        """Saves those of every rank; a collective. Saves nothing where some loader can't say it in plain values: batches are then
-        passed over."""
+        """Save the positions of every rank; a collective. Save nothing if some loader can't say its own in plain values: batches
+        are then passed over."""
         batches = batches_trained(trainer)
         own = [loader.states.get(batches) for loader in self._positioned]
         ranks: list[Any] = [own]

@@ -1,4 +1,4 @@
-"""Sees which runs are of Lightning code as it is; imports what these need for them alone."""
+"""Guard that finds runs of Lightning code as it is; imports what these need for them alone."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from lockstep.models.task import Task
 
 
 class PlainLightningGuard(Callback):
-    """Gives the trainer of a module that is no Task, or of data that is no DataModule, a PlainLightning callback.
+    """Give the trainer of a module that is no Task, or of data that is no DataModule, a PlainLightning callback.
 
-    A Task says in the config what it logs; another module shows it in a batch of validation.
+    A Task's config says what it logs; another module shows it in a batch of validation.
     """
 
     def __init__(self, seed: int, cfg: DictConfig) -> None:
@@ -29,7 +29,7 @@ class PlainLightningGuard(Callback):
         self.attach(trainer, pl_module, getattr(trainer, "datamodule", None))
 
     def attach(self, trainer: Any, model: LightningModule, datamodule: Any) -> None:
-        """Does so once, for whoever needs to see the callback before the trainer sets up. A strategy may have one of its own."""
+        """Add the callback once, before the trainer sets up if it is needed then. A strategy may have one of its own."""
         if isinstance(model, Task) and isinstance(datamodule, DataModule):
             return
         from lockstep.extras.plain_lightning.callback import PlainLightning

@@ -1,4 +1,4 @@
-"""The private names of Lightning that it takes to load an epoch's batches again, and to see and reduce what modules log.
+"""Private names of Lightning that are needed to load an epoch's batches again, and to see and reduce what modules log.
 
 tests/extras/plain_lightning fails when one of them is gone.
 """
@@ -25,32 +25,32 @@ from lockstep.trainer.steps import batches_trained
 
 
 def names_logged_in_training(trainer: Trainer) -> set[str]:
-    """By `self.log`, since the epoch's begin; with those by which Lightning tells the value of a step from the epoch's. A
-    callback's metrics have them only after the step."""
+    """Return the names that `self.log` has had since the epoch's begin, and those by which Lightning tells the value of a step
+    from the epoch's. A callback's metrics have them only after the step."""
     names = {item.meta.name for item in trainer.fit_loop.epoch_loop._results.values()}
     return names | {f"{name}_{part}" for name in names for part in ("step", "epoch")}
 
 
 def own_values_of_a_step(trainer: Any) -> set[str]:
-    """Names under which callbacks find what this process alone has logged in its latest training step."""
+    """Return the names of values in callbacks' metrics that this process alone has logged in its latest training step."""
     results = trainer.fit_loop.epoch_loop._results
     own = [item for item in results.values() if item.meta.on_step and not item.meta.sync.should]
     return {results._forked_name(item, on_step=True)[1] for item in own}
 
 
 def names_logged_in_validation(trainer: Any) -> set[str]:
-    """By `self.log`, in the sanity check. Of several loaders a callback's metrics have them only after later validations."""
+    """Return names that `self.log` had in the sanity check. Metrics of several loaders have them after later validations."""
     results = trainer.fit_loop.epoch_loop.val_loop._results
     return {name for item in results.values() for on_step in (True, False) for name in results._forked_name(item, on_step)}
 
 
 def leaves_samplers(trainer: Any) -> bool:
-    """Returns whether Lightning is told by `use_distributed_sampler=False` that loaders share out their samples themselves."""
+    """Return whether `use_distributed_sampler=False` tells Lightning that loaders share out their samples themselves."""
     return not trainer._accelerator_connector.use_distributed_sampler
 
 
 def begin_batches_again(trainer: Trainer, before: Callable[[int], None], are_passed: bool = False) -> None:
-    """Loads the epoch's batches from the first on, and passes over those that were trained on, unless the loaders have done so.
+    """Load the epoch's batches from the first on, and pass over those that were trained on, unless the loaders have done so.
 
     The fit loop makes the iterator before it knows the epoch, and goes on with it in the first epoch after a resumption: data
     workers have begun to load another epoch by then (Lightning issue 21938), and what was trained on is trained on again (19764).
@@ -62,7 +62,7 @@ def begin_batches_again(trainer: Trainer, before: Callable[[int], None], are_pas
         _set_sampler_epoch(loader, trainer.current_epoch)
     before(-1)
     batches = iter(loop._data_fetcher)
-    loaded = getattr(batches, "iterator_wrapper", batches)  # what a step that takes a dataloader_iter is given
+    loaded = getattr(batches, "iterator_wrapper", batches)  # the argument of a step that takes a dataloader_iter
     for batch in range(passed):
         if not are_passed:
             next(loaded, None)
@@ -71,16 +71,16 @@ def begin_batches_again(trainer: Trainer, before: Callable[[int], None], are_pas
 
 
 def reduce_logs(trainer: Any, warn: Callable[[str], None]) -> None:
-    """Gives a trainer of several processes that has not logged yet, a connector that reduces. `warn` is called, on every rank
-    alike, with a line for each name that can't be the same as on one process."""
+    """Give a trainer of several processes that has not logged yet a connector that reduces. `warn` is called, equally on every
+    rank, with a line for each name that can't be the same as on one process."""
     if not isinstance(trainer._logger_connector, ReducedLogs):
         trainer._logger_connector = ReducedLogs(trainer, warn)
 
 
 class ReducedLogs(_LoggerConnector):
-    """At the end of each epoch, and of each validation loader, ranks exchange in one collective what `self.log` has collected.
+    """Exchange in one collective, at the end of each epoch and of each validation loader, what `self.log` has collected.
 
-    A mean is weighted by the batch sizes, as on one process. What was logged in an epoch's last hooks is reduced after them.
+    A mean is weighted by the batch sizes, as on one process. Logs of an epoch's last hooks are reduced after them.
     Where code of the user's own may set `trainer.should_stop`, ranks ask each other after each hook that may have done so: one
     that stopped alone would leave the others waiting for it.
     """
@@ -134,7 +134,7 @@ class ReducedLogs(_LoggerConnector):
                 self._keep(key, value, pending.get(key), parts[0].names)
 
     def _collected(self, key: str, value: Logged) -> list[Logged]:
-        """What this process has collected under a key: a subclass may have it in parts."""
+        """Return what this process has collected under a key; a subclass may have it in parts."""
         return [value]
 
     def _is_pending(self, key: str, metric: Any) -> bool:
@@ -143,7 +143,7 @@ class ReducedLogs(_LoggerConnector):
         return is_reducible and (metric._computed is None or metric._computed is not self._reduced.get(key))
 
     def _keep(self, key: str, value: float, metric: Any | None, names: tuple[str, ...]) -> None:
-        """As what the metric computes; on a rank that has not logged it, for callbacks that monitor it."""
+        """Set a value as the metric's result; on a rank that has not logged it, for callbacks that monitor it."""
         if metric is None:
             self._callback_metrics.update(dict.fromkeys(names, torch.tensor(value)))
             return
@@ -164,7 +164,7 @@ def logged(results: Any, metric: Any) -> Logged:
 
 
 def names_should_stop(parts: Iterable[Any]) -> bool:
-    """Whether the files name it in which classes of these are written, other than this package's, torch's and Lightning's."""
+    """Return whether the files of the parts' classes name should_stop, except those of this package, torch and Lightning."""
     modules = {kind.__module__ for part in parts for kind in type(part).__mro__}
     for module in modules - {"builtins"}:
         if module.partition(".")[0] not in ("lightning", "lockstep", "torch", "torchmetrics"):
@@ -176,8 +176,8 @@ def names_should_stop(parts: Iterable[Any]) -> bool:
 
 @contextmanager
 def counting_nothing(trainer: Any, model: nn.Module) -> Iterator[None]:
-    """What is logged of a training step meanwhile, with whatever batch size, and what torchmetrics of the model are updated with
-    counts for nothing over the epoch."""
+    """Leave out of the epoch's values what a training step logs meanwhile, with whatever batch size, and the updates of the
+    model's torchmetrics."""
     log_batch_as(trainer, 0)  # also behind it, in the model's hook at the batch's end
     results = trainer._results
     metrics = [(metric, vars(metric) | _copied(metric.metric_state)) for metric in model.modules() if isinstance(metric, Metric)]
@@ -194,6 +194,6 @@ def _copied(states: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def log_batch_as(trainer: Trainer, samples: int) -> None:
-    """What is logged in this batch's step counts as of so many samples in an epoch's mean; Lightning takes the batch's length."""
+    """Count logs in this batch's step as of so many samples in an epoch's mean; Lightning takes the batch's length."""
     results: Any = trainer._results
     results.batch_size = samples

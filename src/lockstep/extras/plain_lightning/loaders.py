@@ -5,21 +5,19 @@ taken once. Lightning's own sampler repeats samples until ranks have equal numbe
 7929).
 """
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial, wraps
 from itertools import islice
 from typing import Any
 
-import numpy
 import torch
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from lightning.pytorch.utilities.seed import isolate_rng
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
 from lockstep.counter_rng import derive_seed
+from lockstep.datamodules.seeded import Draw, Restored, Seeded, seed_generators
 from lockstep.errors import config_error
 
 LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")
@@ -31,11 +29,9 @@ _LOADING += ("prefetch_factor", "persistent_workers", "in_order")
 
 @contextmanager
 def drawing_from(seed: int) -> Iterator[None]:
-    """What is drawn meanwhile, on CPUs, depends on the seed alone."""
-    with isolate_rng(include_cuda=False):
-        random.seed(seed)
-        numpy.random.seed(seed % 2**32)
-        torch.default_generator.manual_seed(seed)
+    """Make random draws on CPUs depend on the seed alone until the block exits."""
+    with Restored():
+        seed_generators(seed)
         yield
 
 
@@ -44,8 +40,8 @@ def change_loaders(
     change: Callable[[str, list[Any], bool], list[Any]],
     around: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
-    """Has each method of a datamodule or a module that makes loaders do so within `around`, and puts what `change` returns, given
-    the method's name, these loaders and whether an evaluation takes a batch of each at once, in their place."""
+    """Make each method of a datamodule or a module that makes loaders run within `around`, and replace its loaders by what
+    `change` returns for the method's name, the loaders and whether an evaluation takes a batch of each at once."""
     for name in LOADERS:
         if is_overridden(name, source):
             setattr(source, name, _with_change(getattr(source, name), partial(change, name), around))
@@ -64,7 +60,7 @@ def _with_change(make: Callable[..., Any], change: Callable[[list[Any], bool], l
     return changed
 
 
-class SharedSampler(DistributedSampler[int], SequentialSampler):
+class SharedSampler(DistributedSampler[Any], SequentialSampler):
     """Every world_size-th sample of the order in which one process draws them, from the rank-th on.
 
     The order is drawn anew in each epoch by the loader's own sampler, with generators seeded from (seed, epoch): it is the same
@@ -78,22 +74,23 @@ class SharedSampler(DistributedSampler[int], SequentialSampler):
         self.sampler, self.batch_size, self.training = sampler, batch_size, training
         self.length, self.list_size = len(sampler), 1
         self.tail = 0 if drop_last else self.length % self.global_batch_size
-        self.kept = self.length - self.length % self.global_batch_size + self.tail
+        self.samples_per_epoch = self.kept = self.length - self.length % self.global_batch_size + self.tail
+        self.samples_per_batch: int | None = self.global_batch_size  # over all processes, of an evaluation's batch too
 
     @property
     def global_batch_size(self) -> int:
         return self.batch_size * self.num_replicas
 
     def samples_in(self, batch: int) -> tuple[int, int]:
-        """How many samples of a batch of the epoch this rank has, and all ranks have; 0 where it has a dummy. A loader that is
-        shorter than another one begins again."""
+        """Return how many samples of a batch of the epoch this rank has, 0 for a dummy, and how many all ranks have. A loader
+        that is shorter than another one begins again."""
         batch %= max(1, -(-self.kept // self.global_batch_size))
         if batch < self.length // self.global_batch_size:
             return self.batch_size, self.global_batch_size
         return len(range(self.rank, self.tail, self.num_replicas)), self.tail
 
     def check_length(self, shares: int) -> None:
-        """Raises ConfigError for data that has fewer samples than there are shares."""
+        """Raise ConfigError for data that has fewer samples than there are shares."""
         if 0 < self.length < shares:
             accepted = f"accepted is at least {shares}, one for each process or worker, or fewer of them"
             raise config_error("datamodule", f"{self.length} sample(s)", accepted)
@@ -105,11 +102,10 @@ class SharedSampler(DistributedSampler[int], SequentialSampler):
     def __len__(self) -> int:
         return len(range(self.rank, self.kept, self.num_replicas)) + self._has_dummy
 
-    def __iter__(self) -> Iterator[int]:
-        order = self._order()[: self.kept]
-        yield from order[self.rank :: self.num_replicas]
-        if self._has_dummy:
-            yield order[-1]
+    def __iter__(self) -> Iterator[Any]:
+        order = self._order()
+        places = [*range(self.rank, self.kept, self.num_replicas), *([self.kept - 1] if self._has_dummy else [])]
+        return (Draw(order[place], self.epoch, place) if self.training else order[place] for place in places)
 
     @property
     def _has_dummy(self) -> bool:
@@ -124,7 +120,7 @@ class SharedSampler(DistributedSampler[int], SequentialSampler):
 
 
 class SharedLists(SharedSampler):
-    """For a dataset that takes the list of a batch's samples, and a loader with batch_size=None."""
+    """A sampler for a dataset that takes the list of a batch's samples, and a loader with batch_size=None."""
 
     def __len__(self) -> int:
         return -(-super().__len__() // self.list_size)
@@ -136,7 +132,7 @@ class SharedLists(SharedSampler):
 
 
 def shared_loader(loader: DataLoader[Any], share: tuple[int, int], seed: int, training: bool) -> DataLoader[Any] | None:
-    """The loader of one share, (number, of how many), of each batch; None where it draws batches in a way of its own.
+    """Return the loader of one share, (number, of how many), of each batch; None if it draws batches in a way of its own.
 
     Raises ConfigError for data that has fewer samples than there are shares.
     """
@@ -150,11 +146,13 @@ def shared_loader(loader: DataLoader[Any], share: tuple[int, int], seed: int, tr
     shared = (SharedLists if takes_lists else SharedSampler)(sampler, batch_size, share, seed, drop_last, training)
     shared.check_length(share[1])
     loading = loading_arguments(loader)
+    data: Any = Seeded(loader.dataset, derive_seed(seed, training))
     size = batch_size if training else batches_of_equal_number(shared.kept, batch_size, share[1])
+    shared.samples_per_batch = size * share[1]
     if loader.batch_sampler is None:
         shared.list_size = size
-        return DataLoader(loader.dataset, batch_size=None, sampler=shared, **loading)
-    return DataLoader(loader.dataset, batch_size=size, sampler=shared, drop_last=drop_last, **loading)
+        return DataLoader(data, batch_size=None, sampler=shared, **loading)
+    return DataLoader(data, batch_size=size, sampler=shared, drop_last=drop_last, **loading)
 
 
 def loading_arguments(loader: DataLoader[Any]) -> dict[str, Any]:
@@ -162,8 +160,8 @@ def loading_arguments(loader: DataLoader[Any]) -> dict[str, Any]:
 
 
 def own_sampler(loader: DataLoader[Any], batches: Any) -> Any | None:
-    """What draws the single samples of which `batches` makes those of torch's own loader; None where batches are drawn otherwise,
-    nobody knows how many, or a class of one's own has shared them out."""
+    """Return the sampler of the single samples of which `batches` makes those of torch's own loader; None if batches are drawn
+    otherwise, if their number is not known, or if a class of the user's own has shared them out."""
     if type(loader) is not DataLoader or type(batches) not in (type(None), BatchSampler):
         return None
     sampler = loader.sampler if batches is None else batches.sampler
@@ -175,8 +173,8 @@ def own_sampler(loader: DataLoader[Any], batches: Any) -> Any | None:
 
 
 def batches_of_equal_number(samples: int, batch_size: int, shares: int) -> int:
-    """Returns the batch size with which all shares have as many batches, so that collectives of a validation step meet: more than
-    asked for where the samples of some shares would fill their batches, and the others have one sample left."""
+    """Return the batch size with which all shares have as many batches, so that collectives of a validation step meet: more than
+    asked for if the samples of some shares would fill their batches, and the others have one sample left."""
     each, left = divmod(samples, shares)
     while each and left and each % batch_size == 0:
         batch_size += 1
@@ -184,7 +182,7 @@ def batches_of_equal_number(samples: int, batch_size: int, shares: int) -> int:
 
 
 def samples_per_batch(loader: Any, shares: int) -> int | None:
-    """Returns how many samples a batch has over all processes; None where nobody knows."""
+    """Return how many samples a batch has over all processes; None if it is not known."""
     if isinstance(sampler := getattr(loader, "sampler", None), SharedSampler):
         return sampler.global_batch_size
     return None if (size := getattr(loader, "batch_size", None)) is None else size * shares

@@ -1,4 +1,4 @@
-"""What the values that ranks have logged under one name amount to; lightning_internals.py exchanges them.
+"""Combination of the values that ranks have logged under one name; lightning_internals.py exchanges them.
 
 Lightning reduces what was logged with sync_dist=True alone, and keeps each rank's own value otherwise: rank zero's in the logs
 and for the best checkpoint.
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Logged(NamedTuple):
-    """What one rank has collected under a key. names: in trainer.callback_metrics; weight: the samples of a mean."""
+    """Value of one rank under a key. names: in trainer.callback_metrics; weight: the samples of a mean."""
 
     hook: str
     names: tuple[str, ...]
@@ -20,7 +20,7 @@ class Logged(NamedTuple):
 
 
 def combine(parts: list[Logged]) -> float | None:
-    """None for a reduction of the user's own, which is left to Lightning."""
+    """Return the value of all ranks; None for a reduction of the user's own, which is left to Lightning."""
     values = [part.value for part in parts]
     reductions: Mapping[str, Callable[[], float]] = {
         "mean": lambda: (
@@ -35,7 +35,7 @@ def combine(parts: list[Logged]) -> float | None:
 
 
 def explain_difference(parts: list[Logged], logging: int, shares: int) -> list[str]:
-    """Why a name, which so many of the processes have logged, can't be what it is on one process; nothing where it can."""
+    """Return why a name, logged by so many of the processes, can't be what it is on one process; nothing if it can."""
     hook, name = parts[0].hook.partition(".")[0], parts[0].names[0]
     if logging < shares:
         return [f"{name} is logged by {logging} of {shares} processes alone"]

@@ -1,4 +1,4 @@
-"""The metrics that a run is compared, stopped or saved by: that the model logs them."""
+"""Check that the model logs the metrics that a run is compared, stopped or saved by."""
 
 import logging
 import os
@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 
 class MonitoredMetrics(Callback):
-    """Raises ConfigError, before the first step of the optimizer, for a metric that the config monitors and the
-    model has logged neither in Lightning's sanity check, a batch of validation, nor in its first training step. So also for one
-    that a callback or schedule of the model's own monitors.
+    """Raise ConfigError, before the first step of the optimizer, for a metric that the config, or a callback or schedule of the
+    model's own, monitors and the model has logged neither in Lightning's sanity check, a batch of validation, nor in its first
+    training step.
 
     A name that may be logged later is accepted: one of the test, and one that is not of validation where the end of an epoch has
     hooks of its own, or the model optimizes by itself. A run that continues from a checkpoint has no sanity check.
@@ -95,7 +95,7 @@ class MonitoredMetrics(Callback):
         self.monitored = dict(monitored(self.cfg))
 
     def _monitored_by_objects(self, trainer: Any) -> Iterator[tuple[str, str]]:
-        """Yields what the config does not say."""
+        """Yield those that the config does not name."""
         objects = {type(one).__name__: one for one in trainer.callbacks}
         objects |= {type(one.scheduler).__name__: one for one in trainer.lr_scheduler_configs if one.reduce_on_plateau}
         for name, one in objects.items():

@@ -1,4 +1,4 @@
-"""What a checkpoint may hold, which is loaded with `weights_only`."""
+"""Plain values, which a checkpoint that is loaded with `weights_only` may hold."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def is_plain(value: Any) -> bool:
-    """Does torch.load take it with weights_only, and does it not contain itself?"""
+    """Return whether torch.load takes a value with weights_only, and it does not contain itself."""
     try:
         return _is_plain(value)
     except RecursionError:
@@ -25,7 +25,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def leave_out_objects(checkpoint: dict[str, Any]) -> set[str]:
-    """Leaves out objects of `save_hyperparameters`, which keeps a network or a function that was an argument too. Returns their
+    """Leave out objects of `save_hyperparameters`, which also stores a network or a function that was an argument. Return their
     names."""
     names: set[str] = set()
     for key in (LightningModule.CHECKPOINT_HYPER_PARAMS_KEY, LightningDataModule.CHECKPOINT_HYPER_PARAMS_KEY):

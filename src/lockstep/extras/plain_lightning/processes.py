@@ -1,13 +1,10 @@
-"""What processes that train a plain LightningModule compare with each other, and how they exchange parts of unequal length."""
+"""Comparisons between processes that train a plain LightningModule, and exchanges of parts of unequal length."""
 
 import math
-import pickle
-import random
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-import numpy
 import torch
 import torch.distributed as dist
 from lightning import LightningModule
@@ -22,13 +19,12 @@ GATHERED = (
 
 
 def buffers_that_differ(module: LightningModule) -> list[str]:
-    """Returns the names of those that are not the same in all processes, as a centre of each one's own samples is. A
-    collective."""
+    """Return the names of buffers that differ between processes, as a centre of each one's own samples does. A collective."""
     return _that_differ({name: _moments(buffer) for name, buffer in module.named_buffers()})
 
 
 def weights_that_differ(module: LightningModule) -> list[str]:
-    """As of buffers, by sums that take no memory: a parameter may fill much of the device."""
+    """Return the names of such weights, by sums that take no memory: a parameter may fill much of the device."""
     sums = {name: _real(parameter).nansum(dtype=torch.float64) for name, parameter in module.named_parameters()}
     return _that_differ({name: [total.item()] for name, total in sums.items()})
 
@@ -52,16 +48,9 @@ def _is_close(one: list[float], other: list[float] | None) -> bool:
     return other is not None and all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12) for a, b in zip(one, other, strict=True))
 
 
-def generator_states(device: torch.device) -> dict[str, bytes]:
-    """Returns the states of torch's generators, numpy's and Python's: another value after something has been drawn."""
-    drawn = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
-    others = {"numpy": numpy.random.get_state(), "Python": random.getstate()}
-    return {"torch": torch.cat(drawn).numpy().tobytes()} | {name: pickle.dumps(state) for name, state in others.items()}
-
-
 def gather_unequal_lengths(module: LightningModule, may_differ: Callable[[], bool], warn: Callable[[str], None]) -> None:
-    """Lets the module's `all_gather` take tensors with other numbers of rows in other processes, which Lightning's sampler would
-    have made equal. `may_differ` says alike in all processes whether they may."""
+    """Let the module's `all_gather` take tensors with other numbers of rows in other processes, which Lightning's sampler would
+    have made equal. `may_differ` says, equally in all processes, whether they may."""
     gather = module.all_gather
 
     def padded(tensor: Tensor) -> Tensor:
@@ -82,9 +71,9 @@ def gather_unequal_lengths(module: LightningModule, may_differ: Callable[[], boo
 
 
 def decide_alike(trainer: Any, module: LightningModule, mean: Callable[[Any], Tensor]) -> None:
-    """Lets what decides by the loss of a step do so by its `mean` over processes: LBFGS, where a process that ends its search
-    before the others leaves them waiting, and schedules on a plateau that are asked in steps, of which each process would have
-    its own rate."""
+    """Let code that decides by the loss of a step do so by its `mean` over processes: LBFGS, where a process that ends its search
+    before the others leaves them waiting, and plateau schedules that are asked in steps, for which each process would have its
+    own rate."""
 
     def with_mean(_: Any, arguments: Any, options: Any) -> Any:
         closure = (*arguments[1:], options.get("closure"))[0]

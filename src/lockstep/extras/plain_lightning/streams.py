@@ -1,6 +1,6 @@
 """Loaders of streams: each process takes its share, and goes on from where a checkpoint was written.
 
-Lightning gives each process the whole of a stream. Here a stream says how it is divided, or is refused on several processes.
+Lightning gives each process the whole of a stream. Here a stream is divided as it says, or refused on several processes.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -59,13 +59,13 @@ class Shard(IterableDataset[Any]):
 
 
 def sharded(stream: Any) -> Any:
-    """Says of a stream, or of a loader such as torchdata.nodes.Loader, that it yields the samples of its own process alone."""
+    """Mark a stream, or a loader such as torchdata.nodes.Loader, that yields the samples of its own process alone."""
     setattr(stream, _MARK, True)
     return stream
 
 
 def is_sharded(stream: Any) -> bool:
-    """Returns whether `sharded` was said of it."""
+    """Return whether `sharded` has marked it."""
     return getattr(stream, _MARK, False)
 
 
@@ -74,7 +74,7 @@ def is_stream(loader: Any) -> bool:
 
 
 def share_stream(loader: Any, share: tuple[int, int], name: str) -> None:
-    """Raises ConfigError for a stream that several processes would each read whole. `name` is the hook that made the loader."""
+    """Raise ConfigError for a stream that several processes would each read whole. `name` is the hook that made the loader."""
     dataset = getattr(loader, "dataset", loader)
     if isinstance(dataset, Shard):
         dataset.share = share
@@ -83,7 +83,7 @@ def share_stream(loader: Any, share: tuple[int, int], name: str) -> None:
         if dataset.drop_last is None:
             dataset.drop_last = name == "train_dataloader"
         return
-    by_node = getattr(dataset, "_distributed", None)  # what datasets.distributed.split_dataset_by_node leaves on its result
+    by_node = getattr(dataset, "_distributed", None)  # set by datasets.distributed.split_dataset_by_node
     is_divided = by_node is not None and (by_node.rank, by_node.world_size) == share
     if share[1] == 1 or is_divided or is_sharded(loader) or is_sharded(dataset) or loader == []:  # no loader
         return
@@ -94,7 +94,7 @@ def share_stream(loader: Any, share: tuple[int, int], name: str) -> None:
 
 
 def name_missing_end(trainer: Any, module: LightningModule) -> None:
-    """Has `configure_optimizers` name the key that is lacking where it needs a number of steps and a stream has none."""
+    """Make `configure_optimizers` name the missing key if it needs a number of steps and a stream has none."""
     configure = module.configure_optimizers
 
     @wraps(configure)
@@ -111,7 +111,7 @@ def name_missing_end(trainer: Any, module: LightningModule) -> None:
 
 
 def in_step(loader: Any, warn: Callable[[str], None]) -> Any:
-    """Returns a training loader with which no process takes a step that another one has no batch for. A collective."""
+    """Return a training loader with which no process takes a step that another one has no batch for. A collective."""
     if isinstance(dataset := getattr(loader, "dataset", loader), Shard) and dataset.drop_last:
         return loader
     lengths: list[Any] = [None] * dist.get_world_size()
@@ -120,8 +120,8 @@ def in_step(loader: Any, warn: Callable[[str], None]) -> Any:
 
 
 class InStep:
-    """A training loader whose epochs end for all processes when one of them has no more batches. What the others have left is
-    passed over. Asks before each batch, of the CPUs alone; `warn` is called with a line where processes have unequal shares."""
+    """A training loader whose epochs end for all processes when one of them has no more batches; the others' rest is passed over.
+    Asks before each batch, on the CPUs alone; calls `warn` with a line if processes have unequal shares."""
 
     def __init__(self, loader: Any, warn: Callable[[str], None]) -> None:
         self.loader, self.warn = loader, warn
@@ -150,7 +150,7 @@ class InStep:
 
 
 def gather_number(number: int) -> list[int]:
-    """Returns the numbers of all processes."""
+    """Return the numbers of all processes."""
     numbers = torch.zeros(dist.get_world_size(), dtype=torch.int64)
     numbers[dist.get_rank()] = number
     dist.all_reduce(numbers, group=_of_cpus(dist.group.WORLD))
@@ -159,7 +159,7 @@ def gather_number(number: int) -> list[int]:
 
 @lru_cache(maxsize=1)
 def _of_cpus(_: Any) -> Any:
-    """Returns the one such group beside a group of all processes."""
+    """Return the gloo group beside a group of all processes, made once."""
     return dist.new_group(backend="gloo")
 
 
@@ -172,19 +172,19 @@ class Positioned:
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
-        self.states: dict[int, Any] = {}  # by the number of batches of the epoch that have been loaded; 0: after the last epoch
+        self.states: dict[int, Any] = {}  # keys: number of batches of the epoch that have been loaded; 0: after the last epoch
         self._next_states: dict[int, Any] = {}
         self._beginning: Any = None  # the state before the first batch
 
     def resume(self, batches: int, state: Any) -> None:
-        """Goes on after so many batches of the epoch, the next time that it is iterated; after 0 the state is of the end of the
-        epoch before, which a stream may count."""
+        """Go on after so many batches of the epoch when iterated next; after 0 the state is of the end of the epoch before, which
+        a stream may count."""
         if batches or is_stream(self.loader):
             self._next_states = {batches: state}
             self.loader.load_state_dict(state)
 
     def begin_again(self) -> None:
-        """Goes back to the first batch: a stream may go on from where an iteration has left it."""
+        """Go back to the first batch: a stream may go on from where an iteration has left it."""
         if self._beginning is not None:
             self.loader.load_state_dict(self._beginning)
 

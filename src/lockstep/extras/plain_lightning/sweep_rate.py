@@ -1,6 +1,6 @@
-"""Has the sweeps of conf/sweep suit a model and data that know nothing of this package; see swept.py.
+"""Make the sweeps of conf/sweep suit a model and data that know nothing of this package; see swept.py.
 
-Hydra makes this callback for single runs too: what it does is imported where it does it.
+Hydra makes this callback for single runs too, so it imports in its hook.
 """
 
 from typing import Any
@@ -10,8 +10,8 @@ from omegaconf import DictConfig
 
 
 class SweepRate(Callback):
-    """Has `hydra.sweeper.params` name the rate of a model that has no optimizer's: a LightningModule of one's own has it as an
-    argument. Hydra makes the sweeper after that. Refuses a sweep over what the data has not."""
+    """Make `hydra.sweeper.params` name the rate of a model without an optimizer's: a LightningModule of the user's own has it as
+    an argument. Hydra makes the sweeper after that. Refuse a sweep over keys that the data does not have."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         from lockstep.extras.plain_lightning.swept import check_data, rename_rate

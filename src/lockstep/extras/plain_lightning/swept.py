@@ -3,15 +3,15 @@
 from omegaconf import DictConfig, OmegaConf, flag_override
 
 from lockstep.config.arguments import Arguments
+from lockstep.config.construct import resolve
 from lockstep.config.plan import is_plain, rate_key
-from lockstep.config.targets import resolve
 from lockstep.errors import config_error
 
-RATE = "model.optimizer.lr"  # of a Task, which the configs of conf/sweep name
+RATE = "model.optimizer.lr"  # a Task's key, which the configs of conf/sweep name
 
 
 def rename_rate(config: DictConfig) -> None:
-    """Raises ConfigError for a model whose config has no rate."""
+    """Rename it in the sweep. Raises ConfigError for a model whose config has no rate."""
     params = OmegaConf.to_container(OmegaConf.select(config, "hydra.sweeper.params") or OmegaConf.create())
     model = config.get("model") or {}
     if not isinstance(params, dict) or RATE not in params or "lr" in (model.get("optimizer") or {}):
@@ -26,9 +26,9 @@ def rename_rate(config: DictConfig) -> None:
 
 
 def check_data(config: DictConfig) -> None:
-    """Raises ConfigError for data of one's own that has not what a sweep of conf/sweep sets, and would refuse it in each job."""
+    """Raise ConfigError for the user's data if it lacks a key that a sweep of conf/sweep sets: it would refuse it in each job."""
     sweep, data = OmegaConf.select(config, "hydra.runtime.choices.sweep"), config.get("datamodule") or {}
-    needed, name = {"folds": "fold", "strong_scaling": "batch_size"}.get(sweep), data.get("_target_")
+    needed, name = {"folds": "fold", "weak_scaling": "batch_size"}.get(sweep), data.get("_target_")
     if needed is None or not is_plain(config, "datamodule") or (needed == "batch_size" and needed in data):
         return
     if needed == "batch_size" or name is None or not Arguments(resolve("datamodule", name)).takes(needed):

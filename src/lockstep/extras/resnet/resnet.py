@@ -26,7 +26,7 @@ def resnet(input_shape: Sequence[int], num_outputs: int, depth: int) -> nn.Modul
 
 
 def _first_convolution(channels: int, kernel_size: int, stride: int) -> nn.Conv2d:
-    """Drawn as torchvision draws its own."""
+    """Return a convolution whose weights are drawn as torchvision's."""
     convolution = nn.Conv2d(channels, 64, kernel_size, stride, padding=kernel_size // 2, bias=False)
     nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
     return convolution

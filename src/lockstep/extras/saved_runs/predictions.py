@@ -23,22 +23,22 @@ from lockstep.errors import config_error
 def predict(cfg: DictConfig, plan: Plan, output: Path) -> Trainer:
     """Write `output`, for torch.load: the "indices" of samples in their dataset, and "predictions", an entry for each.
 
-    Called on every rank. The file has a list of such where there are several loaders.
+    Called on every rank. The file has a list of such dictionaries if there are several loaders.
     """
     datamodule, model, trainer = build(cfg, plan)
     trainer.callbacks.append(_Writer(output))  # pyright: ignore[reportAttributeAccessIssue]
-    warnings.filterwarnings("ignore", "Couldn't infer the batch indices")  # batches of ours say them, a stream has none
+    warnings.filterwarnings("ignore", "Couldn't infer the batch indices")  # a Batch has them, a stream has none
     trainer.predict(model, datamodule, return_predictions=False)
     return trainer
 
 
 class _Writer(BasePredictionWriter):
-    """Each rank writes its own part, which rank zero joins: they may be too large to be sent."""
+    """Write each rank's own part, and join them on rank zero: they may be too large to be sent."""
 
     def __init__(self, output: Path) -> None:
         super().__init__("epoch")
         self.output = output
-        self._ids: dict[int, Any] = {}  # by loader, of each batch that says so itself
+        self._ids: dict[int, Any] = {}  # by loader, the ids of each batch that has them
 
     def on_predict_start(self, trainer: Any, pl_module: LightningModule) -> None:
         datasets = [getattr(one, "dataset", None) for one in CombinedLoader(trainer.predict_dataloaders, "sequential").flattened]
@@ -69,7 +69,7 @@ class _Writer(BasePredictionWriter):
 
 
 def joined(indices: Sequence[Sequence[int]], batches: Sequence[Any]) -> dict[str, Any] | None:
-    """Join what a process has predicted of one loader; None for nothing. The samples of a stream are counted."""
+    """Join the predictions of a process for one loader; None for nothing. The samples of a stream are counted."""
     if not batches:
         return None
     whole, flat = _apply(_concatenate, batches), [index for batch in indices for index in batch]

@@ -6,9 +6,8 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.checkpoint_file import refuse_url
+from lockstep.config.construct import targets_in
 from lockstep.config.overrides import override_key
-from lockstep.config.targets import targets_in
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import run_id
 from lockstep.runs.saved import FILE, read_config
@@ -16,7 +15,6 @@ from lockstep.runs.saved import FILE, read_config
 
 def saved_config(run_dir: Path, overrides: list[str]) -> DictConfig:
     """Return the config of a run, with values overridden in Hydra's grammar; groups can't be chosen anew."""
-    refuse_url("RUN_DIR", run_dir)
     cfg = read_config(run_dir)
     if cfg is None:
         raise config_error("RUN_DIR", run_dir, f"has no {FILE}; name the directory of a run")
@@ -47,20 +45,19 @@ def config_to_evaluate(run_dir: Path, overrides: list[str], folder: str) -> Dict
     cfg.test, cfg.optimized_metric = True, None  # whatever the training did, and chose by
     cfg.trainer.accumulate_grad_batches, cfg.trainer.num_nodes = 1, 1
     if "global_batch_size" in (cfg.datamodule or ()):
-        cfg.datamodule.global_batch_size = None  # counts do not depend on how the data is divided
+        cfg.datamodule.batch_size = cfg.datamodule.batch_size or cfg.datamodule.global_batch_size  # which divides by any number
     return cfg
 
 
 def load_saved_model(cfg: DictConfig, checkpoint: Path) -> Any:
-    """Return the trained model of a run's checkpoint, which may be built of whatever the run's own config names."""
+    """Return the trained model of a run's checkpoint, which may be built of any class that the run's own config names."""
     from lockstep.models.from_checkpoint import load_model  # torch
 
     return load_model(checkpoint, allow={str(target) for _, target in targets_in(OmegaConf.to_container(cfg.model))})
 
 
 def find_checkpoint(run_dir: Path, wanted: str | None) -> Path:
-    """Return the path of best, last or a file; by default of the best, or of the last where none was the best."""
-    refuse_url("RUN_DIR", run_dir)
+    """Return the path of best, last or a file; by default of the best, or of the last if there is no best."""
     if wanted not in (None, "best", "last"):
         return Path(wanted)
     paths = [run_dir / "checkpoints" / f"{name}.ckpt" for name in ([wanted] if wanted else ["best", "last"])]

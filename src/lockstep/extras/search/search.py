@@ -14,9 +14,8 @@ from numpy.random import SeedSequence
 from omegaconf import DictConfig, OmegaConf
 from optuna.trial import Trial, TrialState
 
-from lockstep.config.construct import construct
+from lockstep.config.construct import construct, resolve
 from lockstep.config.rules import Rule, integer
-from lockstep.config.targets import resolve
 from lockstep.extras.search.files import PRUNED
 from lockstep.extras.search.space import Space
 from lockstep.extras.search.study import POINT, complete_trials, open_study, resume_trial, summarize

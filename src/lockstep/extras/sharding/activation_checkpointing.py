@@ -1,4 +1,4 @@
-"""Less memory for more time: what blocks of a net have computed is computed again in the backward pass."""
+"""Less memory for more time: results of a net's blocks are computed again in the backward pass."""
 
 import re
 from functools import partial
@@ -14,10 +14,10 @@ from lockstep.trainer.batchnorm import is_batchnorm
 
 
 class ActivationCheckpointing(Callback):
-    """Of the modules in whose names `match`, a regular expression, is found, and that are in no other such module, autograd keeps
-    the inputs alone, and their forward pass is repeated before its gradients (Chen et al. 2016, arXiv:1604.06174).
+    """Store only the inputs of modules in whose names `match`, a regular expression, is found, and that are in no other such
+    module, and repeat their forward pass before its gradients (Chen et al. 2016, arXiv:1604.06174).
 
-    Noise from torch's generators is the same in both passes; names and states of the model are what they were.
+    Noise from torch's generators is the same in both passes; names and states of the model do not change.
     """
 
     def __init__(self, match: str) -> None:

@@ -1,4 +1,4 @@
-"""What strategies have in common under which a process has a part of the model, and checkpoints are plain files."""
+"""Base class of strategies under which a process has a part of the model, and checkpoints are plain files."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -43,15 +43,15 @@ class DividedModel(PlannedWorldSize, ModelParallelStrategy):
 
     @abstractmethod
     def parallelize(self, model: Any) -> None:
-        """Leaves this process its part of a model."""
+        """Leave this process its part of a model."""
 
     @abstractmethod
     def _clip_by_norm(self, optimizer: Optimizer, clip_val: float) -> None:
-        """Clips gradients by their norm over all parts."""
+        """Clip gradients by their norm over all parts."""
 
     @abstractmethod
     def _gathered(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
-        """Returns, on rank zero, the checkpoint with what other processes have of it. A collective."""
+        """Return, on rank zero, the checkpoint with what other processes have of it. A collective."""
 
     def setup(self, trainer: Trainer) -> None:
         assert self.accelerator is not None
@@ -78,7 +78,7 @@ class DividedModel(PlannedWorldSize, ModelParallelStrategy):
 
     @torch.no_grad()
     def _begin_as_rank_zero(self, model: nn.Module) -> None:
-        """Broadcasts rank zero's tensors as DDP does, one tensor at a time: the full model need not fit the device."""
+        """Broadcast rank zero's tensors as DDP does, one tensor at a time: the full model need not fit the device."""
         for tensor in (*model.parameters(), *model.buffers()):
             sent = tensor.detach().to(self.root_device).contiguous()
             dist.broadcast(sent, src=0)
@@ -117,7 +117,7 @@ class DividedModel(PlannedWorldSize, ModelParallelStrategy):
         return read_shards(Path(checkpoint_path), self.lightning_module.state_dict())
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        """Into a whole model, or, in a test after training, into one that is in parts."""
+        """Load into a whole model, or, in a test after training, into one that is in parts."""
         assert self.lightning_module is not None
         current = self.lightning_module.state_dict()
         is_elsewhere = {name for name, value in current.items() if isinstance(value, Tensor) and value.is_meta}

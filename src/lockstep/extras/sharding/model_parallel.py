@@ -1,4 +1,4 @@
-"""Models larger than one device: of weights, gradients and optimizer states each process holds a part.
+"""Models larger than one device: each process holds a part of weights, gradients and optimizer states.
 
 torch's fully_shard (FSDP2) and parallelize_module, which Lightning's ModelParallelStrategy expects a model to call on itself, in
 configure_model. Here they are applied to any model as it is, so that neither it nor what trains it knows of them.
@@ -24,7 +24,7 @@ from lockstep.extras.sharding.divided import DividedModel
 from lockstep.extras.sharding.shards import full_tensors, norm
 from lockstep.trainer.batchnorm import Synchronised, is_batchnorm
 
-# By a key of the plan: how torch divides a linear layer, and along what.
+# torch's division of a linear layer by a key of the plan, and the dimension that it divides.
 STYLES: dict[str, tuple[type[ParallelStyle], str]] = {
     "colwise": (ColwiseParallel, "out_features"),
     "rowwise": (RowwiseParallel, "in_features"),
@@ -38,10 +38,10 @@ class ModelParallel(DividedModel):
     Models are built whole, on the CPU.
 
     Args:
-        blocks: a regular expression. A module in whose name it is found is gathered before it computes and given back afterwards,
-            by itself; what is in no such module, with the child of the model that it is in.
+        blocks: a regular expression. A module in whose name it is found is gathered before it computes and freed afterwards,
+            by itself; parameters in no such module, with the child of the model that they are in.
         tensor_parallel_size: processes among which the linear layers of `plan` are divided; they take the same samples.
-        plan: regular expressions for the names of linear layers. Of `colwise` ones each process has some of the outputs, which it
+        plan: regular expressions for the names of linear layers. Each process has some outputs of `colwise` layers, which it
             gives to a `rowwise` one, of which it has the inputs; the sum over the processes is whole again.
         sharded_checkpoints: whether each process writes what it holds to a file of its own; see lockstep.extras.sharding.parts.
     """
@@ -78,14 +78,14 @@ class ModelParallel(DividedModel):
         self._without_fused()
 
     def _without_fused(self) -> None:
-        """Switches off the kernels that make a whole step, of which torch has not all for sharded tensors; those for many tensors
-        at once take none that are divided differently."""
+        """Switch off kernels that make a whole step, of which torch has not all for sharded tensors; those for many tensors at
+        once take none that are divided differently."""
         names = ("fused", "foreach") if self.tensor_parallel_size > 1 else ("fused",)
         for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
             group.update({name: False for name in names if name in group})
 
     def parallelize(self, model: nn.Module) -> None:
-        """Leaves this process its part of each parameter; what is in parts already stays as it is."""
+        """Leave this process its part of each parameter; a model that is in parts already stays as it is."""
         if any(isinstance(module, FSDPModule) for module in model.modules()):
             return
         _check_norms(model, self.tensor_parallel_size)
@@ -110,7 +110,7 @@ class ModelParallel(DividedModel):
                 parallelize_module(layer, self.device_mesh["tensor_parallel"], style())
 
     def _clip_by_norm(self, optimizer: Optimizer, clip_val: float) -> None:
-        """Clips as torch.nn.utils.clip_grad_norm_ does, which does not take gradients that are divided differently."""
+        """Clip as torch.nn.utils.clip_grad_norm_ does, which does not take gradients that are divided differently."""
         parameters = self.precision_plugin.main_params(optimizer)
         if gradients := [parameter.grad for parameter in parameters if parameter.grad is not None]:
             factor = (clip_val / (norm(gradients) + 1e-6)).clamp(max=1.0)
@@ -127,7 +127,7 @@ class ModelParallel(DividedModel):
         return self._given_back(super().predict_step(*args, **kwargs))
 
     def _given_back(self, outputs: Any) -> Any:
-        """torch keeps what the outermost modules have gathered until a backward pass."""
+        """Free the gathered outermost modules, which torch would store until a backward pass."""
         assert self.lightning_module is not None
         for module in self.lightning_module.modules():
             if isinstance(module, FSDPModule):
@@ -143,7 +143,7 @@ class ModelParallel(DividedModel):
 
 
 def _units(model: nn.Module, blocks: str) -> Iterator[nn.Module]:
-    """What is gathered together, from the inside outward: modules that are called, and have parameters."""
+    """Return the modules that are gathered together, from the inside outward: modules that are called, and have parameters."""
     seen: set[nn.Module] = set()
 
     def within(parent: nn.Module, path: str, is_outermost: bool) -> Iterator[nn.Module]:
@@ -163,7 +163,7 @@ def _units(model: nn.Module, blocks: str) -> Iterator[nn.Module]:
 
 
 def _check_ties(model: nn.Module, units: list[nn.Module], blocks: str) -> None:
-    """A parameter that two modules share has to be gathered with both."""
+    """Raise ConfigError if two blocks share a parameter, which would have to be gathered with both."""
     owners: dict[Tensor, tuple[str, nn.Module]] = {}
     names = {module: name for name, module in model.named_modules()}
     claimed: dict[nn.Module, nn.Module] = {}

@@ -45,7 +45,7 @@ def piece_name(name: str, offsets: Collection[int]) -> str:
 
 
 class Parts:
-    """The content of a checkpoint's tensors that is in other files. Raises ConfigError where one is missing or damaged."""
+    """Tensors of a checkpoint whose content is in other files. Raises ConfigError if one is missing or damaged."""
 
     def __init__(self, key: str, path: Path, listed: Any) -> None:
         self.key, self.path, self.listed = key, path, listed
@@ -62,7 +62,7 @@ class Parts:
         return tensor_name(at) in self.listed["tensors"]
 
     def fill(self, checkpoint: dict[str, Any], keys: Collection[str], into: Mapping[str, Tensor] | None = None) -> None:
-        """Reads all tensors under these keys: those of `state_dict` to where `into` has them, if it does."""
+        """Read all tensors under these keys: those of `state_dict` to where `into` has them, if it does."""
 
         def read(tensor: Tensor, at: Keys) -> Tensor:
             return self.read(tensor, at, (into or {}).get(at[-1]) if at[0] == "state_dict" else None)
@@ -70,8 +70,8 @@ class Parts:
         checkpoint.update({key: map_tensors(checkpoint[key], read, (key,)) for key in keys if key in checkpoint})
 
     def read(self, tensor: Tensor, at: Keys, into: Tensor | None = None) -> Tensor:
-        """Returns the tensor with its content: `into`, of which a process reads its shard alone, if that has the same shape and
-        dtype; else a new one, whole, on the CPU. One whose content is here already is returned as it is."""
+        """Return the tensor with its content: `into`, of which a process reads its shard alone, if that has the same shape and
+        dtype; else a new one, whole, on the CPU. A tensor that has its content already is returned as it is."""
         if at not in self:
             return tensor
         if into is None or (into.shape, into.dtype) != (tensor.shape, tensor.dtype):
@@ -109,7 +109,7 @@ class Parts:
 
 
 def file_sum(path: Path) -> str:
-    """Reads the file once a process: the same number, time and size are the same file."""
+    """Return the file's sum, read once a process: the same number, time and size are the same file."""
     if (key := (path, read_stamp(path))) not in KNOWN_SUMS:
         with path.open("rb") as file:
             KNOWN_SUMS[key] = hashlib.file_digest(file, "sha256").hexdigest()
@@ -117,8 +117,8 @@ def file_sum(path: Path) -> str:
 
 
 def complete(key: str, path: Path, checkpoint: dict[str, Any], whole: Collection[str] | None) -> None:
-    """Verifies the parts of a checkpoint, and reads the tensors under the keys `whole`, or all. The others are read by what then
-    stands under `tensor_files`. As lockstep.checkpointing.read_checkpoint asks for it."""
+    """Verify the parts of a checkpoint, and read the tensors under the keys `whole`, or all. The object that then stands under
+    `tensor_files` reads the others. Called by lockstep.checkpointing.read_checkpoint."""
     checkpoint["tensor_files"] = parts = Parts(key, path, checkpoint["tensor_files"])
     parts.fill(checkpoint, [*checkpoint] if whole is None else whole)
     if whole is None:
@@ -126,7 +126,7 @@ def complete(key: str, path: Path, checkpoint: dict[str, Any], whole: Collection
 
 
 def read_shards(path: Path, into: Mapping[str, Tensor]) -> dict[str, Any]:
-    """A checkpoint of which the weights are in `into` then, and states of optimizers are still to be read, by `shard_at`."""
+    """Return a checkpoint whose weights are in `into`, and whose states of optimizers are still to be read, by `shard_at`."""
     checkpoint = read_checkpoint("checkpoint", path, whole=())
     if "tensor_files" in checkpoint:
         checkpoint["tensor_files"].fill(checkpoint, checkpoint.keys() - {"tensor_files", "optimizer_states"}, into)
@@ -134,7 +134,7 @@ def read_shards(path: Path, into: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def shard_at(checkpoint: Mapping[str, Any], value: Any, at: Keys, target: Tensor) -> Any:
-    """What stands at these keys of a checkpoint, sharded as `target` is where it has its shape."""
+    """Return the value at these keys of a checkpoint, sharded as `target` is if it has its shape."""
     parts: Parts | None = checkpoint.get("tensor_files")
     if parts is None or at not in parts:
         return shard_like(value, target)

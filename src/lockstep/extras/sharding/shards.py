@@ -14,7 +14,7 @@ from lockstep.extras.dtensors.dtensors import full_tensor, local_tensor
 
 
 def map_tensors(content: Any, change: Callable[[Tensor, tuple[Any, ...]], Any], at: tuple[Any, ...] = ()) -> Any:
-    """The same containers, with change(tensor, keys that lead to it) in the place of each tensor."""
+    """Return the same containers, with change(tensor, keys that lead to it) in the place of each tensor."""
     if isinstance(content, Tensor):
         return change(content, at)
     if isinstance(content, dict):
@@ -27,7 +27,7 @@ def map_tensors(content: Any, change: Callable[[Tensor, tuple[Any, ...]], Any], 
 
 
 def full_tensors(content: Any, keep: bool = True) -> Any:
-    """The same containers, with the full tensor, on the CPU, of each that is sharded; None in its place where not kept.
+    """Return the same containers, with the full tensor, on the CPU, of each that is sharded; None in its place without `keep`.
 
     A collective for each of these tensors, one at a time.
     """
@@ -42,8 +42,8 @@ def full_tensors(content: Any, keep: bool = True) -> Any:
 
 
 def norm(tensors: Iterable[Tensor]) -> Tensor:
-    """The Euclidean norm of all of them as one vector, float64 (); one all-reduce. Of a tensor that is not sharded each process
-    has the same."""
+    """Return the Euclidean norm of all of them as one vector, float64 (); one all-reduce. Each process has the same of a tensor
+    that is not sharded."""
     squares = [local_square(tensor) / _holders(tensor) for tensor in tensors]
     total = torch.stack(squares).sum()
     dist.all_reduce(total)
@@ -57,7 +57,7 @@ def local_square(tensor: Tensor) -> Tensor:
 
 
 def _holders(tensor: Tensor) -> float:
-    """How many processes hold the same numbers as this one."""
+    """Return how many processes hold the same numbers as this one."""
     parts = 1
     if isinstance(tensor, DTensor):
         mesh = tensor.device_mesh

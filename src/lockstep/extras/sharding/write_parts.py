@@ -1,4 +1,4 @@
-"""Writing a checkpoint in parts: who writes which shard, as torch.distributed.checkpoint plans it, where, and what may go."""
+"""Writing of a checkpoint in parts, as torch.distributed.checkpoint plans who writes which shard; removal of unused parts."""
 
 import dataclasses
 import itertools
@@ -20,8 +20,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from lockstep.atomic_files import read_stamp, sync_folder
-from lockstep.checkpointing import write_checkpoint
-from lockstep.checkpointing.io import chain_of
+from lockstep.checkpointing import chain_of, write_checkpoint
 from lockstep.extras.sharding.parts import KNOWN_SUMS, file_sum, piece_name
 
 _FOLDER = "parts"
@@ -30,10 +29,10 @@ _FOLDER = "parts"
 def write_parts(
     content: dict[str, dict[str, Any]], parts: dict[str, Tensor], path: Path, keep_as: str | None, group: dist.ProcessGroup | None
 ) -> None:
-    """Writes what this process holds to a file of its own beside `path`, synced and verified; when all processes of the group
-    have done so, the first of them replaces `path`, as write_checkpoint does. A collective.
+    """Write what this process holds to a file of its own beside `path`, synced and verified; when all processes of the group have
+    done so, the first of them replaces `path`, as write_checkpoint does. A collective.
 
-    Raises on every process what one of them has met: OSError, RuntimeError or ConfigError, as write_checkpoint does.
+    Raises on every process the error of one of them: OSError, RuntimeError or ConfigError, as write_checkpoint does.
 
     Args:
         content: `pieces`, what this process holds of tensors, by their names; `rest`, the checkpoint without their numbers.
@@ -47,7 +46,7 @@ def write_parts(
 
 
 class _Writer(StorageWriter):
-    """One file of plain tensors for each process, and a checkpoint that lists them."""
+    """Write one file of plain tensors for each process, and a checkpoint that lists them."""
 
     def __init__(self, path: Path, keep_as: str | None, rest: dict[str, Any], pieces: dict[str, Tensor]) -> None:
         self.path, self.folder, self.keep_as, self.rest, self.pieces, self.save = path, path.parent, keep_as, rest, pieces, ""
@@ -66,7 +65,7 @@ class _Writer(StorageWriter):
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Chooses a folder that no checkpoint names. These have numbers, so that there are few, in a copy of the run too."""
+        """Choose a folder that no checkpoint names. These have numbers, so that there are few, in a copy of the run too."""
         self.save, used = uuid.uuid4().hex, _used(self.folder)
         numbers = (f"{_FOLDER}/{number}" for number in itertools.count())
         free = next(name for name in numbers if name not in used)
@@ -110,7 +109,7 @@ class _Writer(StorageWriter):
 
 
 def remove_unused_parts(folder: Path) -> None:
-    """Removes the parts that no checkpoint in a folder names, or may name."""
+    """Remove the parts that no checkpoint in a folder names, or may name."""
     used = _used(folder)
     for path in (folder / _FOLDER).glob("*"):
         if f"{_FOLDER}/{path.name}" not in used:
@@ -118,8 +117,8 @@ def remove_unused_parts(folder: Path) -> None:
 
 
 def _used(folder: Path) -> set[str]:
-    """The folders of parts that checkpoints name, those that were put aside too: one that can't be read may name all that are
-    older than it has lain there."""
+    """Return the folders of parts that checkpoints name, those that were put aside too: a checkpoint that can't be read may name
+    all folders that are older than itself."""
     used: set[str] = set()
     for path in sorted(folder.glob("[!.]*.ckpt*")):
         try:
@@ -131,14 +130,14 @@ def _used(folder: Path) -> set[str]:
 
 
 def _older(folder: Path, path: Path) -> set[str]:
-    """The folders of parts that are older than a file has its name; none that is of a later save."""
+    """Return the folders of parts that are older than a file's name; none of them is of a later save."""
     named = path.stat().st_ctime_ns
     return {f"{_FOLDER}/{part.name}" for part in (folder / _FOLDER).glob("*") if part.stat().st_mtime_ns <= named}
 
 
 @contextmanager
 def _as_the_system_says() -> Iterator[None]:
-    """Raises in the place of an error of torch's the OSError that it comes from: another process is sent an error alone."""
+    """Raise the OSError that an error of torch's comes from in its place: another process is sent an error alone."""
     try:
         yield
     except RuntimeError as error:

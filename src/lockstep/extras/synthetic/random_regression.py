@@ -41,6 +41,6 @@ class RandomRegression(DataModule):
         noise = torch.randn(length, weight.shape[1], generator=generator)
         if not self.teacher:
             return InMemory(inputs, noise)
-        # By float64, some rows at a time: float32 would be rounded otherwise on another processor.
+        # In float64, some rows at a time: float32 would be rounded otherwise on another processor.
         outputs = torch.cat([(rows.double() @ weight.double()).float() for rows in inputs.split(1 << 16)])
         return InMemory(inputs, outputs + self.noise * noise)

@@ -25,8 +25,8 @@ class Torchrun(Cluster):
         return super().rank(env)
 
     def run_id(self, rank: Rank) -> str:
-        """The rendezvous id, which is the same whichever nodes come and go. Without one, which is for one node alone, it is the
-        torchrun process."""
+        """Return the rendezvous id, which is the same whichever nodes come and go. Without one, which is for one node alone, the
+        run is known by the torchrun process."""
         if (rendezvous := self.rendezvous()) is not None:
             return f"torchrun-{rendezvous}"
         if rank.num_nodes > 1:

@@ -1,1 +1,1 @@
-"""What loggers show of a finished run, and MLflow and Weights & Biases as loggers beside TensorBoard."""
+"""MLflow and Weights & Biases as loggers beside TensorBoard, and the results of a finished run in them."""

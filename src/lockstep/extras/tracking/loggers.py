@@ -52,7 +52,7 @@ class MLFlowLogger(loggers.MLFlowLogger):
 
     @rank_zero_only
     def log_hyperparams(self, params: Any) -> None:
-        """Log those that are not there yet: MLflow keeps a parameter's first value, and refuses another."""
+        """Log those that are not there yet: MLflow stores a parameter's first value, and refuses another."""
         with self._losing():
             there = self.experiment.get_run(self._run_id).data.params
             super().log_hyperparams({name: value for name, value in dict(params).items() if name not in there})

@@ -55,12 +55,12 @@ class ViT(nn.Module):
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, num_outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, channels, height, width) to (n, num_outputs)."""
+        """Map (n, channels, height, width) to (n, num_outputs)."""
         return self._outputs(self.layers(self._tokens(x)))
 
     def stage(self, images: Tensor, x: Tensor | None, layers: range) -> Tensor:
-        """Computes some of the layers, one after the other, from what the layers before them have computed of `images`, None for
-        the first; and the outputs, if the last is among them."""
+        """Compute some of the layers, one after the other, from the output `x` of those before them, None for the first; and the
+        outputs, if the last is among them."""
         tokens: Tensor = self.layers[layers.start : layers.stop](self._tokens(images) if x is None else x)
         return self._outputs(tokens) if layers.stop == len(self.layers) else tokens
 

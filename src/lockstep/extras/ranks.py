@@ -1,4 +1,4 @@
-"""Where the processes of a run are, and that they run the same."""
+"""Hosts and processes of a run's ranks in status.json, and a check that all of them have one config."""
 
 import os
 import platform

@@ -23,7 +23,7 @@ class NonFiniteLoss(NamedFailure):
 
 
 class NonFinite(Callback):
-    """Looks at every step's loss, and names the step and the samples of the batch whose loss is not finite.
+    """Check every step's loss, and name the step and the samples of the batch whose loss is not finite.
 
     Args:
         action: "stop" ends the run. "skip" leaves the step out, as if its batch had not been there: no update of weights,
@@ -37,7 +37,7 @@ class NonFinite(Callback):
         check_at_least(1, every_n_steps=every_n_steps)
         self.action, self.every_n_steps = action, every_n_steps
         self._losses: list[tuple[int, Tensor, Tensor | None]] = []  # step, loss, sample ids
-        self._before: list[tuple[Tensor, Tensor]] = []  # what a step changes besides the weights, and its value before
+        self._before: list[tuple[Tensor, Tensor]] = []  # tensors that a step changes besides the weights, and their values before
         self._was_skipped = False
         self.skipped_step: int | None = None  # the latest
 
@@ -53,7 +53,7 @@ class NonFinite(Callback):
         self._was_skipped, self.skipped_step = True, trainer.global_step
 
     def may_step(self, trainer: Trainer, pl_module: LightningModule) -> bool:
-        """Returns whether all gradients of the step are finite; the same on every rank."""
+        """Return whether all gradients of the step are finite; the same on every rank."""
         gradients: list[Any] = [parameter.grad for parameter in pl_module.parameters() if parameter.grad is not None]
         is_sharded = [hasattr(gradient, "to_local") for gradient in gradients]  # torch's DTensor: each rank looks at its own part
         local = [g.to_local() if sharded else g for g, sharded in zip(gradients, is_sharded, strict=True)]
@@ -68,7 +68,7 @@ class NonFinite(Callback):
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if isinstance(loss, Tensor):  # else the batch was left out by the model, or it optimizes by itself
             if self.action == "stop" and loss.is_cpu and math.isfinite(loss):
-                return  # as most are: nothing to keep
+                return  # most are
             ids = batch.ids if isinstance(batch, Batch) else None
             self._losses.append((trainer.global_step - ends_step(trainer, batch_idx), loss.detach(), ids))
         if self.action == "stop":
@@ -92,7 +92,7 @@ class NonFinite(Callback):
         self._losses.clear()
 
     def _where(self, most: int | None = None) -> str:
-        """Names the first batch of this rank since the last look whose loss is not finite, with at most so many sample ids."""
+        """Name the first batch of this rank since the last look whose loss is not finite, with at most so many sample ids."""
         for step, loss, ids in self._losses:
             if not torch.isfinite(loss):
                 samples = "" if ids is None else f", of samples {join_first(ids.tolist(), most or len(ids))}"

@@ -1,4 +1,4 @@
-"""How far a run is, for a person."""
+"""Progress of a run, on the terminal and in a file."""
 
 import logging
 import sys
@@ -10,7 +10,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import TQDMProgressBar
 
 from lockstep.atomic_files import write_json
-from lockstep.extras.monitors.monitor import Monitor
+from lockstep.extras.monitor import Monitor
 from lockstep.runs.results import logged_numbers
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""What a run logs of its rates: after the first step, at the trainer's logging interval, and at the end of an epoch."""
+"""Learning rates and throughput, logged after the first step, at the trainer's logging interval, and at the end of an epoch."""
 
 import time
 from typing import Any
@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from lockstep.callbacks.stepped_rate import AfterEachStep
 from lockstep.extras.any_batch.any_batch import samples_in
-from lockstep.extras.monitors.monitor import Monitor
+from lockstep.extras.monitor import Monitor
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.steps import log_metrics
 

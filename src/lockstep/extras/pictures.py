@@ -9,7 +9,7 @@ from torch import Tensor
 from torchmetrics.classification import MulticlassConfusionMatrix
 
 from lockstep.datamodules.batches import Batch
-from lockstep.extras.monitors.monitor import Monitor, together
+from lockstep.extras.monitor import Monitor, together
 from lockstep.models import Classifier
 from lockstep.runs.shares import is_first_of_share
 

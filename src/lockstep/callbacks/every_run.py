@@ -1,0 +1,192 @@
+"""Callbacks of every run, for what Lightning leaves out if a run ends early or goes on from a checkpoint."""
+
+import logging
+from typing import Any
+
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    ModelPruning,
+    StochasticWeightAveraging,
+)
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+
+from lockstep.callbacks.stepped_rate import is_own_checkpoint
+from lockstep.console import join_first
+from lockstep.errors import ConfigError, config_error
+from lockstep.trainer.steps import batches_trained
+
+log = logging.getLogger(__name__)
+# Attributes that torch's schedules are made with and never change.
+_CONSTANTS = ("base_lrs", "total_steps", "T_max", "T_0", "T_mult", "eta_min", "step_size", "milestones", "gamma")
+_CONSTANTS += ("start_factor", "end_factor", "total_iters", "power", "factor", "patience")
+_PRUNED = "ModelPruning: a checkpoint does not say which weights are pruned, 0 in it; they are trained until it prunes again"
+
+
+class FirstValidation(Callback):
+    """Validate once if `trainer.max_steps` ends a run before its first validation, which Lightning then leaves out."""
+
+    def __init__(self) -> None:
+        self._has_validated = False
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._has_validated |= not trainer.sanity_checking
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if 0 < trainer.max_steps <= trainer.global_step and not self._has_validated:
+            trainer.should_stop = True  # Lightning validates before it stops
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"has_validated": self._has_validated}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._has_validated = state_dict["has_validated"]
+
+
+class TrainedParameters(Callback):
+    """Save in each checkpoint, as `frozen` and `unfrozen`, the parameters that became so after training began, and restore that
+    in a resumed run. All others are left as that run has them.
+
+    Lightning's BaseFinetuning freezes before each fit, and unfreezes only as an epoch begins (Lightning issue 21901).
+    """
+
+    def __init__(self) -> None:
+        self._at_first: set[str] | None = None  # frozen parameters
+        self._frozen: set[str] = set()
+        self._unfrozen: set[str] = set()
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._at_first, self._frozen, self._unfrozen = None, set(), set()
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if trainer.state.fn == "fit" and is_own_checkpoint(trainer):
+            self._frozen, self._unfrozen = (set(checkpoint.get(key, ())) for key in ("frozen", "unfrozen"))
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._begin(pl_module)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self._begin(pl_module)  # a run may be resumed within an epoch
+
+    def _begin(self, model: LightningModule) -> None:
+        """Freeze and unfreeze as the checkpoint says. The optimizers have the parameters that were trained at first, as when
+        training began; the module's `on_train_start`, which may freeze some, has been called, and no later hook."""
+        if self._at_first is None:
+            self._at_first = (_names_of_frozen(model) | self._unfrozen) - self._frozen
+            for names, is_trained in ((self._frozen, False), (self._unfrozen, True)):
+                for name in names:
+                    model.get_parameter(name).requires_grad_(is_trained)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if self._at_first is not None:
+            now = _names_of_frozen(pl_module)
+            checkpoint["frozen"], checkpoint["unfrozen"] = sorted(now - self._at_first), sorted(self._at_first - now)
+
+
+def _names_of_frozen(model: LightningModule) -> set[str]:
+    return {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+
+
+class SchedulesAsBefore(Callback):
+    """Raise ConfigError if a resumed run has schedules of other kinds or other constants than its checkpoint's. Warn of the
+    change of the rate if a function of the step, such as `cosine`, has another length."""
+
+    def __init__(self) -> None:
+        self._before: list[str] | None = None  # their kinds, as lockstep.callbacks.SteppedRate has noted them
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self._before = checkpoint["callbacks"].get("SteppedRate", {}).get("trained_with", {}).get("schedules")
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._configured = _constants(trainer)
+        now = [type(config.scheduler).__name__ for config in trainer.lr_scheduler_configs]
+        if self._before not in (None, now) and is_own_checkpoint(trainer):
+            raise _refusal(
+                trainer, f"its schedules are {', '.join(self._before or ()) or 'none'}, here {', '.join(now) or 'none'}"
+            )
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        schedules = trainer.lr_scheduler_configs
+        for schedule, configured, loaded in zip(schedules, self._configured, _constants(trainer), strict=False):
+            for name in (name for name in configured if configured[name] != loaded[name]):
+                kind = type(schedule.scheduler).__name__
+                raise _refusal(trainer, f"its {kind} goes on with {name}={loaded[name]}, here it would have {configured[name]}")
+        if trainer.ckpt_path is not None and is_own_checkpoint(trainer):
+            _follow_functions([one.scheduler for one in schedules if isinstance(one.scheduler, LambdaLR)])
+
+
+def _follow_functions(schedules: list[LambdaLR]) -> None:
+    """Take the next step at the rate that a function of the step gives now.
+
+    A LambdaLR saves no function, so that one of another length is in force once it is loaded. The optimizer still has the rate
+    of the earlier one, which torch would change only after a step.
+    """
+    for schedule in schedules:
+        for number, group in enumerate(schedule.optimizer.param_groups):
+            before = float(group["lr"])
+            rate = schedule.base_lrs[number] * schedule.lr_lambdas[number](schedule.last_epoch)
+            if rate == schedule._last_lr[number] or before != schedule._last_lr[number]:
+                continue  # it is as before, or something else has set the rate
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+            schedule._last_lr[number] = rate
+            if number == 0:
+                log.warning(f"The schedule has another length: the learning rate goes on at {rate:g}, not at {before:g}")
+
+
+def _constants(trainer: Trainer) -> list[dict[str, Any]]:
+    """Return the constants that each schedule was made with, which a checkpoint's state replaces."""
+    made = [vars(config.scheduler) for config in trainer.lr_scheduler_configs]
+    return [{name: values[name] for name in _CONSTANTS if name in values} for values in made]
+
+
+def _refusal(trainer: Any, words: str) -> ConfigError:
+    return config_error("checkpoint", trainer.ckpt_path, f"{words}; accepted is the same, or a new run, by fork=")
+
+
+class LightningCallbacks(Callback):
+    """Leave out callbacks that would begin anew, call those that have something to set up, and warn of what is lost."""
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if trainer.state.fn == "fit":
+            _leave_out_finders(trainer, checkpoint["global_step"])
+            if any(isinstance(callback, ModelPruning) for callback in trainer.callbacks):  # pyright: ignore[reportAttributeAccessIssue]
+                log.warning(_PRUNED)
+            for callback in trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
+                if type(callback).load_state_dict is EarlyStopping.load_state_dict:  # it would take the earlier patience back
+                    checkpoint["callbacks"].get(callback.state_key, {})["patience"] = callback.patience
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if batches_trained(trainer):
+            _go_on_within_epoch(trainer, pl_module)
+
+
+def _leave_out_finders(trainer: Any, step: int) -> None:
+    """Remove Lightning's finders of a rate or a batch size: when training starts they load a checkpoint of their own in place of
+    the one to resume from, and would train from step 0. They find once; before a test one would set the steps to 0."""
+    once = (BatchSizeFinder.on_fit_start, LearningRateFinder.on_fit_start)
+    finders = [callback for callback in trainer.callbacks if type(callback).on_fit_start in once]
+    trainer.callbacks = [callback for callback in trainer.callbacks if callback not in finders]
+    if finders and step:
+        names = join_first([type(callback).__name__ for callback in finders])
+        log.warning(f"{names}: a run that goes on has the rate of its checkpoint, and the batch size of its config")
+
+
+def _go_on_within_epoch(trainer: Any, model: LightningModule) -> None:
+    """Call `on_train_epoch_start`, which Lightning does not call for the rest of an epoch, where it is safe: averaging of weights
+    gets its schedule back there, and knows whether it has counted the epoch; accumulation sets the epoch's. Other callbacks'
+    hooks may be wrong to run twice."""
+    for callback in trainer.callbacks:
+        if isinstance(callback, (StochasticWeightAveraging, GradientAccumulationScheduler)):
+            callback.on_train_epoch_start(trainer, model)
+    hooks = (type(part) for part in (model, *trainer.callbacks))
+    own = [kind.__name__ for kind in hooks if not kind.on_train_epoch_start.__module__.startswith(("lightning.", "lockstep."))]
+    if own:
+        why = "Lightning calls it before an epoch's first batch; what it sets and no checkpoint holds is missing"
+        log.warning(f"on_train_epoch_start of {join_first(own)} is not called for the rest of this epoch: {why}")

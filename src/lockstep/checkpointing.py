@@ -1,0 +1,295 @@
+"""Checkpoints that cannot tear: written, verified and read, also through Lightning's interface for that."""
+
+import logging
+import os
+import re
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from copy import copy
+from io import BytesIO
+from itertools import zip_longest
+from pathlib import Path
+from pickle import PicklingError
+from pkgutil import resolve_name
+from typing import Any, Literal
+
+import numpy
+import torch
+from lightning.fabric.plugins.io import CheckpointIO
+from lightning_utilities.core.apply_func import apply_to_collection
+from torch import Tensor
+
+from lockstep.atomic_files import remove_partial_files, replacing, sync_folder
+from lockstep.config.checks import check_checkpoint
+from lockstep.errors import ConfigError, NamedFailure, config_error
+from lockstep.launchers.environment import is_rank_zero
+from lockstep.places import read_settings
+
+log = logging.getLogger(__name__)
+
+_OF_PICKLE = (PicklingError, AttributeError, TypeError)
+# Without these a run does not go on as it was; an object in them is refused, and elsewhere left out.
+_NEEDED = ("state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "current_model_state", "averaging_state")
+_READABLE = "numbers, strings, tensors, and lists and dicts of these"
+# From the newest to the oldest. best.ckpt comes last: it was saved after a validation, not at a step boundary.
+CONTINUED_FROM = ("last.ckpt", "previous.ckpt", "best.ckpt")
+
+
+def write_checkpoint(content: dict[str, Any], path: Path, keep_as: str | None = None) -> None:
+    """Replace `path` in one step with a checkpoint that has been verified and synced. The earlier file stays until then, and
+    afterwards too under the name `keep_as`.
+
+    Raises OSError where the disk is full or read-only, ConfigError for content that would not load again.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path, "wb") as file:
+        torch.save(content, file)
+        file.flush()  # it is read by its name
+        read_checkpoint("checkpoint", Path(file.name), whole=())
+        if keep_as is not None and path.is_file():
+            _copy_name(path, path.with_name(keep_as))
+    sync_folder(path.parent)
+
+
+def read_checkpoint(key: str, path: Path, whole: Sequence[str] | None = None) -> dict[str, Any]:
+    """Verify, then load to the CPU: by the archive's checksums, which find what torch's reader passes over, then by that reader,
+    restricted to plain containers and tensors. The reader in conf/checkpoints.yaml verifies the other files of a checkpoint with
+    `tensor_files`, and inserts their tensors under the keys `whole`, or everywhere.
+
+    Raises ConfigError, naming `key` and the file, if it is missing or damaged, or needs code to be run.
+    """
+    check_checkpoint(key, path)
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # torch's reader raises what it meets: EOFError, RuntimeError, UnpicklingError, ...
+        raise config_error(key, path, f"not a checkpoint that loads with weights_only=True ({_reason(error)})") from error
+    if isinstance(checkpoint, dict) and "tensor_files" in checkpoint:
+        if (reader := read_settings("checkpoints.yaml").get("reader")) is None:
+            raise config_error(key, path, "has tensors in other files; accepted with a reader in conf/checkpoints.yaml")
+        resolve_name(reader)(key, path, checkpoint, whole)
+    return checkpoint
+
+
+def latest_valid_checkpoint(folder: Path, run_id: str | None = None) -> Path | None:
+    """Return the checkpoint to continue a run from; None if there is none. Those that are damaged, or have the id of another run,
+    are logged, passed over, and renamed to NAME.damaged or NAME.foreign, so that none takes the place of a sound one.
+
+    Raises ConfigError if there are some and none is usable: to begin again would write over them.
+    """
+    if is_rank_zero():
+        remove_partial_files(folder)  # a save that was killed leaves them
+    passed_over: dict[str, str] = {}
+    for path in (folder / name for name in CONTINUED_FROM):
+        if not path.is_file():
+            continue
+        try:
+            checkpoint = read_checkpoint("checkpoint", path, whole=())
+        except ConfigError as error:
+            log.warning(f"{error}; looking for an older one")
+            passed_over[path.name] = "damaged"
+            continue
+        if run_id is not None and run_id_in(checkpoint) not in (None, run_id):
+            log.warning(f"{path}: of another run than this; looking for an older one")
+            passed_over[path.name] = "foreign"
+            continue
+        for name, what in passed_over.items() if is_rank_zero() else ():
+            (folder / name).replace(folder / f"{name}.{what}")
+        if passed_over:
+            log.warning(f"continuing from {path} instead")
+        return path
+    if passed_over:
+        all_are = " or ".join(sorted({*passed_over.values()})).replace("foreign", "another run's") + f": {', '.join(passed_over)}"
+        raise config_error("resume", folder.parent, f"every checkpoint is {all_are}; move them away to start anew")
+    return None
+
+
+def run_id_in(checkpoint: dict[str, Any]) -> str | None:
+    """Return the id of the run that has saved it, as lockstep.callbacks.LastCheckpoint stores it among callbacks' states."""
+    states = checkpoint.get("callbacks", {}).values()
+    return next((state["run_id"] for state in states if isinstance(state, dict) and "run_id" in state), None)
+
+
+def _reason(error: Exception) -> str:
+    """Return the error in one line, without torch's advice to load it all the same."""
+    text = str(error)
+    match = re.search(r"Unsupported [^\n]*?(?= was not an allowed|\.\s|\n|$)|GLOBAL \S+", text)
+    return match.group() if match else " ".join((text.splitlines() or [type(error).__name__])[0].split())
+
+
+def name_unreadable(content: Any, name: str = "") -> str | None:
+    """Return which value in the content of a checkpoint, and of which class, keeps it from loading again; None if it loads."""
+    try:
+        torch.save(apply_to_collection(content, Tensor, lambda _: 0), buffer := BytesIO())  # without a second copy in memory
+        buffer.seek(0)
+        torch.load(buffer, weights_only=True)
+    except Exception:  # whatever pickle or torch's reader raise
+        parts = content if isinstance(content, dict) else dict(enumerate(content)) if isinstance(content, list | tuple) else {}
+        found = (name_unreadable(value, f"{name}.{key}" if name else str(key)) for key, value in parts.items())
+        kind = f"{type(content).__module__}.{type(content).__qualname__}"
+        return next((one for one in found if one is not None), f"{name} is a {kind}; accepted are {_READABLE}")
+    return None
+
+
+def _copy_name(path: Path, other: Path) -> None:
+    """Give both names to the same content, so that one is always there. Rename if the file system has no links."""
+    link = other.with_name(f".{other.name}.partial")
+    link.unlink(missing_ok=True)
+    try:
+        os.link(path, link)
+    except OSError:
+        path.replace(other)
+    else:
+        link.replace(other)
+        link.unlink(missing_ok=True)  # rename(2) leaves it where both are names of one file already
+
+
+class AtomicCheckpointIO(CheckpointIO):
+    """Write checkpoints that are whole or not there, and read none that is damaged or needs code to be run.
+
+    Args:
+        on_save_error: "fail" ends the run when a checkpoint can't be written, "warn" says so and goes on training;
+            the earlier checkpoints stay either way.
+        async: (a keyword of Python's, so it comes as **choice) copy the state, write it in the background. One write is in
+            flight at a time; the next save and `teardown` wait for it, and raise what went wrong in it.
+
+    `storage_options={"keep_as": NAME}` of a save keeps the file it replaces under that name.
+    """
+
+    def __init__(self, on_save_error: Literal["fail", "warn"] = "fail", **choice: bool) -> None:
+        self.on_save_error, self.asynchronous = on_save_error, choice.pop("async", False)
+        if choice:
+            raise TypeError(f"AtomicCheckpointIO got an unexpected keyword argument '{next(iter(choice))}'")
+        self._thread: ThreadPoolExecutor | None = None
+        self._in_flight: Future[None] | None = None
+        self._copy: Any = None  # the state that was saved last
+        self._left_out: set[str] = set()  # keys of values that would not load again
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
+        keep_as = (storage_options or {}).get("keep_as")
+        self.save(checkpoint, Path(path), lambda content: self._write_plain(content, Path(path), keep_as))
+
+    def _write_plain(self, content: dict[str, Any], path: Path, keep_as: str | None) -> None:
+        """Leave out what a module, or a callback in its state, has added to the checkpoint and would not load again."""
+        try:
+            write_checkpoint(_without(content, self._left_out), path, keep_as)
+        except (ConfigError, *_OF_PICKLE):
+            states = {f"callbacks.{name}": state for name, state in content.get("callbacks", {}).items()}
+            added = {name: value for name, value in (content | states).items() if name not in self._left_out | {*_NEEDED}}
+            lines = {name: line for name, value in added.items() if (line := name_unreadable(value, name)) is not None}
+            if not lines:
+                raise
+            for name, line in lines.items():
+                log.warning(f"Checkpoints are written without {name}, which a resumption will lack: {line}")
+            self._left_out |= lines.keys()
+            write_checkpoint(_without(content, self._left_out), path, keep_as)
+
+    def save(self, content: Any, path: Path, write: Callable[[Any], None]) -> None:
+        """Call `write(content)` to write the checkpoint `path`; in the background, with a copy on the CPU."""
+        self.wait()
+        try:
+            content = _with_plain_numbers(content)
+        except RecursionError:
+            raise CheckpointError(f"{path}: the checkpoint was not written (a value in it contains itself)") from None
+        if self.asynchronous:
+            self._thread = self._thread or ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+            self._copy = _snapshot(content, self._copy)
+            self._in_flight = self._thread.submit(self._write, self._copy, path, write)
+        else:
+            self._write(content, path, write)
+
+    def _write(self, content: Any, path: Path, write: Callable[[Any], None]) -> None:
+        """Raise the error that has kept a checkpoint from being written, or log it, as `on_save_error` says."""
+        try:
+            write(content)
+        except (OSError, RuntimeError, ConfigError, *_OF_PICKLE) as error:  # torch's writer makes a full disk a RuntimeError
+            if (accident := _death_of_a_worker(error)) is not None:
+                raise accident from None
+            line = f"{path}: the checkpoint was not written ({_why_unwritten(error, content)}); earlier ones are untouched"
+            if self.on_save_error != "warn":
+                raise CheckpointError(line) from (None if isinstance(error, ConfigError) else error)
+            log.warning(line)
+
+    def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        """Load to the CPU, with weights_only=True whatever is asked for."""
+        self.wait()
+        return read_checkpoint("checkpoint", Path(path))
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        """Wait for the write in flight first: until then the file to be removed may be the only one."""
+        self.wait()
+        Path(path).unlink(missing_ok=True)
+
+    def wait(self) -> None:
+        """Wait until no write is in flight."""
+        if self._in_flight is not None:
+            done, self._in_flight = self._in_flight, None
+            done.result()
+
+    def teardown(self) -> None:
+        thread, self._thread, self._copy = self._thread, None, None
+        with thread or nullcontext():  # the thread ends with the block
+            self.wait()
+
+
+def _without(content: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    states = {name: state for name, state in content.get("callbacks", {}).items() if f"callbacks.{name}" not in names}
+    kept = {name: value for name, value in content.items() if name not in names}
+    return kept | ({"callbacks": states} if states else {}) if names else content
+
+
+class CheckpointError(NamedFailure):
+    """A checkpoint could not be written."""
+
+
+def chain_of(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield the error, the one behind it, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _with_plain_numbers(content: Any) -> Any:
+    """Return it with Python's numbers for numpy's (a mean or a score in a callback's state), which would not load again."""
+    if isinstance(content, numpy.generic):
+        return content.item()
+    if type(content) in (dict, OrderedDict):
+        plain = copy(content)  # with the versions of modules, an attribute of a state_dict
+        plain.clear()
+        plain.update((_with_plain_numbers(key), _with_plain_numbers(value)) for key, value in content.items())
+        return plain
+    if type(content) in (list, tuple):
+        return type(content)(map(_with_plain_numbers, content))
+    return content
+
+
+def _snapshot(content: Any, before: Any = None) -> Any:
+    """Return a copy on the CPU, in the memory of the copy before: new memory takes three times as long. By lightning_utilities'
+    apply_to_collection a range, a frozen dataclass or a config would raise."""
+    if isinstance(content, Tensor) and not content.is_meta:
+        layout = content.shape, content.stride(), content.dtype, content.is_meta
+        is_alike = type(before) is Tensor and (before.shape, before.stride(), before.dtype, before.is_meta) == layout
+        return before.copy_(content.detach()) if is_alike else content.detach().to("cpu", copy=True)
+    if isinstance(content, dict):
+        return {key: _snapshot(value, before.get(key) if isinstance(before, dict) else None) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        earlier = before if type(before) is type(content) else ()
+        return type(content)(_snapshot(*pair) for pair in zip_longest(content, earlier[: len(content)]))
+    return content
+
+
+def _death_of_a_worker(error: Exception) -> BaseException | None:
+    """Return the error that torch's handler of SIGCHLD raises when a data worker has died, in any code of the main thread."""
+    for cause in chain_of(error):
+        modules = [frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(cause.__traceback__)]
+        if "torch.utils.data._utils.signal_handling" in modules:
+            return cause
+    return None
+
+
+def _why_unwritten(error: Exception, content: Any) -> str:
+    """Return the operating system's reason if there is one, else the value that can't be saved, else the error."""
+    said = (cause.strerror for cause in chain_of(error) if isinstance(cause, OSError) and cause.strerror)
+    return next(said, None) or name_unreadable(content) or " ".join(str(error).split())

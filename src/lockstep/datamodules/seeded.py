@@ -1,0 +1,110 @@
+"""Random transforms that are the same on any number of processes and data workers, and after a resumption."""
+
+import random
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy
+import torch
+from torch.utils.data import Dataset, Subset, TensorDataset
+
+from lockstep.counter_rng import derive_seed
+
+
+class Draw(NamedTuple):
+    """A sample to train on. `place`: its number in the epoch, counted over all processes; one that is drawn twice has two."""
+
+    index: Any
+    epoch: int
+    place: int
+
+
+class Seeded(Dataset[Any]):
+    """Load each sample of a map-style dataset with torch's, numpy's and Python's generators seeded from (seed, epoch, place), or
+    from (seed, index) in an evaluation.
+
+    A dataset with `__getitems__` loads a batch at once, seeded from its first sample. All other attributes are the dataset's.
+    """
+
+    def __init__(self, dataset: Any, seed: int) -> None:
+        vars(self).update(dataset=dataset, seed=seed, fetches_batches=fetches_batches(dataset), draws=draws(dataset))
+
+    def __reduce__(self) -> Any:  # for spawned data workers: the dataset's attributes are no state of this object
+        return Seeded, (self.dataset, self.seed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["dataset"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.dataset, name, value)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, drawn: Any) -> Any:
+        if not isinstance(drawn, list):
+            return self.__getitems__([drawn])[0]
+        with Restored(is_needed=self.draws):
+            self._seed(drawn[0])
+            return self.dataset[[index_of(draw) for draw in drawn]]
+
+    def __getitems__(self, draws: Sequence[Any]) -> Any:
+        with Restored(is_needed=self.draws):
+            if self.fetches_batches:
+                self._seed(draws[0])
+                return self.dataset.__getitems__([index_of(draw) for draw in draws])
+            return [self._load(draw) for draw in draws]
+
+    def _load(self, draw: Any) -> Any:
+        if self.draws:
+            self._seed(draw)
+        return self.dataset[index_of(draw)]
+
+    def _seed(self, draw: Any) -> None:
+        epoch, place = draw[1:] if isinstance(draw, Draw) else (0, zlib.crc32(repr(draw).encode()))
+        seed_generators(derive_seed(self.seed, epoch, place))
+
+
+def index_of(draw: Any) -> Any:
+    return draw.index if isinstance(draw, Draw) else draw
+
+
+class Restored:
+    """Set the generators of CPUs back to where they were, except in a data worker, which has them to itself."""
+
+    def __init__(self, is_needed: bool = True) -> None:
+        self.is_needed = is_needed and torch.utils.data.get_worker_info() is None
+
+    def __enter__(self) -> None:
+        if self.is_needed:
+            self._states = torch.get_rng_state(), numpy.random.get_state(), random.getstate()
+
+    def __exit__(self, *_: object) -> None:
+        if self.is_needed:
+            torch.set_rng_state(self._states[0])
+            numpy.random.set_state(self._states[1])
+            random.setstate(self._states[2])
+
+
+def seed_generators(seed: int) -> None:
+    """Seed the generators of CPUs alone: torch.manual_seed asks every kind of device."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+
+
+def fetches_batches(dataset: Any) -> bool:
+    """Return whether a dataset has `__getitems__`; for a Subset, which always has it, whether the dataset below it does."""
+    return hasattr(_root(dataset), "__getitems__")
+
+
+def draws(dataset: Any) -> bool:
+    """Return False for data that is known to have no transforms."""
+    return type(_root(dataset)) is not TensorDataset
+
+
+def _root(dataset: Any) -> Any:
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return dataset

@@ -1,1 +1,0 @@
-"""Callbacks that only look, of which none ends a run: rates, pictures, profilers, the noise scale."""

@@ -1,1 +1,0 @@
-"""A guard that ends a run, or leaves a step out, whose loss is NaN or infinite."""

@@ -1,1 +1,0 @@
-"""The confusion matrix of the test set, as a picture in TensorBoard."""

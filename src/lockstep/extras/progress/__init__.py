@@ -1,1 +1,0 @@
-"""A bar on a terminal, a line an epoch, and progress.json."""

@@ -1,1 +1,0 @@
-"""The learning rate of each step and the throughput, logged."""

@@ -1,0 +1,165 @@
+"""Noise that is the same on any number of processes: drawn for each sample, by its place in the epoch.
+
+In a training step, an evaluation or a prediction, of a LightningModule of any kind:
+
+    z = noise.randn_like(x)                                   # x is (n, ...), a row for each sample of the batch
+    other = noise.gather(x)[noise.randperm(len(x))]           # another sample of the global batch, for mixup
+    weight = noise.of_batch().beta(0.2, 0.2)                  # one number for the whole batch, from a numpy Generator
+
+Outside of a step the functions draw as torch's do. A step may draw as often as it likes, each time other numbers; what is drawn
+within torch.utils.checkpoint is drawn anew when that is computed again, so use lockstep.nets.Dropout there.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.nn.functional import all_gather
+from torch.nn import functional
+
+from lockstep.counter_rng import derive_seed, mix, random_bits
+
+_STREAM = 100_000  # stream of a step's first draw; lockstep.callbacks.CounterBasedRandomness has those below
+_BITS = {torch.float64: 53, torch.float16: 11, torch.bfloat16: 8}  # bits of a uniform number; float32 has 24
+
+
+@dataclass
+class Step:
+    """A batch that is trained on or evaluated.
+
+    Attributes:
+        seed, epoch: from which the noise of a sample is drawn, with its place.
+        first: the place in the epoch of the batch's first sample, over all processes.
+        rank, ranks: this process has every ranks-th sample of the batch, from the rank-th on.
+        samples: this process's number of samples in the batch, 0 where it computes on a dummy; None where it is not known.
+    """
+
+    seed: int
+    epoch: int
+    first: int
+    rank: int
+    ranks: int
+    samples: int | None = None
+    draws: int = 0
+    lengths: list[int] | None = None  # lengths of all processes' shares of the batch
+
+    def places(self, rows: int, device: torch.device) -> Tensor:
+        """Return the places of samples, (rows,) int64. Raises ValueError for rows that are no samples."""
+        if self.samples and rows != self.samples:
+            raise ValueError(f"noise for {rows} rows in a batch of {self.samples} samples: each row must be a sample")
+        return torch.arange(rows, device=device) * self.ranks + (self.first + self.rank)
+
+    def next_stream(self) -> int:
+        self.draws += 1
+        return _STREAM + self.draws
+
+    def exchange_lengths(self, own: int) -> list[int]:
+        """Return the lengths of all processes' shares; a collective, once in a step."""
+        if self.lengths is None:
+            lengths: list[Any] = [0 if self.samples == 0 else own] * self.ranks
+            if self.ranks > 1:
+                if self.ranks != dist.get_world_size():
+                    raise RuntimeError(
+                        "lockstep.noise: gather and randperm are for processes that each have their share of a batch"
+                    )
+                dist.all_gather_object(lengths, lengths[0])
+            self.lengths = lengths
+        return self.lengths
+
+
+class _Now:
+    step: Step | None = None
+
+
+def begin(step: Step | None) -> None:
+    """Set the batch that comes next; None: no step is under way. lockstep.callbacks.CounterBasedRandomness does."""
+    _Now.step = step
+
+
+def take_all() -> None:
+    """Draw the noise of the whole batch in each process, if each has all of it."""
+    if _Now.step is not None:
+        _Now.step = replace(_Now.step, rank=0, ranks=1, samples=None)
+
+
+def rand_like(x: Tensor) -> Tensor:
+    """Uniform numbers from 0 to 1, less than 1, of the shape and type of x (n, ...)."""
+    return torch.rand_like(x) if _Now.step is None else _uniform(_Now.step, x, x.dtype)
+
+
+def randn_like(x: Tensor) -> Tensor:
+    """Normal numbers of the shape and type of x (n, ...), by Box and Muller 1958, doi:10.1214/aoms/1177706645."""
+    if _Now.step is None:
+        return torch.randn_like(x)
+    kind = torch.promote_types(x.dtype, torch.float32)
+    radius, angle = _uniform(_Now.step, x, kind), _uniform(_Now.step, x, kind)
+    return (torch.sqrt(-2 * torch.log1p(-radius)) * torch.cos(2 * torch.pi * angle)).to(x.dtype)
+
+
+def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+    """torch.nn.functional.dropout of x (n, ...)."""
+    if _Now.step is None or not training or p == 0:
+        return functional.dropout(x, p, training)
+    return drop(x, _keys(_Now.step, x), p)
+
+
+def randperm(n: int, device: Any = None) -> Tensor:
+    """Return the rows of `gather` that take the places of this process's n samples: int64 (n,). Over all processes they are a
+    permutation."""
+    if _Now.step is None:
+        return torch.randperm(n, device=device)
+    total = sum(_Now.step.exchange_lengths(n))
+    generator = torch.Generator().manual_seed(_batch_seed(_Now.step))
+    own = torch.randperm(total, generator=generator)[_Now.step.rank :: _Now.step.ranks][:n]
+    return (torch.zeros(n, dtype=torch.int64) if _Now.step.samples == 0 else own).to(device)
+
+
+def gather(x: Tensor) -> Tensor:
+    """Return the global batch's rows, in their order on any number of processes, from each process's x (n, ...); with gradients
+    if x has them. A collective."""
+    step = _Now.step
+    if step is None or step.ranks == 1:
+        return x
+    lengths = step.exchange_lengths(len(x))
+    own = torch.cat([x[: lengths[step.rank]], x.new_zeros(max(lengths) - lengths[step.rank], *x.shape[1:])]).contiguous()
+    parts = [part[:length] for part, length in zip(all_gather(own), lengths, strict=True)]
+    whole = torch.cat(parts)
+    places = torch.cat([torch.arange(length) * step.ranks + rank for rank, length in enumerate(lengths)])
+    return whole[places.argsort().to(x.device)]
+
+
+def of_batch() -> numpy.random.Generator:
+    """Return a generator for numbers that are of the whole batch: in the same state in all processes."""
+    return numpy.random.default_rng(None if _Now.step is None else _batch_seed(_Now.step))
+
+
+def drop(x: Tensor, keys: Tensor, p: float) -> Tensor:
+    """Zero elements of x (n, ...) with probability p by random integers (n,), and divide the others by 1 - p."""
+    bits = _bits(x, keys)
+    kept = (bits >= round((p - 0.5) * 2**64)) if p < 1 else torch.zeros_like(bits, dtype=torch.bool)
+    scale = 0.0 if p == 1 else 1 / (1 - p)
+    return x * (kept * scale).to(x.dtype)
+
+
+def _uniform(step: Step, x: Tensor, kind: torch.dtype) -> Tensor:
+    number = _BITS.get(kind, 24)
+    shifted = (_bits(x, _keys(step, x)) >> (64 - number)) & ((1 << number) - 1)
+    return shifted.to(kind) * 2.0**-number
+
+
+def _keys(step: Step, x: Tensor) -> Tensor:
+    return random_bits(step.seed, step.epoch, step.places(len(x), x.device), step.next_stream())
+
+
+def _bits(x: Tensor, keys: Tensor) -> Tensor:
+    """Random 64-bit integers of the shape of x (n, ...), from one for each row."""
+    if not len(x):
+        return torch.empty(x.shape, dtype=torch.int64, device=x.device)
+    return mix(keys[:, None] + mix(torch.arange(x[0].numel(), device=x.device))).view(x.shape)
+
+
+def _batch_seed(step: Step) -> int:
+    return derive_seed(step.seed, step.epoch, step.first, step.next_stream())
