@@ -95,13 +95,13 @@ def test_an_interval_that_contains_one_says_nothing_of_speed(tmp_path: Path) -> 
     steps = {(1, 0): 0.01, (1, 1): 0.012, (2, 0): 0.004, (2, 1): 0.05}
     cells = [cell(n, seed=seed, global_batch=64, step=step) for (n, seed), step in steps.items()]
     said = answer(tmp_path / "first", cells)
-    assert said.startswith("Nothing can be said of speed: 2 devices are 0.00x to ")
-    assert said.endswith("x as fast as 1 device. val/acc is 0.9 on 1 device at lr 0.1, 0.9 on 2 devices at lr 0.1 (equal).")
+    assert said.startswith("Nothing can be said of speed: whether 2 devices are faster than 1 is not known (0.00x to ")
+    assert said.endswith("x). val/acc is 0.9 on 1 device at lr 0.1, 0.9 on 2 devices at lr 0.1 (equal).")
     assert choice.choose(series(tmp_path / "first", [])) is None
     steps = {(1, 0): 0.01, (1, 1): 0.0101, (2, 0): 0.005, (2, 1): 0.0051, (4, 0): 0.002, (4, 1): 0.01}
     said = answer(tmp_path / "next", [cell(n, seed=seed, global_batch=64, step=step) for (n, seed), step in steps.items()])
     assert said.startswith("Take 2 devices at lr 0.1: 2x one device (1.")
-    assert "; whether 4 are faster is not known (0.00x to " in said
+    assert "; whether 4 devices are faster than 2 is not known (0.00x to " in said
 
 
 @pytest.mark.parametrize(
@@ -118,12 +118,20 @@ def test_a_crowded_machine_says_nothing_of_speed(tmp_path: Path, record: dict[st
     """Its cores are those of the machine, or the job's part of them."""
     facts = {"accelerator": "cpu", "cpu_count": 2, **record}
     said = answer(tmp_path, [cell(n, step=step, **facts) for n, step in ((1, 0.01), (2, 0.012))])
-    assert said.startswith(f"Nothing can be said of speed: {why}, so that processes waited" if why else "Take 2 devices")
+    unknown = f"Nothing can be said of speed: whether 2 devices are faster than 1 is not known ({why})."
+    assert said.startswith(unknown if why else "Take 2 devices")
+
+
+def test_counts_that_crowd_the_machine_leave_what_is_known_of_fewer(tmp_path: Path) -> None:
+    cells = [cell(n, step=0.01 * n**0.2, accelerator="cpu", cpu_count=2) for n in (1, 2, 4)]
+    assert answer(tmp_path, cells).endswith(
+        "; whether 4 devices are faster than 2 is not known (there were 4 threads on 2 cores in 1 of 2 jobs)."
+    )
 
 
 def test_more_than_the_devices_can_give_is_no_speed(tmp_path: Path) -> None:
     said = answer(tmp_path / "doubt", [cell(1, step=0.0876), cell(2, step=0.010)])
-    assert said.startswith("Nothing can be said of speed: 2 devices were 17.5x as fast as 1 device, more than they can be;")
+    assert said.startswith("Nothing can be said of speed: 2 devices were 17.5x as fast as 1, more than they can be;")
     assert answer(tmp_path / "caches", [cell(1, step=0.0105), cell(2, step=0.010)]).startswith("Take 2 devices")
 
 

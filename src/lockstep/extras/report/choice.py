@@ -39,23 +39,27 @@ def why_unclear(series: Series) -> str | None:
         return "only one number of devices has results"
     if series.kind == MIXED:
         return "neither the batch of a device nor the global batch is the same over the counts"
-    rows, base = [row for point in series.points for row in point.rows], count(series.base.devices, "device")
-    if reasons := [reason for row in rows if (reason := _crowd(row))]:
-        return f"{reasons[0]} in {len(reasons)} of {count(len(rows), 'job')}, so that processes waited for each other"
     if doubtful := [one for one in series.points if one.efficiency.bounds[0] > IMPOSSIBLE or one.efficiency.mean > ABSURD]:
-        faster = f"{doubtful[0].devices} devices were {doubtful[0].speedup.mean:.3g}x as fast as {base}"
+        faster = f"{doubtful[0].devices} devices were {doubtful[0].speedup.mean:.3g}x as fast as {series.base.devices}"
         return f"{faster}, more than they can be; the machine was busy with something else, say"
-    point = series.points[1]
-    return f"{point.devices} devices are {_sure(point.speedup)} as fast as {base}" if point.speedup.could_be_one else None
+    return _unclear(series.points[1], series.base)
+
+
+def _unclear(more: Point, best: Point) -> str | None:
+    """Return why it is not known whether one count is faster than another, or None if it is."""
+    rows, faster = [*best.rows, *more.rows], geometric(more.speeds, best.speeds)
+    reasons = [reason for row in rows if (reason := _crowd(row))]
+    why = f"{reasons[0]} in {len(reasons)} of {count(len(rows), 'job')}" if reasons else _sure(faster)
+    is_known = not reasons and not (faster.interval and faster.interval[0] <= 1 <= faster.interval[1])
+    return None if is_known else f"whether {more.devices} devices are faster than {best.devices} is not known ({why})"
 
 
 def choose(series: Series) -> Point | None:
     """Return the most devices that paid, each count up to them, and lost nothing; None if nothing can be said of speed."""
     best = series.base
     for point in series.points[1:]:
-        faster = geometric(point.speeds, best.speeds)
-        gain = math.log(faster.mean) / math.log(point.devices / best.devices)
-        if gain < WORTH or faster.could_be_one or point.change.lost:
+        gain = math.log(geometric(point.speeds, best.speeds).mean) / math.log(point.devices / best.devices)
+        if gain < WORTH or _unclear(point, best) or point.change.lost:
             break
         best = point
     return None if why_unclear(series) else best
@@ -96,9 +100,9 @@ def _next_count(best: Point, series: Series, metric: str) -> str:
     more = next((other for other in series.points if other.devices > best.devices), None)
     if more is None:
         return ""
+    if why := _unclear(more, best):
+        return f"; {why}"
     faster, lost = geometric(more.speeds, best.speeds), more.change.lost
-    if faster.could_be_one:
-        return f"; whether {more.devices} are faster is not known ({_sure(faster)})"
     cost = f"lose {lost:.2g} of {metric}" if lost else f"cost {more.devices / best.devices / faster.mean:.2g}x the device-hours"
     return f"; {more.devices} give {faster.mean:.2g}x the speed and {cost}"
 

@@ -20,11 +20,6 @@ class Estimate:
         """The interval, or the mean twice if there is none."""
         return self.interval or (self.mean, self.mean)
 
-    @property
-    def could_be_one(self) -> bool:
-        """True if the interval contains 1: nothing can be said of a ratio."""
-        return self.interval is not None and self.interval[0] <= 1 <= self.interval[1]
-
     def __format__(self, spec: str) -> str:
         """Format the mean, and the interval in brackets if there is one that can be seen."""
         mean, low, high = (format(number, spec) for number in (self.mean, *self.bounds))
