@@ -8,13 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.utils import JobRuntime, setup_globals
 from hydra.core.utils import run_job as hydra_run_job
 from hydra.types import HydraContext
 from omegaconf import DictConfig
 
 from lockstep import console
-from lockstep.config.overrides import null_groups_left_out, override_key, split_flags, values_by_key
+from lockstep.config.overrides import null_groups_left_out, split_flags, values_by_key
 from lockstep.errors import ConfigError, ExitCode
 from lockstep.launchers.environment import SWEPT_KEYS, register_resolvers
 from lockstep.launchers.heartbeat import HEARTBEAT
@@ -33,6 +34,7 @@ def run_job(context: HydraContext, function: Callable[..., Any], arguments: list
     sys.argv[:] = arguments
     Lock.forget()  # the sweep's, where the job is a fork of it
     if config is None:
+        GlobalHydra.instance().clear()  # as Lock.forget
         runpy.run_path(arguments[0], run_name="__main__")
         return
 
@@ -108,7 +110,7 @@ def _for_hydra(given: list[str]) -> list[str] | None:
         from lockstep.runs.resume import command_to_continue  # most runs begin
 
         return command_to_continue(given)
-    rest = [item for item in given if override_key(item) != "resume"]  # resume=null, which is no key of Hydra's
+    rest = [item for item in given if not item.startswith("resume=")]  # resume=null, which is no key of Hydra's
     if (source := values.get("fork", "null")) != "null":
         from lockstep.runs.fork import command_to_fork
 
