@@ -10,6 +10,7 @@ import measured
 import pytest
 from browsers import browser
 from measured import cell
+from omegaconf import OmegaConf
 
 from lockstep.errors import ConfigError
 from lockstep.extras.report import measurements
@@ -144,10 +145,10 @@ def test_colours_are_not_spread_over_noise() -> None:
 def test_the_page_says_what_was_trained_on_what(tmp_path: Path) -> None:
     """Also which overrides all jobs have."""
     folder = measured.sweep(tmp_path, [cell(n, overrides=("trainer.max_epochs=3",)) for n in (1, 2)])
-    for path in folder.glob("*/job.json"):
-        metadata = json.loads(path.read_text())
-        metadata["config"]["model"] |= {"_target_": "lockstep.models.Classifier", "net": {"_target_": "lockstep.nets.CNN"}}
-        path.write_text(json.dumps(metadata))
+    for path in folder.glob("*/.hydra/config.yaml"):
+        config = OmegaConf.load(path)
+        config.model.update({"_target_": "lockstep.models.Classifier", "net": {"_target_": "lockstep.nets.CNN"}})
+        OmegaConf.save(config, path)
     lines = render("report.md", scaling_page(Analysis(measurements.read(folder)))).splitlines()
     assert {"- model: lockstep.models.Classifier", "- model.net: lockstep.nets.CNN"} <= {*lines}
     assert "- overrides of all jobs: model.optimizer.lr=0.1 seed=0 trainer.max_epochs=3" in lines

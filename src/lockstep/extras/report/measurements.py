@@ -11,10 +11,10 @@ from typing import Any
 from lockstep.config.overrides import flat
 from lockstep.config.plan import rate_key
 from lockstep.errors import config_error
-from lockstep.sweeps.job_directory import read_metadata
-from lockstep.sweeps.jobs import REPEATS
-from lockstep.sweeps.states import FAILED, FINISHED
-from lockstep.sweeps.view import JobView, look_at
+from lockstep.runs.saved import read_overrides
+from lockstep.sweeps.jobs import FAILED, FINISHED, OUTSIDE, REPEATS, read_computed_config
+from lockstep.sweeps.sweep_jobs import JobView
+from lockstep.sweeps.table import look_at
 
 STEP = "seconds_per_step"  # of a record
 DIVERGED, MISSING = "diverged", "missing"
@@ -107,8 +107,8 @@ class Measurements:
 def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
     """Reads the jobs that have the overrides `only` (KEY=VALUE); if several variants are left, the one with the most finished
     jobs. Raises ConfigError if there is none."""
-    every = look_at(sweep_dir).jobs
-    jobs = [job for job in every if {*only} <= {item.lstrip("+") for item in job.entry["overrides"]}]
+    every = look_at(sweep_dir).ranked
+    jobs = [job for job in every if {*only} <= {item.lstrip("+") for item in job.overrides}]
     if not jobs:
         raise config_error("--only", " ".join(only), "no job has these; accepted are overrides of the sweep's jobs")
     rows = [_row(job) for job in jobs]
@@ -116,13 +116,13 @@ def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
     finished = Counter(group for group, row in zip(groups, rows, strict=True) if row.is_finished)
     largest = max(groups, key=lambda group: (finished[group], groups.count(group)))
     kept = sorted((row for group, row in zip(groups, rows, strict=True) if group == largest), key=_place)
-    entry = jobs[groups.index(largest)].entry
+    first = jobs[groups.index(largest)]
     _time_alike([row for row in kept if row.is_finished])
     return Measurements(
         directory=sweep_dir.absolute(),
         rows=tuple(kept),
-        metric=entry["optimized_metric"],
-        maximize=entry.get("optimized_mode") == "max",
+        metric=first.optimized_metric,
+        maximize=first.optimized_mode == "max",
         left_out=Counter(row.variant for group, row in zip(groups, rows, strict=True) if group != largest),
         total=len(every),
     )
@@ -145,37 +145,29 @@ def _group(row: Measurement) -> str:
 
 
 def _row(job: JobView) -> Measurement:
-    composed, record = (read_metadata(job.directory) or {}).get("config", {}), dict(job.record)
+    composed, record = read_computed_config(job.directory), dict(job.record)
     config, rate = flat(composed), f"model.{rate_key(composed.get('model') or {}) or 'optimizer.lr'}"
     lr, axes = config.get(rate, record.get("lr")), {*_AXES, rate}
-    swept = {key: value for key, _, value in (item.lstrip("+").partition("=") for item in job.overrides)}
-    changed = _changed(config, record, job)
+    swept = {key: value for key, _, value in (item.lstrip("+").partition("=") for item in job.swept)}
+    resumed_with = (item for item in read_overrides(job.directory) if item not in job.overrides)  # by train.py resume=DIRECTORY
+    changed = tuple(item for item in resumed_with if not item.startswith(OUTSIDE))
     return Measurement(
-        job=job.entry["directory"],
+        job=job.directory.name,
         status=_status(job),
         reason=job.reason if record else job.reason or job.status,
-        devices=job.entry["devices"],
+        devices=job.world_size,
         lr=float(lr) if isinstance(lr, int | float) else None,  # an interpolation is no number
         seed=config.get("seed", record.get("seed")),
-        global_batch=record.get("global_batch_size") or _configured_batch(config, job.entry["devices"]),
+        global_batch=record.get("global_batch_size") or _configured_batch(config, job.world_size),
         seconds=record.get("wall_time") or job.seconds,
-        metric=job.entry["metric"],
+        metric=job.metric,
         variant=(*(f"{name}={value}" for name, value in sorted(swept.items()) if name not in axes), *changed),
         changed=changed,
-        overrides=tuple(job.entry["overrides"]),
+        overrides=tuple(job.overrides),
         config=config,
         record=record,
         axes=axes,
     )
-
-
-def _changed(config: dict[str, Any], record: dict[str, Any], job: JobView) -> tuple[str, ...]:
-    """Returns what a job was given when train.py resume=DIRECTORY continued it, by its record: a later end, or other devices."""
-    key, _, end = str(record.get("ended_by")).partition("=")
-    given = str(config.get(key, end))
-    given = str(config.get(given[2:-1], end)) if given.startswith("${") else given
-    devices = [f"trainer.devices={job.devices}"] if job.devices != job.entry["devices"] else []
-    return (*([f"{key}={end}"] if given != end else []), *devices)
 
 
 def _status(job: JobView) -> str:
