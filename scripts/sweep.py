@@ -26,12 +26,10 @@ from lockstep.launchers.launch import POLL
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.places import project
 from lockstep.runs.directory import SWEEP_FILE
-from lockstep.sweeps.executor import queues
-from lockstep.sweeps.states import FAILED
+from lockstep.sweeps.jobs import FAILED
 from lockstep.sweeps.sweep import sweep_command
 from lockstep.sweeps.sweep_jobs import SweepJobs
-from lockstep.sweeps.table import LiveTable, print_table
-from lockstep.sweeps.view import SweepView, look_at
+from lockstep.sweeps.table import LiveTable, look_at, print_table, queues
 
 _OF_ONE_CALL = ("hydra.mode", "hydra.sweep.dir")
 QUEUE_INTERVAL = 10.0  # seconds at least between two questions to a cluster's queue
@@ -50,7 +48,7 @@ def main() -> None:
     if arguments.what == "watch":
         sys.exit(watch(arguments.sweep_dir, arguments.interval, arguments.once))
     if arguments.what == "status":
-        print_table(view := look_at(arguments.sweep_dir), advice(view))
+        print_table(sweep_jobs := look_at(arguments.sweep_dir), advice(sweep_jobs))
         return
     sweep_jobs = SweepJobs(arguments.sweep_dir)
     if not sweep_jobs.jobs:
@@ -67,30 +65,30 @@ def watch(sweep_dir: Path, interval: float, once: bool = False) -> int:
         raise config_error("--interval", interval, "accepted is a number of seconds from 0.1 to 3600")
     table = LiveTable()
     try:
-        while not has_ended(view := look_at(sweep_dir)) and not once:
-            table.show(view, advice(view))
-            time.sleep(interval if view.is_held else max(interval, QUEUE_INTERVAL))
+        while not has_ended(sweep_jobs := look_at(sweep_dir)) and not once:
+            table.show(sweep_jobs, advice(sweep_jobs))
+            time.sleep(max(interval, QUEUE_INTERVAL) if sweep_jobs.in_queue() else interval)
     except KeyboardInterrupt:
         return ExitCode.FINISHED
     finally:
         table.close()
-    print_table(view, advice(view))
-    return view.exit_code if has_ended(view) else ExitCode.FINISHED
+    print_table(sweep_jobs, advice(sweep_jobs))
+    return sweep_jobs.exit_code if has_ended(sweep_jobs) else ExitCode.FINISHED
 
 
-def has_ended(view: SweepView) -> bool:
+def has_ended(sweep_jobs: SweepJobs) -> bool:
     """Has neither a process nor a cluster any of its jobs?"""
-    return not view.is_held and not view.sweep_jobs.in_queue()
+    return not sweep_jobs.is_running and not sweep_jobs.in_queue()
 
 
-def advice(view: SweepView) -> str:
+def advice(sweep_jobs: SweepJobs) -> str:
     """What a person can do about the sweep; nothing where it runs, or all is well."""
-    if view.is_held or view.exit_code == ExitCode.FINISHED:
+    if sweep_jobs.is_running or sweep_jobs.exit_code == ExitCode.FINISHED:
         return ""
-    command = sweep_command("resume", view.sweep_jobs.directory)
-    if view.sweep_jobs.in_queue():
+    command = sweep_command("resume", sweep_jobs.directory)
+    if sweep_jobs.in_queue():
         return f"No sweep process; a cluster has jobs in its queue. To have what follows them done: {command}"
-    has_failed = view.exit_code == ExitCode.FAILED and view.counts[FAILED]
+    has_failed = sweep_jobs.exit_code == ExitCode.FAILED and sweep_jobs.counts[FAILED]
     return f"No sweep process. {'Try again what failed' if has_failed else 'Start it again'}: {command}"
 
 

@@ -89,9 +89,9 @@ def test_a_sweep_finishes_with_its_table(name: str, tmp_path: Path) -> None:
         lose(sweep)
         assert sweep.wait(timeout=TIMEOUT) == 0
     jobs = SweepJobs(tmp_path / "sweep").jobs.values()
-    assert [job["status"] for job in jobs] == ["finished"] * 2
-    metrics = [read(tmp_path / "sweep" / job["directory"] / "metrics.json")["metrics"]["val/acc"] for job in jobs]
-    assert [job["metric"] for job in jobs] == metrics
+    assert [job.status for job in jobs] == ["finished"] * 2
+    metrics = [read(tmp_path / "sweep" / job.directory.name / "metrics.json")["metrics"]["val/acc"] for job in jobs]
+    assert [job.metric for job in jobs] == metrics
     with (tmp_path / "sweep" / "results.csv").open() as file:
         assert [row["status"] for row in csv.DictReader(file)] == ["finished"] * 2
     assert "finished" in (tmp_path / "sweep" / "results.md").read_text()

@@ -13,7 +13,7 @@ import pytest
 from commands import MARK, ROOT, TIMEOUT, processes_marked, python, started
 from waiting import wait_for
 
-from lockstep.sweeps.sweep_jobs import SweepJobs
+from lockstep.sweeps.sweep_jobs import JobView, SweepJobs
 
 pytestmark = pytest.mark.slow
 PROGRAM = ROOT / "tests" / "support" / "fakes" / "program.py"
@@ -24,20 +24,20 @@ def sweep(folder: Path, *overrides: str, **env: str) -> Any:
     return python(PROGRAM, "-m", *FIXED, "hydra.sweep.dir=sweep", *overrides, cwd=folder, **env)
 
 
-def jobs(folder: Path) -> dict[str, dict[str, Any]]:
+def jobs(folder: Path) -> dict[str, JobView]:
     """By the values of their learning rate and seed."""
-    return {" ".join(job["overrides"][len(FIXED) :]): job for job in SweepJobs(folder / "sweep").jobs.values()}
+    return {" ".join(job.overrides[len(FIXED) :]): job for job in SweepJobs(folder / "sweep").jobs.values()}
 
 
 def digest(folder: Path) -> dict[str, str]:
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "job.json")
+    files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def test_each_way_to_fail_is_recorded_and_the_others_run(tmp_path: Path) -> None:
     done = sweep(tmp_path, "seed=0,1,2,3,4,5", "hydra.launcher.jobs=2", FAULTS="1")
     assert done.returncode == 1
-    results = {name: (job["status"], job["reason"]) for name, job in jobs(tmp_path).items()}
+    results = {name: (job.status, job.reason) for name, job in jobs(tmp_path).items()}
     assert results == {
         "seed=0": ("finished", None),
         "seed=1": ("failed", "ended with code 1: planted fault"),
@@ -50,13 +50,13 @@ def test_each_way_to_fail_is_recorded_and_the_others_run(tmp_path: Path) -> None
     with (tmp_path / "sweep" / "results.csv").open() as file:
         assert [row["status"] for row in csv.DictReader(file)] == ["finished"] + ["failed"] * 5
 
-    before = digest(tmp_path / "sweep" / jobs(tmp_path)["seed=0"]["directory"])
+    before = digest(tmp_path / "sweep" / jobs(tmp_path)["seed=0"].directory.name)
     again = ("resume", "sweep", "--program", ROOT / "tests" / "support" / "fakes" / "program.py")
     done = python(ROOT / "scripts" / "sweep.py", *again, cwd=tmp_path)  # the fault has been mended
     assert done.returncode == 0, done.stderr
-    assert {job["status"] for job in jobs(tmp_path).values()} == {"finished"}
-    assert digest(tmp_path / "sweep" / jobs(tmp_path)["seed=0"]["directory"]) == before
-    assert len({job["metric"] for job in jobs(tmp_path).values()}) == 1
+    assert {job.status for job in jobs(tmp_path).values()} == {"finished"}
+    assert digest(tmp_path / "sweep" / jobs(tmp_path)["seed=0"].directory.name) == before
+    assert len({job.metric for job in jobs(tmp_path).values()}) == 1
     status = python(ROOT / "scripts" / "sweep.py", "status", "sweep", cwd=tmp_path)
     assert "6 of 6 jobs finished" in status.stdout
 
@@ -65,23 +65,22 @@ def test_a_preempted_job_is_continued_by_its_sweep_and_a_value_given_twice_is_on
     done = sweep(tmp_path, "seed=7,0,0", FAULTS="1")
     assert done.returncode == 0, done.stdout + done.stderr
     job, other = SweepJobs(tmp_path / "sweep").jobs.values()
-    assert [(attempt["code"], attempt["reason"]) for attempt in job["attempts"]] == [(75, "preempted by SIGTERM"), (0, None)]
-    assert "resume=" in job["attempts"][1]["command"][-1]
-    assert (other["status"], other["metric"]) == ("finished", job["metric"])
-    assert not (tmp_path / "sweep" / job["directory"] / "attempts").exists()  # it went on, it was not begun again
+    assert (job.status, job.attempt) == ("finished", 2)
+    assert (other.status, other.attempt, other.metric) == ("finished", 1, job.metric)
+    assert not (tmp_path / "sweep" / job.directory.name / "attempts").exists()  # it went on, it was not begun again
 
 
 def test_more_values_run_only_the_new_jobs_in_any_order(tmp_path: Path) -> None:
     (tmp_path / "journal").mkdir()
     journal = {"JOURNAL": str(tmp_path / "journal")}
     assert sweep(tmp_path, "model.optimizer.lr=0.1,0.2", **journal).returncode == 0
-    first = digest(tmp_path / "sweep" / jobs(tmp_path)["model.optimizer.lr=0.2"]["directory"])
+    first = digest(tmp_path / "sweep" / jobs(tmp_path)["model.optimizer.lr=0.2"].directory.name)
     # in another order, and spelled in another way
     done = sweep(tmp_path, "model.optimizer.lr=3e-1,0.2,1e-1", "seed=0", "hydra.sweeper.max_batch_size=2", **journal)
     assert done.returncode == 0
     assert done.stdout.count("results.csv") == 1  # one table, whatever the sweeper's batches
     assert sorted(path.name.rsplit(".", 2)[0] for path in (tmp_path / "journal").glob("*.began")) == ["0.1", "0.2", "0.3"]
-    assert digest(tmp_path / "sweep" / jobs(tmp_path)["model.optimizer.lr=0.2"]["directory"]) == first
+    assert digest(tmp_path / "sweep" / jobs(tmp_path)["model.optimizer.lr=0.2"].directory.name) == first
     names = {path.name for path in (tmp_path / "sweep").iterdir() if path.is_file()}
     assert names == {"lock", "multirun.yaml", "results.csv", "results.md"}
 
@@ -117,10 +116,10 @@ def test_ctrl_c_ends_a_sweep_to_be_resumed(tmp_path: Path) -> None:
         _, errors = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 75
     assert "scripts/sweep.py resume" in errors
-    assert {name: job["status"] for name, job in jobs(tmp_path).items()} == {"seed=6": "interrupted", "seed=0": "waiting"}
+    assert {name: job.status for name, job in jobs(tmp_path).items()} == {"seed=6": "interrupted", "seed=0": "waiting"}
     done = sweep(tmp_path, "seed=6,0")
     assert done.returncode == 0
-    assert jobs(tmp_path)["seed=6"]["metric"] == jobs(tmp_path)["seed=0"]["metric"]  # continued from its checkpoint
+    assert jobs(tmp_path)["seed=6"].metric == jobs(tmp_path)["seed=0"].metric  # continued from its checkpoint
 
 
 def test_a_terminal_that_closes_ends_a_sweep_to_be_resumed(tmp_path: Path) -> None:
@@ -133,9 +132,9 @@ def test_a_terminal_that_closes_ends_a_sweep_to_be_resumed(tmp_path: Path) -> No
             process.send_signal(signal.SIGHUP)
             time.sleep(0.3)
         assert process.wait(timeout=TIMEOUT) == 75
-    results = {name: (job["status"], job["reason"]) for name, job in jobs(tmp_path).items()}
+    results = {name: (job.status, job.reason) for name, job in jobs(tmp_path).items()}
     assert results == {"seed=8": ("interrupted", "interrupted by SIGHUP"), "seed=0": ("waiting", None)}
-    names = [job["directory"].rpartition("_")[0] for job in jobs(tmp_path).values()]
+    names = [job.directory.name.rpartition("_")[0] for job in jobs(tmp_path).values()]
     assert names == ["seed=8", "seed=0"]  # what all jobs have in common is not in their names
 
 
@@ -169,8 +168,8 @@ def test_five_jobs_survive_chaos(tmp_path: Path) -> None:
             break
     assert code == 0
     results, calm = jobs(tmp_path), jobs(tmp_path / "calm")
-    assert {job["status"] for job in results.values()} == {"finished"}
-    assert {name: job["metric"] for name, job in results.items()} == {name: job["metric"] for name, job in calm.items()}
+    assert {job.status for job in results.values()} == {"finished"}
+    assert {name: job.metric for name, job in results.items()} == {name: job.metric for name, job in calm.items()}
     assert len(results) == 5
     for i in range(1, 6):
         entries = sorted(

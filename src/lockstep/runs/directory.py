@@ -70,7 +70,7 @@ class OwnDirectory:
         """Remove the directory if it was made for a sweep that has no jobs, and leave it."""
         if os.getpid() != self._pid:
             return
-        if self._is_new and not any(self.path.glob("*/job.json")):
+        if self._is_new and not any(self.path.glob("[!.]*/status.json")):
             shutil.rmtree(self.path, ignore_errors=True)
         self.leave()
 

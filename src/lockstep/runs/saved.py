@@ -10,7 +10,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lockstep.atomic_files import replacing
+from lockstep.atomic_files import read_json, replacing
 from lockstep.config.overrides import nodes
 from lockstep.config.plan import BATCH, GLOBAL_BATCH
 from lockstep.errors import ConfigError, config_error
@@ -140,5 +140,6 @@ def _of_the_start(content: Any) -> Iterator[tuple[str, str]]:
 
 
 def is_queued(run_dir: Path) -> bool:
-    """Return whether the directory's run has not begun yet."""
-    return (run_dir / FILE).is_file() and not (run_dir / "status.json").exists()
+    """Return whether the directory's run has not begun yet: no status but that of a sweep that has made it."""
+    status = run_dir / "status.json"
+    return (run_dir / FILE).is_file() and (not status.exists() or (read_json(status) or {}).get("status") == "queued")

@@ -1,32 +1,51 @@
-"""One job of a sweep: what it is, whatever its number, and the command that runs it."""
+"""A job of a sweep: what it is, and how it stands by what its run has left."""
 
+import contextlib
 import hashlib
 import itertools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
 from omegaconf import DictConfig, OmegaConf
 
+from lockstep.atomic_files import read_json
 from lockstep.config.overrides import flat
-from lockstep.config.plan import Plan
+from lockstep.errors import ConfigError, ExitCode
+from lockstep.launchers.outcome import killed_by
+from lockstep.runs.locks import is_held
+from lockstep.runs.record import Status
+from lockstep.runs.saved import read_config
 
 REPEATS = ("seed", "datamodule.fold")  # keys over which results are averaged
+OUTSIDE = ("datamodule.data_dir", "fresh_processes", "mirror")  # keys that do not change a result: the last command's count
+OUTPUT = "output.log"  # what a job's processes have said
+RECORDED = ("world_size", "global_batch_size", "lr", "samples_per_second", "train_time", "wall_time")
+STATES = FINISHED, FAILED, INTERRUPTED, RUNNING, WAITING = "finished", "failed", "interrupted", "running", "waiting"
+UNKNOWN = "unknown"  # a queue has the job and does not answer
+_LONGEST = 2**14  # bytes of a reason, and of the end of a log
 _LONGEST_NAME = 200  # bytes; file systems take 255
+
+# The shapes of these files; see lockstep.atomic_files.is_like.
+NUMBER = int | float | None
+_RECORD = {"metrics": {str: NUMBER}, "optimized_metric": str, "ended_by?": str, "versions?": dict}
+_RECORD |= {f"{name}?": NUMBER for name in RECORDED}
+_PROGRESS = {"metrics?": {str: NUMBER}, "epoch?": NUMBER, "epochs?": NUMBER, "step?": NUMBER, "share?": NUMBER}
+_PROGRESS |= {"seconds_per_epoch?": NUMBER, "samples_per_second?": NUMBER, "seconds_left?": NUMBER}
 
 
 @dataclass(frozen=True)
 class Job:
-    """`key` identifies the job across resumed and extended sweeps; `width` is the number of slots of `pool` it takes.
+    """What is to be run. `key` identifies the job across resumed and extended sweeps; `width` is the number of slots of `pool`.
 
     config: the composed config, from which `key` is made.
     swept: the keys of the overrides that are not the same for all jobs.
     fresh: in interpreters of its own, not forked from one that has imported torch.
     stop_deadline: seconds in which the job, asked to stop, ends by itself.
-    resources: what it takes, in the words of the one who runs it.
+    resources: what it takes, in the words of its executor.
     composed: the config with Hydra's own part, as the job's run has it.
     global_batch_size: in samples, of all its processes.
     """
@@ -49,47 +68,151 @@ class Job:
     global_batch_size: int | None = None
 
 
+class JobState(NamedTuple):
+    """A job's status, why it has it, and the metric of one that has finished."""
+
+    status: str = RUNNING
+    reason: str | None = None
+    metric: float | None = None
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How an attempt has ended, as far as its executor knows.
+
+    code: negative for a signal; None where nobody knows it.
+    state: the job's, where the executor knows more than the code says.
+    is_cancelled: a person has cancelled it.
+    is_lost: the machine that it ran on has died: it is tried again, whether or not it has advanced.
+    """
+
+    code: int | None
+    state: JobState | None = None
+    is_cancelled: bool = False
+    is_lost: bool = False
+
+
 def computed_config(cfg: DictConfig) -> dict[str, Any]:
-    """Returns the composed config less what does not change a result: paths, how processes are started,
-    and where the run is copied."""
+    """Return the composed config less what does not change a result: paths, how processes are started, and the run's copy."""
     content: Any = OmegaConf.to_container(cfg, resolve=False)
-    for key in ("run_dir", "run_id", "forked_from", "fresh_processes", "mirror"):
-        content.pop(key, None)
-    (content["datamodule"] or {}).pop("data_dir", None)
+    for key in ("run_dir", "run_id", "forked_from", *OUTSIDE):
+        above, _, name = key.rpartition(".")
+        ((content.get(above) if above else content) or {}).pop(name, None)
     return json.loads(json.dumps(content, default=str))
 
 
+def read_computed_config(directory: Path) -> dict[str, Any]:
+    """Return the same of a job's directory, with the values that its run has begun with; empty if it can't be read."""
+    with contextlib.suppress(ConfigError):
+        if (cfg := read_config(directory)) is not None:
+            return computed_config(cfg)
+    return {}
+
+
 def identity(content: dict[str, Any]) -> str:
-    """Returns a hash of a job's `computed_config`."""
+    """Return a hash of a job's `computed_config`."""
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def repetition(config: dict[str, Any]) -> str:
-    """The identity less the keys that results are averaged over: jobs of one repetition compute the same quantity."""
+    """Return the identity less the keys that results are averaged over: jobs of one repetition compute the same quantity."""
     return identity({key: value for key, value in flat(config).items() if key not in REPEATS})
 
 
 def directory_name(overrides: Sequence[str], key: str) -> str:
-    """Readable and unique: the values overridden, and the identity. Long values lose their middle, and a long name its end."""
+    """Return a readable and unique name: the overridden values, and the identity. Long values lose their middle."""
     pairs = [override.partition("=")[::2] for override in overrides]
-    parts = [re.sub(r"[^\w=.+~-]+", "_", f"{name.rpartition('.')[2]}={_shortened(value)}") for name, value in pairs]
-    readable = "_".join(parts).strip("_.")
+    short = [(name.rpartition(".")[2], value if len(value) <= 40 else f"{value[:20]}~{value[-20:]}") for name, value in pairs]
+    readable = "_".join(re.sub(r"[^\w=.+~-]+", "_", f"{name}={value}") for name, value in short).strip("_.")
     if len(readable.encode()) > _LONGEST_NAME:
         readable = readable.encode()[:_LONGEST_NAME].decode(errors="ignore") + "~"
     return f"{readable}_{key}" if readable else key
 
 
-def _shortened(value: str, longest: int = 40) -> str:
-    return value if len(value) <= longest else f"{value[: longest // 2]}~{value[-(longest // 2) :]}"
-
-
-def choose_pool(plan: Plan) -> tuple[str, int]:
-    """Returns a job's pool and how many slots of it the job takes: a GPU job one per device, a CPU job one."""
-    return ("gpu", plan.devices) if plan.accelerator == "gpu" else ("cpu", 1)
-
-
 def varying(jobs: Sequence[Sequence[str]]) -> list[str]:
-    """Returns the override keys in which the jobs differ, in the order of their first appearance."""
+    """Return the override keys in which the jobs differ, in the order of their first appearance."""
     values = [{key: value for key, _, value in (o.partition("=") for o in overrides)} for overrides in jobs]
     return [key for key in dict.fromkeys(itertools.chain(*values)) if len({job.get(key) for job in values}) > 1]
+
+
+def sweep_exit_code(states: Container[str]) -> ExitCode:
+    """Map job states to the sweep's exit code."""
+    if INTERRUPTED in states or RUNNING in states or UNKNOWN in states:
+        return ExitCode.PREEMPTED
+    return ExitCode.FAILED if FAILED in states or WAITING in states else ExitCode.FINISHED
+
+
+def read_record(directory: Path) -> dict[str, Any] | None:
+    """Return metrics.json, which a run writes last."""
+    path = directory / "metrics.json"
+    return read_json(path, _RECORD, lambda content: content["optimized_metric"] in content["metrics"])
+
+
+def read_progress(directory: Path) -> dict[str, Any]:
+    """Return progress.json, which says how far training is; empty if there is none."""
+    return read_json(directory / "progress.json", _PROGRESS) or {}
+
+
+def read_status(directory: Path) -> tuple[str | None, str | None]:
+    """Return the status and the reason that status.json says, each None where it does not."""
+    shape = {"status": get_args(Status), "reason?": str | None}
+    content = read_json(directory / "status.json", shape) or {}
+    reason = content.get("reason")
+    return content.get("status"), reason and reason[:_LONGEST]
+
+
+def read_state(directory: Path, died: str = "the sweep process died") -> JobState:
+    """Return the state of a job that no sweep process runs. The record is written last and decides; `died` is the reason of a
+    job that was killed."""
+    if (record := read_record(directory)) is not None:
+        return state_from_record(directory, record)
+    status, reason = read_status(directory)
+    if status == "failed":
+        return JobState(FAILED, reason)
+    if status == "running" and is_held(directory):
+        return JobState(RUNNING)
+    if status == "finished":
+        return JobState(INTERRUPTED, "its metrics.json is lost")
+    has_begun = status in ("running", "preempted") or (status is None and (directory / "checkpoints").exists())
+    return JobState(INTERRUPTED, reason or died) if has_begun else JobState(WAITING)
+
+
+def state_after(directory: Path, end: Exit, ended_for: JobState | None = None) -> JobState:
+    """Return the state of a job whose attempt has ended; `ended_for` is that of one that the sweep has ended."""
+    code, (status, reason) = end.code, read_status(directory)
+    if (record := read_record(directory)) is not None:
+        return state_from_record(directory, record)
+    if (known := ended_for or end.state) is not None:
+        return known
+    if code == ExitCode.FINISHED:
+        return JobState(FAILED, "ended with code 0 and no record")
+    if code is not None and code < 0:
+        return JobState(FAILED, killed_by(code))
+    if code == ExitCode.PREEMPTED:
+        return JobState(INTERRUPTED, reason)
+    if code == ExitCode.REFUSED and is_held(directory):
+        return JobState(INTERRUPTED, "another command has resumed it, and is under way")
+    said = _last_line(directory / OUTPUT)
+    if code == ExitCode.REFUSED and not said:
+        said = [f"{directory / OUTPUT} is empty and its disk may be full"]
+    reason = (reason if status == "failed" else None) or ": ".join([f"ended with code {code}", *said])
+    return JobState(FAILED, " ".join(reason.split()))
+
+
+def state_from_record(directory: Path, record: dict[str, Any]) -> JobState:
+    """Return the state of a job that has written its record. Metrics that are not finite, in the record or in its last epoch, are
+    a failure."""
+    latest = read_progress(directory).get("metrics", {})
+    if infinite := sorted({name for metrics in (latest, record["metrics"]) for name, value in metrics.items() if value is None}):
+        return JobState(FAILED, f"{', '.join(infinite)} not finite")
+    return JobState(FINISHED, record.get("ended_by"), record["metrics"][record["optimized_metric"]])
+
+
+def _last_line(path: Path) -> list[str]:
+    """Return the last line of a log, or nothing."""
+    if not path.is_file():
+        return []
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _LONGEST))
+        return file.read(_LONGEST).decode(errors="replace").splitlines()[-1:]

@@ -1,4 +1,4 @@
-"""Jobs as process trees of their own on this machine, several at once, each on slots of its own."""
+"""Who runs a sweep's jobs, in general; and on this machine: process trees of their own, several at once, each on its slots."""
 
 import contextlib
 import os
@@ -17,12 +17,62 @@ from lockstep.errors import config_error
 from lockstep.launchers.environment import JOB_MARK, PARENT_PID, RANK_VARIABLES, SWEPT_KEYS
 from lockstep.launchers.processes import Process, kill_group, start
 from lockstep.runs.saved import is_queued
-from lockstep.sweeps.executor import Attempt, Begin, Executor
-from lockstep.sweeps.job_directory import OUTPUT
-from lockstep.sweeps.jobs import Job, choose_pool
+from lockstep.sweeps.jobs import OUTPUT, Exit, Job
 from lockstep.sweeps.settings import LocalSettings
-from lockstep.sweeps.states import FAILED, Exit, JobState
-from lockstep.sweeps.sweep_jobs import SweepJobs
+from lockstep.sweeps.sweep_jobs import JobView, SweepJobs
+
+
+class Handle:
+    """A job under way. waits: what for, while it has not begun. began: when it did, by time.monotonic()."""
+
+    waits: str | None = None
+    began = float("inf")
+
+    def poll(self) -> Exit | None:
+        """Return None while it is under way, and once how it has ended: nothing of it is left then."""
+        raise NotImplementedError
+
+    def stop(self, *, kill: bool = False) -> None:
+        """Ask it to save and to end, or end it."""
+        raise NotImplementedError
+
+
+class Executor:
+    """Starts jobs. name: its option of hydra/launcher. outlives: its jobs go on without the sweep's process."""
+
+    name: str
+    outlives = False
+
+    def node_gpus(self, config: DictConfig) -> int | None:
+        """Return the GPUs of each node that a job of this config is planned for; None for this machine. Raise ConfigError."""
+
+    def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:
+        """Return what a job takes, for the executor and for a person. Raise ConfigError where that is not to be had."""
+        raise NotImplementedError
+
+    def check(self, jobs: Sequence[Job]) -> None:
+        """Raise ConfigError for what is never to be had, before anything is written."""
+
+    def open(self, sweep_jobs: SweepJobs) -> None:
+        """Find out what has become of jobs in the queue. Raise ConfigError where another executor's queue has some."""
+        if queued := [view for view in sweep_jobs.in_queue() if not self.owns(view)]:
+            words = f"{len(queued)} job(s) of this sweep are in a queue; use that launcher, or first scripts/sweep.py cancel"
+            raise config_error("hydra/launcher", self.name, words)
+
+    def owns(self, view: JobView) -> bool:
+        """True if the job's place in a queue is one of this executor's."""
+        return False
+
+    def place(self, view: JobView) -> str | None:
+        """Return the name that the next attempt will have in a queue."""
+
+    def choose(self, waiting: Sequence[Job]) -> Job | None:
+        """Return the job to start now, None if there is room for none of them."""
+        return waiting[0] if waiting else None
+
+    def start(self, job: Job, view: JobView) -> Handle:
+        """Start a job, or find it in the queue. Raise OSError."""
+        raise NotImplementedError
 
 
 @dataclass
@@ -47,7 +97,7 @@ class Pool:
             del self.in_use[slot]
 
     def choose(self, waiting: Sequence[Job]) -> Job | None:
-        """The job to start now: the widest that waits, the earliest of its width. A narrower one may overtake it only
+        """Return the job to start now: the widest that waits, the earliest of its width. A narrower one may overtake it only
         where that can't delay it: narrower jobs together never hold slots that the widest needs to fit."""
         if not waiting:
             return None
@@ -60,48 +110,42 @@ class Pool:
                 return job
         return None
 
+    def cores(self, slots: Sequence[str]) -> list[int]:
+        """Return the cores of these slots: each has an equal share. All cores where there are too few."""
+        everything = sorted(cores())
+        share = len(everything) // len(self.slots)
+        places = [self.slots.index(slot) * share for slot in slots]
+        return [core for place in places for core in everything[place : place + share]] or everything
 
-class LocalAttempt(Attempt):
+
+class LocalHandle(Handle):
     """A process, the slots that it has, and the mark of what it starts."""
 
     def __init__(self, process: Process, pool: Pool, slots: tuple[str, ...], mark: str) -> None:
         self._process, self._pool, self._slots, self._mark = process, pool, slots, mark
-        self._began = time.monotonic()
+        self.began = time.monotonic()
 
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._began
-
-    def reap(self) -> Exit | None:
+    def poll(self) -> Exit | None:
         if (code := self._process.poll()) is None:
             return None
-        self.kill()
+        self.stop(kill=True)
         kill_marked(self._mark)
         self._pool.give_back(self._slots)
         return Exit(code)
 
-    def ask_to_end(self) -> None:
-        self._process.send_signal(signal.SIGTERM if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else signal.SIGINT)
-
-    def kill(self) -> None:
-        """The job's own process; its ranks see that this is gone, and follow."""
-        kill_group(self._process.pid)
-
-
-@dataclass
-class NotStarted(Attempt):
-    """A job for which there was no process, or no file: its disk is full, say."""
-
-    error: OSError
-
-    def reap(self) -> Exit:
-        return Exit(None, JobState(FAILED, f"could not be started ({self.error.strerror or self.error})"))
+    def stop(self, *, kill: bool = False) -> None:
+        """End the job's own process; its ranks see that this is gone, and follow."""
+        if kill:
+            kill_group(self._process.pid)
+        else:
+            is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            self._process.send_signal(signal.SIGTERM if is_ignored else signal.SIGINT)
 
 
 class LocalExecutor(Executor):
     """Packs jobs onto the GPUs, and onto the cores."""
 
-    ends_with_sweep = True
+    name = "lockstep"
 
     def __init__(self, pools: dict[str, Pool], run: Callable[[list[str], DictConfig | None], None]) -> None:
         """`run(arguments, config)` runs `python ARGUMENTS` in the process of a job."""
@@ -118,31 +162,23 @@ class LocalExecutor(Executor):
             raise config_error("trainer.devices", plan.devices, "hydra.launcher.jobs_per_gpu is for jobs of one GPU")
         if width > len(pool.slots):
             raise config_error("trainer.devices", plan.devices, f"the launcher has {len(pool.slots)} GPUs")
-        kept = _assign_cores(pool, pool.slots[:width])  # as many as the slots that it will have keep it to
+        kept = pool.cores(pool.slots[:width])  # as many as those of the slots that it will have
         check_cores(config, plan.devices if name == "cpu" else 0, len(kept), "each of the launcher's jobs")
         return (f"{name} x {width}",)
 
-    def reconcile(self, sweep_jobs: SweepJobs) -> None:
-        refuse_queued(sweep_jobs, "lockstep")
-        sweep_jobs.reconcile()
+    def choose(self, waiting: Sequence[Job]) -> Job | None:
+        chosen = (pool.choose([job for job in waiting if job.pool == name]) for name, pool in self._pools.items())
+        return next(filter(None, chosen), None)
 
-    def start(self, waiting: list[Job], begin: Begin) -> list[tuple[Job, Attempt]]:
-        started = []
-        for name, pool in self._pools.items():
-            while (job := pool.choose([job for job in waiting if job.pool == name])) is not None:
-                waiting.remove(job)
-                started.append((job, self._start(job, pool, begin)))
-        return started
-
-    def _start(self, job: Job, pool: Pool, begin: Begin) -> Attempt:
+    def start(self, job: Job, view: JobView) -> Handle:
+        pool = self._pools[job.pool]
         slots = pool.take(job.width)
-        kept = _assign_cores(pool, slots)
+        kept = pool.cores(slots)
         environment = _environment(job, slots, len(kept)) | {JOB_MARK: (mark := uuid.uuid4().hex)}
         try:
-            command = begin(job, devices=list(slots))
             process = start(
                 self._run,
-                command[1:],
+                list(job.command[1:]),
                 job.composed if _is_made_here(job) else None,
                 title=f"lockstep job {job.directory.name}",
                 environment=environment,
@@ -151,29 +187,27 @@ class LocalExecutor(Executor):
                 fresh=job.fresh,
                 imports=() if job.composed is None else own_modules(job.composed),
             )
-        except OSError as error:
+        except OSError:
             pool.give_back(slots)
-            return NotStarted(error)
-        return LocalAttempt(process, pool, slots, mark)
+            raise
+        return LocalHandle(process, pool, slots, mark)
+
+
+def choose_pool(plan: Plan) -> tuple[str, int]:
+    """Return a job's pool and how many slots of it the job takes: a GPU job one per device, a CPU job one."""
+    return ("gpu", plan.devices) if plan.accelerator == "gpu" else ("cpu", 1)
 
 
 def _is_made_here(job: Job) -> bool:
-    """Return whether this sweep process has written the run that the job is, and it has not begun: another one goes on by its own
+    """True if this sweep process has written the run that the job is, and it has not begun: another one goes on by its own
     config."""
     is_own = job.composed is not None and OmegaConf.select(job.composed, "run_id") is not None
     return is_own and is_queued(job.directory)
 
 
-def refuse_queued(sweep_jobs: SweepJobs, launcher: str) -> None:
-    """Raises ConfigError where a queue has jobs of the sweep: this launcher would start them a second time."""
-    if queued := sweep_jobs.in_queue():
-        accepted = "accepted is the launcher that put them there, or first scripts/sweep.py cancel"
-        raise config_error("hydra/launcher", launcher, f"{len(queued)} job(s) of this sweep are in a queue; {accepted}")
-
-
 def kill_marked(mark: str) -> None:
-    """What a job's own code has started in a session of its own: it would keep its GPU from the next job. By the environment that
-    a program was started with, where there is a /proc to read it in: see proc(5)."""
+    """Kill what a job's own code has started in a session of its own: it would keep its GPU from the next job. It is found by the
+    environment that it was started with, where there is a /proc to read it in: see proc(5)."""
     wanted = f"{JOB_MARK}={mark}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -188,13 +222,3 @@ def _environment(job: Job, slots: tuple[str, ...], core_count: int) -> dict[str,
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(slot.partition("#")[0] for slot in slots)
     environment.setdefault("OMP_NUM_THREADS", str(max(1, core_count // job.world_size)))
     return environment
-
-
-def _assign_cores(pool: Pool, slots: Sequence[str]) -> list[int]:
-    """Jobs at the same time keep to cores of their own: each slot has an equal share. All cores where there are too few."""
-    everything = sorted(cores())
-    share = len(everything) // len(pool.slots)
-    if not share:
-        return everything
-    places = [pool.slots.index(slot) for slot in slots]
-    return [core for place in places for core in everything[place * share : (place + 1) * share]]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Self, get_type_hints
 from omegaconf import OmegaConf
 
 from lockstep.config.plan import visible_gpus
-from lockstep.config.rules import Rule, integer, number, one_of
+from lockstep.config.rules import integer, number
 from lockstep.errors import config_error
 
 
@@ -20,7 +20,7 @@ class Keys:
 
     @classmethod
     def from_config(cls, values: Mapping[str, Any]) -> Self:
-        """From a group as it is composed. Raises ConfigError for a key that there is not, and for what a rule does not accept."""
+        """Return those of a composed group. Raise ConfigError for an unknown key, and for what a rule does not accept."""
         known, plain = [one.name for one in fields(cls)], dict[str, Any]()
         for name, value in values.items():
             plain[name] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
@@ -44,14 +44,7 @@ class Settings(Keys):
 
     timeout: Annotated[Any, number(0.001).or_null()] = None  # seconds a job may take
     retries: Annotated[int, integer(0)] = 0  # times a failed job is tried again
-    on_failure: Annotated[str, one_of("continue", "stop")] = "continue"  # stop: hand out no more jobs
     dry_run: bool = False  # print the jobs, run none
-
-
-def _is_gpus(value: Any) -> bool:
-    if isinstance(value, list) or OmegaConf.is_list(value):
-        return 0 < len(value) == len({str(gpu) for gpu in value})
-    return value == "all" or (isinstance(value, int) and not isinstance(value, bool))
 
 
 @dataclass
@@ -59,27 +52,14 @@ class LocalSettings(Settings):
     """Hydra's schema of the launcher of this machine: it checks the types, and the rules the rest."""
 
     _target_: str = "hydra_plugins.lockstep_launcher.LockstepLauncher"
-    # which GPUs jobs are packed onto: all visible ones, a list of ids, or how many
-    gpus: Annotated[Any, Rule("accepted is all, a number, or a list of GPUs", _is_gpus)] = "all"
     jobs_per_gpu: Annotated[int, integer(1)] = 1  # jobs of one GPU that have it together
     jobs: Annotated[int, integer(1)] = 1  # CPU jobs at once; more than one share the cores
 
     def gpu_slots(self) -> tuple[str, ...]:
-        """Returns them as CUDA_VISIBLE_DEVICES names them, numbers, or the identifiers of GPUs or of their MIG parts. Where
-        several jobs share a GPU, the name has a slot's number behind a #."""
-        gpus = self._gpus()
+        """Return the visible GPUs as CUDA_VISIBLE_DEVICES names them, numbers, or the identifiers of GPUs or of their MIG parts.
+        Where several jobs share a GPU, the name has a slot's number behind a #."""
+        named = tuple(name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip())
+        gpus = (named or tuple(map(str, range(visible_gpus()))))[: visible_gpus()]
         if self.jobs_per_gpu == 1:
             return gpus
         return tuple(f"{gpu}#{number}" for number in range(self.jobs_per_gpu) for gpu in gpus)
-
-    def _gpus(self) -> tuple[str, ...]:
-        named = tuple(name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip())
-        every = (named or tuple(map(str, range(visible_gpus()))))[: visible_gpus()]
-        if self.gpus == "all":
-            return every
-        chosen = every[: self.gpus] if isinstance(self.gpus, int) else tuple(map(str, self.gpus))
-        fits = 0 < self.gpus <= len(every) if isinstance(self.gpus, int) else set(chosen) <= set(every)
-        if not fits:
-            words = f"accepted is all, a number up to {len(every)}, or a list from [{', '.join(every)}]"
-            raise config_error("hydra.launcher.gpus", self.gpus, words)
-        return chosen

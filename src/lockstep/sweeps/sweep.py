@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
@@ -24,15 +24,12 @@ from lockstep.runs.continuation import check_length
 from lockstep.runs.fork import origin_of
 from lockstep.runs.validation import check_run_dir, validated
 from lockstep.sweeps.composition import JobConfigs
-from lockstep.sweeps.executor import Executor
-from lockstep.sweeps.jobs import Job, choose_pool, computed_config, directory_name, identity
-from lockstep.sweeps.results import write_results
-from lockstep.sweeps.runner import DETACHED, Runner
+from lockstep.sweeps.jobs import Job, computed_config, directory_name, identity, sweep_exit_code
+from lockstep.sweeps.local import Executor, choose_pool
+from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.settings import Settings
-from lockstep.sweeps.states import FAILED, sweep_exit_code
 from lockstep.sweeps.sweep_jobs import SweepJobs
-from lockstep.sweeps.table import print_table
-from lockstep.sweeps.view import SweepView
+from lockstep.sweeps.table import print_table, write_results
 
 log = logging.getLogger(__name__)
 _DATA_DIR = "datamodule.data_dir"
@@ -59,21 +56,21 @@ class Sweep:
 
     @classmethod
     def end(cls) -> None:
-        """Called after the sweeper's last batch: writes the results. Leaves by SystemExit unless all jobs have finished. Raises
-        ConfigError where there was none."""
+        """Write the results, after the sweeper's last batch. Leave by SystemExit unless all jobs have finished. Raise ConfigError
+        where there was none."""
         if (sweep := cls._current) is not None:
-            if sweep.planned is not None:
+            if sweep.planned:
                 sweep._open()
             elif not sweep.keys:
                 raise _no_jobs()
             if sweep.runner is not None:
-                sweep._end()
+                sweep._end(sweep.runner)
 
     @classmethod
     @contextlib.contextmanager
     def answering(cls) -> Iterator[None]:
-        """Within, what breaks a sweep off between two batches, a signal or a full disk say, ends it as a signal within a batch
-        does, with its table. A refusal is raised again, and so is all if there was no batch yet."""
+        """End the sweep with its table when something breaks it off between two batches, a signal or a full disk say. Raise a
+        refusal again, and all errors before the first batch."""
         try:
             yield
         except ConfigError:
@@ -88,12 +85,12 @@ class Sweep:
             else:
                 log.exception("A bug:")
                 runner.stopped = " ".join(f"{type(error).__name__}: {error}".split())
-            cls._current._end()
+            cls._current._end(runner)
 
     @classmethod
     def expect(cls, jobs: int) -> None:
-        """Is called by a sweeper that hands out that many jobs one by one, and none twice: the jobs of earlier calls in this
-        directory count as this one's, in the table and for the exit code."""
+        """Note that a sweeper hands out that many jobs one by one, and none twice: the jobs of earlier calls in this directory
+        count as this one's, in the table and for the exit code."""
         if cls._current is not None:
             cls._current.planned = jobs
 
@@ -102,13 +99,13 @@ class Sweep:
         self.configs = JobConfigs(config, loader)
         self.directory = Path(str(config.hydra.sweep.dir)).absolute()
         self.keys: set[str] = set()  # the jobs of this call
-        self.planned: int | None = None
-        self.sweep_jobs = SweepJobs(self.directory)
+        self.planned = 0
+        self.sweep_jobs = SweepJobs(self.directory, is_running=False)
         self.runner: Runner | None = None
 
     def launch(self, job_overrides: Sequence[Sequence[str]]) -> list[JobReturn]:
-        """Validates every job of the batch before it starts the first; then runs those that have not finished, the same point
-        once. Raises RefusedJob, and has changed nothing, if one can't start."""
+        """Check every job of the batch before the first one starts; then run those that have not finished, the same point once.
+        Raise RefusedJob, and change nothing, if one can't start."""
         if not job_overrides:
             raise _no_jobs()
         jobs = self.check(job_overrides)
@@ -121,7 +118,7 @@ class Sweep:
         return [returned[job.key] for job in jobs]
 
     def check(self, job_overrides: Sequence[Sequence[str]]) -> list[Job]:
-        """Raises RefusedJob for the first job that can't start."""
+        """Raise RefusedJob for the first job that can't start."""
         return [self._job(number, list(overrides)) for number, overrides in enumerate(job_overrides)]
 
     def _run(self, batch: list[Job]) -> list[JobReturn]:
@@ -146,8 +143,8 @@ class Sweep:
             log.info(f"{len(batch) - len(todo)} of {len(batch)} jobs have finished before")
         runner.run(todo)
         if runner.stopped:
-            self._end()
-        return [_job_return(job, self.sweep_jobs.jobs[job.key]["metric"]) for job in batch]
+            self._end(runner)
+        return [_job_return(job, self.sweep_jobs.jobs[job.key].metric) for job in batch]
 
     def _job(self, number: int, overrides: list[str]) -> Job:
         given: Any = OmegaConf.to_container(self.config.hydra.overrides.task, resolve=False)
@@ -165,7 +162,7 @@ class Sweep:
         config = computed_config(cfg)
         key = identity(config)
         known = self.sweep_jobs.jobs.get(key)  # its overrides may be spelled in another way this time
-        directory = self.directory / (directory_name(swept or overrides, key) if known is None else known["directory"])
+        directory = self.directory / directory_name(swept or overrides, key) if known is None else known.directory
         pool, width = choose_pool(plan)
         return Job(
             key=key,
@@ -187,7 +184,7 @@ class Sweep:
         )
 
     def _composed(self, overrides: list[str]) -> tuple[DictConfig, DictConfig, Plan]:
-        """The job's config as its own process composes and checks it, with Hydra's part and without; and the plan."""
+        """Return the job's config as its own process composes and checks it, with Hydra's part and without; and the plan."""
         full: Any = self.configs.compose(overrides)
         check_run_dir(full)
         asked: Any = HydraConfig.instance()
@@ -203,45 +200,34 @@ class Sweep:
         return full, cfg, plan
 
     def _open(self) -> Runner:
-        """Brings what an earlier sweep has left in the directory up to date, once."""
+        """Find out, once, how an earlier sweep process has left the jobs."""
         if self.runner is None:
-            self.executor.reconcile(self.sweep_jobs)
+            self.executor.open(self.sweep_jobs)
             self.sweep_jobs.planned = self.planned
             self.runner = Runner(self.sweep_jobs, self.executor, self.settings)
         return self.runner
 
-    def _end(self) -> None:
-        assert self.runner is not None
+    def _end(self, runner: Runner) -> None:
         STOP_SIGNALS.leave()
-        view = SweepView(self.sweep_jobs, is_held=False)
-        write_results(view)
-        print_table(view)
-        if view.best is not None and view.best.directory.is_dir():
-            print(f"\nbest: {view.best.directory}")
+        sweep_jobs = self.sweep_jobs
+        write_results(sweep_jobs)
+        print_table(sweep_jobs)
+        if (best := sweep_jobs.best) is not None and best.directory.is_dir():
+            print(f"\nbest: {best.directory}")
         print(f"\n{self.directory}/results.csv", flush=True)
         if any(self.directory.glob("*/tensorboard")):
             print(f"tensorboard --logdir {shlex.quote(str(self.directory))}", flush=True)
-        if self.runner.stopped == DETACHED:
-            self._leave_to_queue()
-        if self.runner.stopped:
-            console.say(f"The sweep was stopped: {self.runner.stopped}. Resume it: {sweep_command('resume', self.directory)}")
-            if queued := self.sweep_jobs.in_queue():
+        if runner.stopped:
+            console.say(f"The sweep was stopped: {runner.stopped}. Resume it: {sweep_command('resume', self.directory)}")
+            if queued := sweep_jobs.in_queue():
                 take_out = f"Take them out of it: {sweep_command('cancel', self.directory)}"
                 console.say(f"{len(queued)} job(s) stay in the queue. {take_out}")
-        code = ExitCode.PREEMPTED if self.runner.was_interrupted else sweep_exit_code(self._states())
-        if code or self.runner.stopped:
+        own = sweep_jobs.jobs if self.planned else self.keys  # those of all calls, where a sweeper takes several
+        code = sweep_exit_code({view.status for key, view in sweep_jobs.jobs.items() if key in own})
+        if runner.was_interrupted:
+            code = ExitCode.PREEMPTED
+        if code or runner.stopped:
             raise SystemExit(code or ExitCode.FAILED)
-
-    def _leave_to_queue(self) -> NoReturn:
-        """Leaves by SystemExit, whose code says whether the queue has taken all jobs."""
-        for what, words in (("status", "Look at them"), ("resume", "Wait for them"), ("cancel", "Take them out of it")):
-            console.say(f"{words}: {sweep_command(what, self.directory)}")
-        raise SystemExit(ExitCode.FAILED if FAILED in self._states() else ExitCode.FINISHED)
-
-    def _states(self) -> set[str]:
-        """Returns those of this call's jobs, or of all where a sweeper takes several calls."""
-        own = self.keys if self.planned is None else self.sweep_jobs.jobs
-        return {job["status"] for key, job in self.sweep_jobs.jobs.items() if key in own}
 
 
 def _in_directory(full: DictConfig, directory: Path) -> DictConfig:
@@ -253,23 +239,23 @@ def _in_directory(full: DictConfig, directory: Path) -> DictConfig:
 
 
 def _no_jobs() -> ConfigError:
-    """`model=glob(zzz*)` matches nothing."""
+    """Return why a sweep has no jobs: `model=glob(zzz*)` matches nothing, say."""
     asked = [item for item in sys.argv[1:] if "glob(" in item] or sys.argv[1:]
     return ConfigError(f"{' '.join(asked)}: no job comes of this; accepted is what matches or names at least one option")
 
 
 def _stop_deadline(cfg: DictConfig) -> float:
-    """Returns 0 without the guard, where a run ends at once; infinity for a deadline of null."""
+    """Return 0 without the guard, where a run ends at once; infinity for a deadline of null."""
     guard = OmegaConf.select(cfg, "guards.preemption")
     return 0.0 if guard is None else float(guard.get("deadline") or math.inf)
 
 
 def sweep_command(what: str, directory: Path) -> str:
-    """What to type, from the working directory, in a shell."""
+    """Return what to type, from the working directory, in a shell."""
     return console.command_line("scripts/sweep.py", what, str(directory))
 
 
 def _job_return(job: Job, metric: float | None) -> JobReturn:
-    """What a sweeper gets to see: the metric; NaN for a job that has none, so that the others go on."""
+    """Return what a sweeper gets to see: the metric; NaN for a job that has none, so that the others go on."""
     value, overrides = math.nan if metric is None else metric, list(job.overrides)
     return JobReturn(overrides, working_dir=str(job.directory), _return_value=value, status=JobStatus.COMPLETED)

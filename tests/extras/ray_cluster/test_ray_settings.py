@@ -48,7 +48,7 @@ def test_settings_that_make_no_sense_are_refused(key: str, value: Any) -> None:
 
 def test_what_no_node_has_is_refused_by_its_key() -> None:
     executor: Any = RayExecutor(RaySettings())
-    executor.cluster = SimpleNamespace(nodes=lambda: NODES)
+    executor.nodes = lambda: NODES
     plan = Plan.from_config(compose("trainer.devices=8"), node_gpus=8)
     config = OmegaConf.create({"hydra": {"launcher": {"_target_": "x", "address": "auto"}}})
     job: Any = SimpleNamespace(resources=executor.resources(config, plan))

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import optuna
 import pytest
 from fake_sweep import leave
 from omegaconf import OmegaConf
@@ -69,34 +68,20 @@ def near_a_hundredth(point: dict[str, str]) -> Outcome:
     return 1.0 - abs(float(point["model.optimizer.lr"]) - 0.01)
 
 
-HYPEROPT = pytest.mark.skipif(importlib.util.find_spec("hyperopt") is None, reason="hyperopt is not installed")
-
-
-@pytest.mark.parametrize("searcher", [None, "OptunaSearch", pytest.param("HyperOptSearch", marks=HYPEROPT)])
-def test_a_search_killed_at_trial_7_of_20_ends_as_one_that_was_not(tmp_path: Path, searcher: str | None) -> None:
+def test_a_search_killed_at_trial_7_of_20_ends_as_one_that_was_not(tmp_path: Path) -> None:
     arguments = (LR, "model.net.hidden=range(32,129,32)", "model/optimizer=adam,sgd", "seed=3")
     (tmp_path / "calm").mkdir()
     (tmp_path / "killed").mkdir()
-    calm = sweep(Launcher(tmp_path / "calm", near_a_hundredth), *arguments, searcher=searcher)
+    calm = sweep(Launcher(tmp_path / "calm", near_a_hundredth), *arguments)
     first, second, third = (Launcher(tmp_path / "killed", near_a_hundredth, most) for most in (7, 1000, 1000))
     with pytest.raises(SystemExit):
-        sweep(first, *arguments, searcher=searcher)
-    sweep(second, *arguments, searcher=searcher)
+        sweep(first, *arguments)
+    sweep(second, *arguments)
     assert [*first.trained, *second.trained] == calm
     assert (len(calm), len({*calm})) == (20, 20)
-    assert sweep(third, *arguments, searcher=searcher) == []
+    assert sweep(third, *arguments) == []
     hidden = {dict(item.split("=") for item in point)["model.net.hidden"] for point in calm}
     assert hidden == {"32", "64", "96", "128"}
-
-
-def test_a_searcher_hears_what_has_come_of_its_points(tmp_path: Path) -> None:
-    """What it draws after ten at random follows from all before: the points are those of Optuna alone."""
-    trained = sweep(Launcher(tmp_path, near_a_hundredth), searcher="OptunaSearch", seed=3, n_trials=14)
-    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=3))
-    for point in trained:
-        trial = study.ask({"lr": optuna.distributions.FloatDistribution(1e-4, 1e-1, log=True)})
-        assert point == (f"model.optimizer.lr={trial.params['lr']}",)
-        study.tell(trial, float(near_a_hundredth({"model.optimizer.lr": trial.params["lr"]})))
 
 
 def test_what_fails_is_not_tried_again_and_what_can_not_start_is_passed_over(tmp_path: Path) -> None:
@@ -109,11 +94,6 @@ def test_what_fails_is_not_tried_again_and_what_can_not_start_is_passed_over(tmp
     (tmp_path / "other").mkdir()
     with pytest.raises(RefusedJob, match="no such thing"):
         sweep(Launcher(tmp_path / "other", lambda _: "refused"))
-
-
-def test_a_job_that_was_interrupted_ends_the_call(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        sweep(Launcher(tmp_path, lambda _: "interrupted"))
 
 
 def with_scheduler(tmp_path: Path, scheduler: dict[str, Any]) -> Path:
@@ -159,11 +139,10 @@ def test_a_report_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
     [
         ({"scheduler": "HyperBandScheduler"}, "hydra.sweeper.scheduler=HyperBandScheduler: accepted is ASHAScheduler, "),
         ({"scheduler": "PopulationBasedTraining"}, "hydra.sweeper.scheduler=PopulationBasedTraining: accepted is "),
-        ({"searcher": "os.system"}, "hydra.sweeper.searcher=os.system: accepted is OptunaSearch, HyperOptSearch, or null"),
         ({"scheduler": ASHA | {"grace": 2}}, "hydra.sweeper.scheduler.grace=2: no such argument; accepted are "),
         (
             {"scheduler": ASHA | {"metric": "x"}},
-            "hydra.sweeper.scheduler.metric=x: is set elsewhere; accepted is to leave it out",
+            "hydra.sweeper.scheduler.metric=x: is set by Lockstep; remove it from the config",
         ),
         ({"scheduler": ASHA | {"grace_period": 0}}, "grace_period must be positive"),
     ],

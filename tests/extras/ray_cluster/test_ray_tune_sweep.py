@@ -13,7 +13,7 @@ import pytest
 from commands import ROOT, python, started
 from waiting import wait_for
 
-from lockstep.sweeps.sweep_jobs import SweepJobs
+from lockstep.sweeps.sweep_jobs import JobView, SweepJobs
 
 pytestmark = [
     pytest.mark.slow,
@@ -25,19 +25,18 @@ TUNE = ("-m", "sweep=ray_tune", "~hydra.callbacks.report", "trainer=cpu", "hydra
 SMALL = ("trainer=cpu", "model=mlp", "datamodule.batch_size=256", "trainer.max_epochs=2")
 
 
-def jobs(sweep: Path) -> dict[str, dict[str, Any]]:
+def jobs(sweep: Path) -> dict[str, JobView]:
     return SweepJobs(sweep).jobs
 
 
 def results(sweep: Path) -> dict[str, Any]:
     """By the job's identity: how it has ended, and its metrics, to the bit."""
-    records = {key: json.loads((sweep / job["directory"] / "metrics.json").read_text()) for key, job in jobs(sweep).items()}
-    return {key: (jobs(sweep)[key]["reason"], record["metrics"]) for key, record in records.items()}
+    records = {key: json.loads((sweep / job.directory.name / "metrics.json").read_text()) for key, job in jobs(sweep).items()}
+    return {key: (jobs(sweep)[key].reason, record["metrics"]) for key, record in records.items()}
 
 
-def finished(sweep: Path) -> dict[str, Any]:
-    """The attempts of each such job."""
-    return {key: job["attempts"] for key, job in jobs(sweep).items() if job["status"] == "finished"}
+def finished(sweep: Path) -> dict[str, JobView]:
+    return {key: job for key, job in jobs(sweep).items() if job.status == "finished"}
 
 
 def with_journal(journal: Path) -> dict[int, str]:

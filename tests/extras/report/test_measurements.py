@@ -39,20 +39,18 @@ def test_jobs_that_have_not_finished_are_rows_with_their_reason(tmp_path: Path) 
 
 def test_jobs_of_an_edited_config_file_are_not_compared(tmp_path: Path) -> None:
     sweep = measured.sweep(tmp_path, [cell(1), cell(2), cell(4)])
-    (path,) = sweep.glob("devices=4*/job.json")
-    path.write_text(path.read_text().replace('"trainer": {', '"trainer": {"max_epochs": 9,'))
+    (path,) = sweep.glob("devices=4*/.hydra/config.yaml")
+    path.write_text(path.read_text().replace("trainer:\n", "trainer:\n  max_epochs: 9\n"))
     rows = read(sweep)
     assert ([row.devices for row in rows.rows], rows.left_out) == ([1, 2], {(): 1})
 
 
 def test_a_job_that_was_continued_to_a_later_end_or_on_other_devices_is_not_compared(tmp_path: Path) -> None:
     """By train.py resume=DIRECTORY: the speed of two devices counted as that of eight."""
-    end = "trainer.max_epochs=9"
-    cells = [cell(1, ended_by=end), cell(2, ended_by=end), cell(4, ended_by="trainer.max_epochs=20")]
-    sweep = measured.sweep(tmp_path, [*cells, cell(8, ended_by=end, world_size=2)])
-    for path in sweep.glob("*/job.json"):
-        epochs = '"default_max_epochs": 9, "trainer": {"max_epochs": "${default_max_epochs}",'
-        path.write_text(path.read_text().replace('"trainer": {', epochs))
+    sweep = measured.sweep(tmp_path, [cell(1), cell(2), cell(4), cell(8, world_size=2)])
+    for devices, override in ((4, "trainer.max_epochs=20"), (8, "trainer.devices=2")):
+        (path,) = sweep.glob(f"devices={devices}*/.hydra")
+        (path / "overrides.yaml").write_text(f"- trainer.devices={devices}\n- {override}\n")
     rows = read(sweep)
     assert [row.devices for row in rows.rows] == [1, 2]
     assert rows.left_out == {("trainer.max_epochs=20",): 1, ("trainer.devices=2",): 1}

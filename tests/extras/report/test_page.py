@@ -10,13 +10,13 @@ import measured
 import pytest
 from browsers import browser
 from measured import cell
+from omegaconf import OmegaConf
 
 from lockstep.errors import ConfigError
 from lockstep.extras.report import measurements
 from lockstep.extras.report.all_reduce import Times, read_all_reduce
 from lockstep.extras.report.page import render, scaling_page, write_report
-from lockstep.sweeps.table import print_table
-from lockstep.sweeps.view import look_at
+from lockstep.sweeps.table import look_at, print_table
 
 
 def whole() -> list[dict[str, Any]]:
@@ -139,10 +139,10 @@ def test_terminal_record_and_report_have_one_speed(tmp_path: Path, capsys: pytes
 def test_the_page_says_what_was_trained_on_what(tmp_path: Path) -> None:
     """Also which overrides all jobs have."""
     folder = measured.sweep(tmp_path, [cell(n, overrides=("trainer.max_epochs=3",)) for n in (1, 2)])
-    for path in folder.glob("*/job.json"):
-        metadata = json.loads(path.read_text())
-        metadata["config"]["model"] |= {"_target_": "lockstep.models.Classifier", "net": {"_target_": "lockstep.nets.CNN"}}
-        path.write_text(json.dumps(metadata))
+    for path in folder.glob("*/.hydra/config.yaml"):
+        config = OmegaConf.load(path)
+        config.model.update({"_target_": "lockstep.models.Classifier", "net": {"_target_": "lockstep.nets.CNN"}})
+        OmegaConf.save(config, path)
     text = page(folder, [])
     assert "(devices 1, 2; lr 0.1; seed 0; model Classifier; model.net CNN)" in text
     assert "- overrides of all jobs: model.optimizer.lr=0.1 seed=0 trainer.max_epochs=3\n" in text

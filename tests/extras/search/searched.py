@@ -6,7 +6,8 @@ from typing import Any
 from optuna import Study
 
 from lockstep.extras.search.study import POINT, open_study
-from lockstep.sweeps.job_directory import write_metadata
+from lockstep.sweeps.jobs import Job
+from lockstep.sweeps.sweep_jobs import JobView
 
 NOBODY = {"_target_": "optuna.pruners.NopPruner"}
 
@@ -18,9 +19,8 @@ def search_with_a_job(folder: Path, pruner: dict[str, Any]) -> tuple[Study, Path
     overrides = ["model.optimizer.lr=0.01"]
     study.ask().set_user_attr(POINT, overrides)
     run_dir = folder / "lr=0.01_abc"
-    metadata: dict[str, Any] = {"key": "abc", "number": 0, "overrides": overrides, "devices": 1, "config": {}, "asked": 1}
-    state = {"directory": run_dir.name, "repetition": "abc", "status": "running", "reason": None, "metric": None, "attempts": []}
-    write_metadata(run_dir, metadata | {"optimized_metric": "val/acc", "optimized_mode": "max"} | state)
+    job = Job("abc", (overrides[0],), run_dir, "cpu", 1, 1, "val/acc", "max", ("python",))
+    JobView.of(job, 0).make(job)
     return study, run_dir
 
 

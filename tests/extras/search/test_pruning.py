@@ -10,7 +10,7 @@ from lightning import LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
 from searched import NOBODY, search_with_a_job, values_in
 
-from lockstep.extras.search.files import PRUNED
+from lockstep.extras.search import PRUNED
 from lockstep.extras.search.pruning import Pruning
 
 # val/acc is below 2: from the second validation on

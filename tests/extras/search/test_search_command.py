@@ -34,7 +34,7 @@ def test_a_search_that_is_interrupted_between_two_trials_and_then_killed_goes_on
     assert done.returncode == 0, done.stdout + done.stderr
     study = load_study(tmp_path / "search")
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 3
-    metrics = {job["directory"]: job["metric"] for job in SweepJobs(tmp_path / "search").jobs.values()}
+    metrics = {job.directory.name: job.metric for job in SweepJobs(tmp_path / "search").jobs.values()}
     assert {trial.user_attrs["directory"]: trial.value for trial in study.trials} == metrics
     finished = Counter(path.name.rpartition(".")[0].rpartition(".")[0] for path in journal.glob("*.finished"))
     assert finished == Counter(str(trial.params["model.optimizer.lr"]) for trial in study.trials)
@@ -45,7 +45,7 @@ def test_a_search_that_is_interrupted_between_two_trials_and_then_killed_goes_on
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        ("5000", "{folder}: File too large"),  # job.json, which is larger than the study
+        ("5000", "{folder}: File too large"),  # .hydra, which is larger than the study
         ("raise", "ArithmeticError: planted fault"),
     ],
 )

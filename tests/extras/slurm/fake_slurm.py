@@ -1,6 +1,6 @@
-"""SLURM's commands as shell scripts on the PATH: a cluster that runs every task at once, without any SLURM.
+"""SLURM's commands as shell scripts on the PATH: a cluster that runs every job at once, without any SLURM.
 
-Each task is a line of squeue's in a file of its own, in `tasks`, which a test may change; they wait while there is a file `hold`.
+Each job is a line of squeue's in a file of its own, in `tasks`, which a test may change; they wait while there is a file `hold`.
 """
 
 import os
@@ -17,35 +17,25 @@ esac
 echo "$@" >> calls
 env > environment
 [ -f refuses ] && { cat refuses >&2; [ -f heard ] || exit 1; }
-[ -f slow ] && { touch began; while [ -f slow ]; do sleep 0.02; done; }
 for word; do
-  case $word in
-    --job-name=*) name=${word#*=} ;;
-    --array=*) last=${word##*-}; last=${last%%%*} ;;
-  esac
+  case $word in --job-name=*) name=${word#*=} ;; esac
   script=$word
 done
 say() { echo "$2" > saying.$1 && mv saying.$1 tasks/$1; } # at once: squeue must not find half of it
 number=$(( $(cat number 2>/dev/null || echo 0) + 1 ))
 echo $number > number
-index=0
-while [ $index -le $last ]; do
-  say ${number}_$index "$number|$index|$name|PENDING|Priority|0:00|"
-  ( for fd in $(ls /proc/self/fd); do [ $fd -gt 2 ] && [ $fd -lt 255 ] && eval "exec $fd>&-"; done
-    while [ -f hold ]; do sleep 0.02; done
-    say ${number}_$index "$number|$index|$name|RUNNING|None|0:07|n1"
-    SLURM_ARRAY_TASK_ID=$index SLURM_CPUS_PER_TASK=1 bash "$script"
-    [ $? -eq 0 ] && state=COMPLETED || state=FAILED
-    say ${number}_$index "$number|$index|$name|$state|None|0:08|n1"
-  ) > /dev/null 2>&1 &
-  index=$((index + 1))
-done
+say $number "$number|$name|PENDING|Priority|0:00|"
+( for fd in $(ls /proc/self/fd); do [ $fd -gt 2 ] && [ $fd -lt 255 ] && eval "exec $fd>&-"; done
+  while [ -f hold ]; do sleep 0.02; done
+  say $number "$number|$name|RUNNING|None|0:07|n1"
+  SLURM_CPUS_PER_TASK=1 bash "$script"
+  [ $? -eq 0 ] && state=COMPLETED || state=FAILED
+  say $number "$number|$name|$state|None|0:08|n1"
+) > /dev/null 2>&1 &
 [ -f heard ] && exit 1
 echo "$number;cluster"
 """
-_SQUEUE = (
-    '[ -f down ] && { cat down >&2; exit 1; }; echo "9|N/A|somebody\'s|a|b|RUNNING|None|1:00|n2"; cat tasks/* 2>/dev/null; true'
-)
+_SQUEUE = '[ -f down ] && { cat down >&2; exit 1; }; echo "9|somebody\'s|a|RUNNING|None|1:00|n2"; cat tasks/* 2>/dev/null; true'
 _SRUN = r"""
 while case $1 in --output=*) output=${1#*=} ;; --*) ;; *) false ;; esac; do shift; done
 exec "$@" >> "$output" 2>&1
@@ -58,14 +48,13 @@ true
 """
 _SACCT = "[ -f accounts ] || { echo accounting storage is disabled >&2; exit 1; }; cat accounts"
 _SCONTROL = "cat config 2>/dev/null; true"
-_SINFO = "cat nodes 2>/dev/null; true"
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Puts it first on the PATH; returns its folder."""
     place = folder / "cluster"
     (place / "tasks").mkdir(parents=True)
-    commands = {"sbatch": _SBATCH, "squeue": _SQUEUE, "srun": _SRUN, "scancel": _SCANCEL, "sacct": _SACCT, "sinfo": _SINFO}
+    commands = {"sbatch": _SBATCH, "squeue": _SQUEUE, "srun": _SRUN, "scancel": _SCANCEL, "sacct": _SACCT}
     commands["scontrol"] = _SCONTROL
     for name, text in commands.items():
         enter = "" if name == "srun" else f"cd {place}\n"
@@ -78,7 +67,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def state(place: Path, task: str, state: str, seconds: str = "0:07") -> None:
     """Makes a task one that is in that state."""
     fields = (place / "tasks" / task).read_text().strip().split("|")
-    fields[3], fields[5] = state, seconds
+    fields[2], fields[4] = state, seconds
     say(place, task, "|".join(fields))
 
 

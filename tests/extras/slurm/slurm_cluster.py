@@ -16,7 +16,6 @@ from typing import Any
 
 from waiting import wait_for
 
-MAX_ARRAY_SIZE = 4
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "srun", "scancel", "scontrol", "sinfo")
 CONF = """
 ClusterName=lockstep
@@ -49,7 +48,6 @@ NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=64 RealM
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=64 RealMemory=1000 Gres=gpu:4
 PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
 PartitionName=short Nodes=n1,n2 MaxTime=10 State=UP
-MaxArraySize={largest}
 FirstJobId={first}
 """
 
@@ -80,7 +78,7 @@ class Cluster:
             subprocess.run(["mknod", gpu, "c", "1", "3"], check=True)  # as /dev/null
         ports = _free_ports(3)
         first = 100 + ports[0] % 9800  # ranks meet at a port that is made of the job's number, and there may be another cluster
-        options = {"host": socket.gethostname(), "folder": self.folder, "largest": MAX_ARRAY_SIZE}
+        options = {"host": socket.gethostname(), "folder": self.folder}
         text = CONF.format(ports=ports, first=first, **options)
         (self.folder / "slurm.conf").write_text(text)
         lines = [f"NodeName=n{1 + number // 4} Name=gpu File={gpu}" for number, gpu in enumerate(gpus)]
@@ -132,8 +130,8 @@ class Cluster:
         return states == ["idle", "idle"]
 
     def tasks(self) -> list[list[str]]:
-        """Of each task of each array: number, index, name, state, nodes."""
-        lines = self.ask("squeue", "--array", "--states=all", "--noheader", "--format=%F|%K|%j|%T|%N").splitlines()
+        """Of each job: number, name, state, nodes."""
+        lines = self.ask("squeue", "--states=all", "--noheader", "--format=%A|%j|%T|%N").splitlines()
         return [line.split("|") for line in lines]
 
     def _jobs(self, node: str) -> list[int]:

@@ -10,7 +10,6 @@ from lockstep.extras.slurm.commands import (
     Refused,
     Task,
     Unanswered,
-    largest_array,
     submit,
     tasks,
 )
@@ -38,28 +37,26 @@ def _let_go(place: Path) -> object:
     wait_for(lambda: not any("PENDING" in path.read_text() for path in (place / "tasks").iterdir()))
 
 
-def test_an_array_is_submitted_from_nowhere_in_particular(place: Path, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_submitted_from_nowhere_in_particular(place: Path, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_NTASKS", "8")  # as from within another job
     monkeypatch.setenv("SLURM_CONF", "/etc/elsewhere.conf")
     monkeypatch.setenv("LOCKSTEP_PARENT", "7")
-    assert submit(script, "ours-0", 3, ["--mem=1G"], at_once=2) == "1"
-    assert (place / "calls").read_text() == f"--parsable --job-name=ours-0 --array=0-2%2 --mem=1G {script}\n"
+    assert submit(script, "ours-0", ["--mem=1G"]) == Task("1", "PENDING")
+    assert (place / "calls").read_text() == f"--parsable --job-name=ours-0 --mem=1G {script}\n"
     names = {line.partition("=")[0] for line in (place / "environment").read_text().splitlines()}
     assert "SLURM_CONF" in names
     assert not {"SLURM_NTASKS", "LOCKSTEP_PARENT"} & names
-    assert tasks("ours-") == {f"ours-0_{index}": Task(f"1_{index}", "PENDING", "Priority") for index in range(3)}
+    assert tasks("ours-") == {"ours-0": Task("1", "PENDING", "Priority")}
 
 
 def test_what_sbatch_refuses_is_said_in_its_words(place: Path, script: Path) -> None:
     (place / "refuses").write_text("sbatch: error: invalid partition specified: x\n")
-    with pytest.raises(Refused, match=r"^sbatch: error: invalid partition specified: x$"):
-        submit(script, "ours-0", 1, ["--partition=x"])
+    with pytest.raises(Refused, match=r"^invalid partition specified: x$"):
+        submit(script, "ours-0", ["--partition=x"])
     for words in ("sbatch: error: Unable to contact slurm controller", "Socket timed out on send/recv operation"):
         (place / "refuses").write_text(words)
-        with pytest.raises(Unanswered, match=words):
-            submit(script, "ours-0", 1, [])
-    (place / "heard").touch()  # the job is in the queue all the same
-    assert submit(script, "ours-0", 1, []) == "1"
+        with pytest.raises(Unanswered, match=words.removeprefix("sbatch: error: ")):
+            submit(script, "ours-0", [])
 
 
 def test_no_answer_is_no_empty_queue(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,12 +67,3 @@ def test_no_answer_is_no_empty_queue(place: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(Unanswered, match="squeue: No such file or directory"):
         tasks("ours-")
-
-
-@pytest.mark.parametrize(
-    ("config", "largest"),
-    [("", 1001), ("MaxArraySize            = 4001\nSchedulerParameters     = bf_interval=2,max_array_tasks=50\n", 50)],
-)
-def test_an_array_is_as_large_as_the_cluster_allows(config: str, largest: int, place: Path) -> None:
-    (place / "config").write_text(config)
-    assert largest_array() == largest

@@ -1,5 +1,6 @@
 """Jobs in SLURM's queue: what they ask for, and how each is followed to its end, with a stand-in for SLURM."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -18,9 +19,9 @@ from lockstep.extras.slurm.launcher import SlurmExecutor, cancel
 from lockstep.extras.slurm.settings import SlurmSettings
 from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.local import LocalExecutor
-from lockstep.sweeps.runner import DETACHED, Runner
+from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.sweep_jobs import SweepJobs
-from lockstep.sweeps.view import look_at
+from lockstep.sweeps.table import look_at
 
 # a job that writes its record, fails, or is preempted at its first start; it counts its starts
 PROGRAM = """
@@ -53,9 +54,9 @@ def job(folder: Path, name: str, how: str = "well", asks: tuple[str, ...] = ("--
 
 def begin(folder: Path, **settings: Any) -> tuple[Runner, SweepJobs]:
     """As the sweep's command does, the first time or again."""
-    sweep_jobs = SweepJobs(folder)
+    sweep_jobs = SweepJobs(folder, is_running=False)
     executor = SlurmExecutor(folder, SlurmSettings(**{"poll": 0.05} | settings))
-    executor.reconcile(sweep_jobs)
+    executor.open(sweep_jobs)
     return Runner(sweep_jobs, executor, executor.settings), sweep_jobs
 
 
@@ -66,36 +67,42 @@ def sweep(folder: Path, jobs: list[Job], /, **settings: Any) -> dict[str, tuple[
     return states(SweepJobs(folder))
 
 
+def submit(folder: Path, jobs: list[Job]) -> None:
+    """As a sweep that is killed when it has submitted all."""
+    runner, sweep_jobs = begin(folder)
+    for one in sweep_jobs.register(jobs):
+        runner._start(one, [])
+
+
 def states(sweep_jobs: SweepJobs) -> dict[str, tuple[str, str | None]]:
-    return {key: (job["status"], job["reason"]) for key, job in sweep_jobs.jobs.items()}
+    return {key: (job.status, job.reason) for key, job in sweep_jobs.jobs.items()}
 
 
 def are_in_queue(folder: Path, keys: str) -> bool:
-    return states(SweepJobs(folder)) == dict.fromkeys(keys, ("waiting", "in SLURM's queue: Priority"))
+    with contextlib.suppress(ConfigError):  # there is no sweep yet
+        return states(look_at(folder)) == dict.fromkeys(keys, ("waiting", "in SLURM's queue: Priority"))
+    return False
 
 
 def starts(folder: Path) -> dict[str, int]:
     return {path.name.rpartition("-")[2]: path.read_text().count("\n") for path in folder.glob("starts.*")}
 
 
-def test_jobs_that_ask_for_the_same_are_one_array_and_all_are_answered_for(place: Path, tmp_path: Path) -> None:
+def test_each_job_is_submitted_with_its_flags_and_all_are_answered_for(place: Path, tmp_path: Path) -> None:
     jobs = [job(tmp_path, "a"), job(tmp_path, "b", asks=("--nodes=2",)), job(tmp_path, "c", "fails"), job(tmp_path, "d")]
-    assert sweep(tmp_path, jobs, jobs=2, setup=["export OMP_NUM_THREADS=3"]) == {
+    assert sweep(tmp_path, jobs, setup=["export OMP_NUM_THREADS=3"]) == {
         "a": ("finished", None),
         "b": ("finished", None),
         "c": ("failed", "ended with code 1: planted fault"),
         "d": ("finished", None),
     }
     calls = (place / "calls").read_text().splitlines()
-    assert [("--array=0-2%2" in call, "--array=0-0%2" in call, "--nodes=2" in call) for call in calls] == [
-        (True, False, False),
-        (False, True, True),
-    ]
+    assert ["--nodes=2" in call for call in calls] == [False, True, False, False]
     assert {path.read_text() for path in tmp_path.glob("starts.*")} == {"seed lr\n"}
-    (attempt,) = SweepJobs(tmp_path).jobs["c"]["attempts"]
-    assert (attempt["code"], attempt["queue"].rpartition("_")[2]) == (1, "1")
+    failed = SweepJobs(tmp_path).jobs["c"]
+    assert (failed.attempt, failed.queue) == (1, None)
     assert sweep(tmp_path, jobs[:2])["a"] == ("finished", None)  # nothing to do
-    assert len((place / "calls").read_text().splitlines()) == 2
+    assert len((place / "calls").read_text().splitlines()) == 4
 
 
 @pytest.mark.usefixtures("place")
@@ -103,8 +110,7 @@ def test_a_failure_is_submitted_again_and_a_preempted_job_goes_on(tmp_path: Path
     jobs = [job(tmp_path, "a", "fails"), job(tmp_path, "b", "preempted")]
     assert sweep(tmp_path, jobs, retries=1) == {"a": ("failed", "ended with code 1: planted fault"), "b": ("finished", None)}
     assert starts(tmp_path) == {"a": 2, "b": 2}
-    attempts = SweepJobs(tmp_path).jobs["b"]["attempts"]
-    assert [(attempt["code"], attempt["reason"]) for attempt in attempts] == [(75, "preempted by SIGTERM"), (0, None)]
+    assert [job.attempt for job in SweepJobs(tmp_path).jobs.values()] == [2, 2]
 
 
 def test_whoever_comes_next_finds_the_jobs_in_the_queue(place: Path, tmp_path: Path) -> None:
@@ -118,70 +124,46 @@ def test_whoever_comes_next_finds_the_jobs_in_the_queue(place: Path, tmp_path: P
     assert are_in_queue(tmp_path, "ab")
     assert starts(tmp_path) == {}
     with pytest.raises(ConfigError, match=r"hydra/launcher=lockstep: 2 job\(s\) of this sweep are in a queue"):
-        LocalExecutor({}, fake_sweep.run_code).reconcile(SweepJobs(tmp_path))
+        LocalExecutor({}, fake_sweep.run_code).open(SweepJobs(tmp_path))
 
     (place / "hold").unlink()
     wait_for(lambda: len(starts(tmp_path)) == 2, 10)  # while nobody looks
     wait_for(lambda: "RUNNING" not in "".join(path.read_text() for path in (place / "tasks").iterdir()))
-    assert states(look_at(tmp_path).sweep_jobs) == dict.fromkeys("ab", ("finished", None))
+    assert states(look_at(tmp_path)) == dict.fromkeys("ab", ("finished", None))
     assert sweep(tmp_path, [*jobs, job(tmp_path, "c")]) == dict.fromkeys("abc", ("finished", None))
     assert starts(tmp_path) == {"a": 1, "b": 1, "c": 1}
-
-
-def test_a_sweep_that_detaches_ends_when_all_is_queued_and_the_next_one_collects_it(place: Path, tmp_path: Path) -> None:
-    (place / "hold").touch()
-    jobs = [job(tmp_path, "a"), job(tmp_path, "b")]
-    runner, sweep_jobs = begin(tmp_path, detach=True)
-    runner.run(sweep_jobs.register(jobs))
-    assert runner.stopped == DETACHED
-    assert not runner.was_interrupted
-    assert are_in_queue(tmp_path, "ab")
-    runner, sweep_jobs = begin(tmp_path, detach=True)  # which finds them there
-    (place / "hold").unlink()
-    runner.run(sweep_jobs.register(jobs))
-    assert (runner.stopped, states(SweepJobs(tmp_path))) == (None, dict.fromkeys("ab", ("finished", None)))
-    assert starts(tmp_path) == {"a": 1, "b": 1}
 
 
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
-        ("CANCELLED", ("interrupted", "CANCELLED by SLURM")),
-        ("NODE_FAIL", ("failed", "NODE_FAIL by SLURM: n1 is down* (Not responding)")),
+        ("CANCELLED", ("interrupted", "CANCELLED by SLURM on n1")),
+        ("NODE_FAIL", ("failed", "NODE_FAIL by SLURM on n1")),
+        ("PENDING", ("failed", "SLURM can never start it: BadConstraints")),
         ("", ("waiting", None)),
     ],
 )
 def test_what_slurm_says_of_an_end_is_its_reason(state: str, expected: Any, place: Path, tmp_path: Path) -> None:
     (place / "hold").touch()
-    jobs = [job(tmp_path, "a")]
-    runner, sweep_jobs = begin(tmp_path)
-    runner.executor.start(sweep_jobs.register(jobs), runner.begin)
-    if state == "NODE_FAIL":
-        (place / "nodes").write_text("n1|down*|Not responding\n")
-    reason = "BadConstraints" if state == "FAILED" else "None"
-    fake_slurm.say(place, "1_0", f"1|0|{task_name(tmp_path)}|{state}|{reason}|1:00|n1" if state else "")
-    sweep_jobs = look_at(tmp_path).sweep_jobs
-    assert states(sweep_jobs) == {"a": expected}
-    assert len(sweep_jobs.jobs["a"]["attempts"]) == (1 if state else 0)
+    submit(tmp_path, [job(tmp_path, "a")])
+    name = SweepJobs(tmp_path).jobs["a"].queue
+    reason = "BadConstraints" if state == "PENDING" else "None"
+    fake_slurm.say(place, "1", f"1|{name}|{state}|{reason}|1:00|n1" if state else "")
+    assert states(look_at(tmp_path)) == {"a": expected}
 
 
-def task_name(folder: Path) -> str:
-    (path,) = (folder / "slurm").glob("*.json")
-    return path.stem
-
-
-def test_jobs_are_taken_back_when_one_fails_or_when_they_are_cancelled(place: Path, tmp_path: Path) -> None:
+def test_jobs_that_are_cancelled_are_taken_out_of_the_queue(place: Path, tmp_path: Path) -> None:
     (place / "hold").touch()
-    jobs = [job(tmp_path, "a"), job(tmp_path, "b")]
-    runner, sweep_jobs = begin(tmp_path, on_failure="stop")
-    once(lambda: are_in_queue(tmp_path, "ab"), fake_slurm.state, place, "1_0", "NODE_FAIL")
-    runner.run(sweep_jobs.register(jobs))
-    assert states(sweep_jobs) == {"a": ("failed", "NODE_FAIL by SLURM"), "b": ("waiting", None)}
-
-    runner, sweep_jobs = begin(tmp_path)
-    runner.executor.start(sweep_jobs.register(jobs), runner.begin)
+    submit(tmp_path, [job(tmp_path, "a"), job(tmp_path, "b")])
     assert cancel(SweepJobs(tmp_path)) == 2
-    assert states(look_at(tmp_path).sweep_jobs) == dict.fromkeys("ab", ("interrupted", "CANCELLED by SLURM"))
+    assert states(look_at(tmp_path)) == dict.fromkeys("ab", ("interrupted", "CANCELLED by SLURM"))
+
+
+def test_a_submission_that_was_heard_without_an_answer_is_not_made_twice(place: Path, tmp_path: Path) -> None:
+    (place / "refuses").write_text("sbatch: error: Socket timed out on send/recv operation")
+    (place / "heard").touch()
+    assert sweep(tmp_path, [job(tmp_path, "a")]) == {"a": ("finished", None)}
+    assert (len((place / "calls").read_text().splitlines()), starts(tmp_path)) == (1, {"a": 1})
 
 
 def test_a_sweep_does_not_begin_while_nobody_answers(place: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.runs import locks
-from lockstep.sweeps.jobs import Job, directory_name
+from lockstep.sweeps.jobs import Job, directory_name, read_state
 from lockstep.sweeps.sweep_jobs import SweepJobs
 
 CONFIG = "optimized_metric: val/acc\noptimized_mode: max\nrun_dir: .\n"
@@ -38,11 +38,10 @@ def leave(sweep_jobs: SweepJobs, one: Job, status: str, metric: float = 0.5) -> 
         return
     folder = one.directory
     reason = None if status == "finished" else "planted"
-    attempt = {"started": 1.0, "ended": 2.0, "code": 0, "reason": reason, "command": list(one.command)}
-    value = metric if status == "finished" else None
-    sweep_jobs.update(one.key, status=status, reason=reason, metric=value, log_tail=["a line"], attempts=[attempt])
+    view = sweep_jobs.jobs[one.key]
+    view.attempt, view.began, view.ended = 1, 1.0, 2.0
+    view.save(status=STATUS[status], reason=reason)
     files: dict[str, Any] = {
-        "status.json": {"status": STATUS[status], "reason": reason},
         "progress.json": {"epoch": 1, "epochs": 2, "seconds_per_epoch": 1.0, "metrics": {"val/acc": metric}},
     }
     if status == "finished":
@@ -55,11 +54,19 @@ def leave(sweep_jobs: SweepJobs, one: Job, status: str, metric: float = 0.5) -> 
     for name, text in (texts | {".hydra/config.yaml": CONFIG}).items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
+    view.status, view.reason, view.metric = read_state(folder)
+
+
+def update(sweep_jobs: SweepJobs, key: str, **changes: Any) -> None:
+    """How a job stands is changed, in memory and in its status.json."""
+    for name, value in changes.items():
+        setattr(sweep_jobs.jobs[key], name, value)
+    sweep_jobs.jobs[key].save_end()
 
 
 def sweep(folder: Path, jobs: dict[Job, str]) -> SweepJobs:
     """The jobs and how each stands."""
-    sweep_jobs = SweepJobs(folder)
+    sweep_jobs = SweepJobs(folder, is_running=True)
     sweep_jobs.register(list(jobs))
     for one, status in jobs.items():
         leave(sweep_jobs, one, status)

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from lockstep.sweeps.jobs import Job, directory_name
 from lockstep.sweeps.sweep_jobs import SweepJobs
 
@@ -23,7 +25,7 @@ def cell(devices: int, lr: float = 0.1, seed: int = 0, status: str = "finished",
 
 def sweep(folder: Path, cells: Iterable[dict[str, Any]], mode: str = "max") -> Path:
     """The directory of a sweep of these jobs."""
-    sweep_jobs = SweepJobs(folder)
+    sweep_jobs = SweepJobs(folder, is_running=False)
     for cell in cells:
         _add(sweep_jobs, mode, **cell)
     return folder
@@ -56,14 +58,15 @@ def _add(
     command = ("python", "train.py", *swept)
     job = Job(key, swept, directory, "gpu", devices, devices, "val/acc", mode, command, config)
     sweep_jobs.register([job])
+    (directory / ".hydra").mkdir()
+    OmegaConf.save(OmegaConf.create(config | {"run_dir": "."}), directory / ".hydra" / "config.yaml")
+    view = sweep_jobs.jobs[key]
     if status in ("waiting", "running"):
-        sweep_jobs.update(key, status=status)
+        view.save(status="queued" if status == "waiting" else status)
         return
-    finished = status == "finished"
-    attempts = [{"started": 100.0, "ended": 136.0, "code": 0, "reason": reason, "command": list(command)}]
-    sweep_jobs.update(key, status=status, reason=reason, metric=metric if finished else None, attempts=attempts)
-    (directory / "status.json").write_text(json.dumps({"status": status, "reason": reason}))
-    if not finished:
+    view.attempt, view.began, view.ended = 1, 100.0, 136.0
+    view.save(status="preempted" if status == "interrupted" else status, reason=reason)
+    if status != "finished":
         return
     total = global_batch or batch * devices
     facts = {"world_size": devices, "devices": devices, "global_batch_size": total, "lr": lr, "seed": seed, "wall_time": 36.0}

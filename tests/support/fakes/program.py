@@ -21,6 +21,7 @@ from lockstep.atomic_files import write_json
 from lockstep.cli import start
 from lockstep.launchers.heartbeat import HEARTBEAT
 from lockstep.runs import record
+from lockstep.runs.saved import is_queued
 
 STEPS = 5
 HOW = ("well", "raise", "kill", "exit", "exit 0", "nan", "hang", "preempted", "wait", "wait once")
@@ -29,7 +30,7 @@ HOW = ("well", "raise", "kill", "exit", "exit 0", "nan", "hang", "preempted", "w
 @hydra.main(version_base="1.3", config_path="../../../conf", config_name="train")
 def main(cfg: DictConfig) -> None:
     folder = Path(cfg.run_dir)
-    is_resumed = (folder / "status.json").exists()  # it was queued before
+    is_resumed = not is_queued(folder)
     record.write_status(folder, "running")
     journal(cfg, "began")
     first, total = continued(folder / "checkpoints" / "last.ckpt" if is_resumed else None)

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,15 +19,12 @@ from saved_run import CONFIG, save_run
 
 from lockstep.errors import ConfigError
 from lockstep.runs.saved import read_run_id
-from lockstep.sweeps.job_directory import state_from_record
-from lockstep.sweeps.jobs import Job, identity
+from lockstep.sweeps.jobs import FINISHED, INTERRUPTED, RUNNING, Exit, Job, computed_config, identity, state_from_record
 from lockstep.sweeps.local import LocalExecutor, Pool
-from lockstep.sweeps.results import write_results
 from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.settings import LocalSettings, Settings
-from lockstep.sweeps.states import FINISHED, INTERRUPTED, RUNNING
 from lockstep.sweeps.sweep_jobs import SweepJobs
-from lockstep.sweeps.view import SweepView, look_at
+from lockstep.sweeps.table import look_at, write_results
 
 # a job that writes its record after `seconds`
 PROGRAM = """
@@ -110,24 +108,24 @@ def test_a_narrow_job_does_not_overtake_a_wide_one_it_would_delay() -> None:
 def test_a_failure_is_tried_again_and_does_not_stop_the_others(tmp_path: Path) -> None:
     broken = broken_job(tmp_path)
     sweep_jobs = run([broken, job(1, 1, tmp_path)], 1, tmp_path, retries=2)
-    assert sweep_jobs.jobs["key1"]["status"] == FINISHED
-    assert [attempt["code"] for attempt in sweep_jobs.jobs["broken"]["attempts"]] == [3, 3, 3]
-    assert sweep_jobs.jobs["broken"]["reason"] == "ended with code 3"
+    assert sweep_jobs.jobs["key1"].status == FINISHED
+    assert sweep_jobs.jobs["broken"].attempt == 3
+    assert sweep_jobs.jobs["broken"].reason == "ended with code 3"
     assert (tmp_path / "broken" / "attempts" / "2" / "output.log").is_file()
 
 
 def test_an_attempt_that_was_preempted_is_none_of_those_that_failed(tmp_path: Path) -> None:
     command = (sys.executable, "-S", "-c", PREEMPTED, str(tmp_path / "key1"))
     one = Job("key1", ("number=1",), tmp_path / "key1", "gpu", 1, 1, "val/acc", "max", command)
-    assert [attempt["code"] for attempt in run([one], 1, tmp_path, retries=1).jobs["key1"]["attempts"]] == [75, 3, 3]
+    assert run([one], 1, tmp_path, retries=1).jobs["key1"].attempt == 3  # preempted, failed, failed
 
 
 def test_a_job_that_takes_too_long_and_does_not_listen_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.sweeps.runner.GRACE", 0.3)
     deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
     one = Job("deaf", ("number=1",), tmp_path / "deaf", "gpu", 1, 1, "val/acc", "max", (sys.executable, "-S", "-c", deaf))
-    entry = run([one], 1, tmp_path, timeout=0.5).jobs["deaf"]
-    assert (entry["status"], entry["reason"]) == ("failed", "no end within 0.5 s")
+    view = run([one], 1, tmp_path, timeout=0.5).jobs["deaf"]
+    assert (view.status, view.reason) == ("failed", "no end within 0.5 s")
 
 
 @pytest.mark.parametrize("step", ["open", "start"])
@@ -138,16 +136,15 @@ def test_a_job_that_can_not_be_started_does_not_stop_the_others(
     (tmp_path / "broken").mkdir()
     if step == "open":
         (tmp_path / "broken" / "output.log").mkdir()
-        monkeypatch.setattr("lockstep.sweeps.runner.archive", lambda _: None)
+        monkeypatch.setattr("lockstep.sweeps.sweep_jobs._archive", lambda _: None)
     else:
-        where = "lockstep.sweeps.runner.archive" if step == "archive" else "lockstep.sweeps.local.start"
+        where = "lockstep.sweeps.sweep_jobs._archive" if step == "archive" else "lockstep.sweeps.local.start"
         monkeypatch.setattr(where, failing(vars(sys.modules[where.rpartition(".")[0]])[step]))
     sweep_jobs = run([broken_job(tmp_path), job(1, 1, tmp_path)], 1, tmp_path, retries=1)
-    entry = sweep_jobs.jobs["broken"]
+    view = sweep_jobs.jobs["broken"]
     said = "Is a directory" if step == "open" else "No space left on device"
-    assert (entry["status"], entry["reason"]) == ("failed", f"could not be started ({said})")
-    assert [attempt["ended"] is None for attempt in entry["attempts"]] == [False, False]
-    assert sweep_jobs.jobs["key1"]["status"] == FINISHED
+    assert (view.status, view.reason, view.attempt) == ("failed", f"could not be started ({said})", 2)
+    assert sweep_jobs.jobs["key1"].status == FINISHED
 
 
 def failing(call: Any) -> Any:
@@ -159,34 +156,26 @@ def failing(call: Any) -> Any:
     return fail
 
 
-def test_on_failure_stop_hands_out_no_more_jobs(tmp_path: Path) -> None:
-    broken = broken_job(tmp_path)
-    sweep_jobs = run([broken, job(1, 1, tmp_path)], 1, tmp_path, on_failure="stop")
-    assert (sweep_jobs.jobs["broken"]["status"], sweep_jobs.jobs["key1"]["status"]) == ("failed", "waiting")
-
-
 def test_jobs_that_ran_when_a_sweep_died_have_the_states_of_their_directories(tmp_path: Path) -> None:
-    sweep_jobs = SweepJobs(tmp_path)
-    for name, finished in (("a", True), ("b", False)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "status.json").write_text(json.dumps({"status": "finished" if finished else "running"}))
-        (tmp_path / name / "metrics.json").write_text(json.dumps({"metrics": {"val/acc": 0.75}, "optimized_metric": "val/acc"}))
-        sweep_jobs.jobs[name] = {"status": RUNNING, "reason": None, "directory": name, "metric": None, "attempts": []}
-    sweep_jobs.reconcile()
-    assert [sweep_jobs.jobs[name]["status"] for name in "ab"] == [FINISHED, INTERRUPTED]
-    assert [sweep_jobs.jobs[name]["metric"] for name in "ab"] == [0.75, None]
+    jobs = [fake_sweep.job(tmp_path, number) for number in range(3)]
+    sweep_jobs = fake_sweep.sweep(tmp_path, dict(zip(jobs, ("finished", "interrupted", "interrupted"), strict=True)))
+    for one in jobs:
+        fake_sweep.update(sweep_jobs, one.key, ended=None)
+        status = (one.directory / "status.json").read_text()
+        (one.directory / "status.json").write_text(re.sub('"status": "[a-z]*"', '"status": "running"', status))
+    with fake_sweep.held(jobs[2].directory):  # by a command that has resumed it
+        states = [(view.status, view.metric) for view in SweepJobs(tmp_path).jobs.values()]
+    assert states == [(FINISHED, 0.5), (INTERRUPTED, None), (RUNNING, None)]
 
 
 def test_a_job_that_was_resumed_by_itself_has_finished(tmp_path: Path) -> None:
     """Its results are not set aside to train it again."""
     one = fake_sweep.job(tmp_path, 1)
     sweep_jobs = fake_sweep.sweep(tmp_path, {one: "finished"})
-    sweep_jobs.update(one.key, status="failed", reason="planted", metric=None)
-    (found,) = look_at(tmp_path).jobs
+    fake_sweep.update(sweep_jobs, one.key, status="failed", reason="planted")
+    (found,) = look_at(tmp_path).ranked
     assert (found.status, found.reason, found.metric) == (FINISHED, None, 0.5)
-    again = SweepJobs(tmp_path)
-    again.reconcile()
-    assert again.register([one]) == []
+    assert SweepJobs(tmp_path).register([one]) == []
 
 
 def test_a_finished_job_that_was_trained_further_has_the_metric_of_its_record(tmp_path: Path) -> None:
@@ -195,37 +184,38 @@ def test_a_finished_job_that_was_trained_further_has_the_metric_of_its_record(tm
     fake_sweep.sweep(tmp_path, {one: "finished"})
     record = {"metrics": {"val/acc": 0.75}, "optimized_metric": "val/acc", "ended_by": "trainer.max_epochs=20"}
     (one.directory / "metrics.json").write_text(json.dumps(record))
-    (found,) = look_at(tmp_path).jobs
+    (found,) = look_at(tmp_path).ranked
     assert (found.metric, found.reason) == (0.75, "trainer.max_epochs=20")
-    for left in ('{"status": "running"}', '{"status": "failed", "reason": "planted"}'):  # while it trains, and where that fails
-        (one.directory / "status.json").write_text(left)
-        assert look_at(tmp_path).jobs[0].status == FINISHED
 
 
-def test_what_had_saved_when_it_was_stopped_goes_on(tmp_path: Path) -> None:
-    """A job that has taken too long, which is a failure; or that a person has continued, and stopped: it began anew."""
+def made(one: Job) -> Job:
+    """A job whose run has a config."""
     hydra = {"overrides": {"task": []}, "runtime": {"choices": {}}}
-    one = replace(broken_job(tmp_path), composed=OmegaConf.create(CONFIG | {"run_id": None, "hydra": hydra}))
-    sweep_jobs = run([one], 1, tmp_path)
-    runner = Runner(sweep_jobs, LocalExecutor({}, fake_sweep.run_code), Settings())
+    return replace(one, composed=OmegaConf.create(CONFIG | {"run_id": None, "hydra": hydra}))
+
+
+@pytest.mark.parametrize("said", ["preempted", "running", "failed"])
+def test_only_a_job_that_has_failed_by_itself_begins_anew(said: str, tmp_path: Path) -> None:
+    """A job that has taken too long, was continued by a person and stopped, or was killed goes on."""
+    one = made(broken_job(tmp_path))
+    view = run([one], 1, tmp_path).jobs["broken"]
     save_run(one.directory, run_id="id")
-    (one.directory / "status.json").write_text('{"status": "preempted"}')
-    runner.begin(one)
-    assert read_run_id(one.directory) == "id"
-    (one.directory / "status.json").write_text('{"status": "running"}')  # it was killed
-    sweep_jobs.update(one.key, status="failed")
-    runner.begin(one)
-    assert read_run_id(one.directory) not in ("id", None)
-    assert read_run_id(one.directory / "attempts" / "1") == "id"
+    view.save(status=said)
+    view.end(Exit(-9))
+    view.begin(one)
+    begun_anew = said == "failed"
+    assert (read_run_id(one.directory) == "id") == (not begun_anew)
+    assert begun_anew == (read_run_id(one.directory / "attempts" / "1") == "id")
 
 
 def test_the_results_rank_jobs_and_average_over_seeds(tmp_path: Path) -> None:
     jobs = [job(i, 1, tmp_path, metric=metric) for i, metric in enumerate([0.5, 0.7, 0.2, 0.4])]
     sweep_jobs = run(jobs, 4, tmp_path)
     for i, one in enumerate(jobs):
-        sweep_jobs.jobs[one.key] |= {"overrides": [f"model.optimizer.lr={i // 2}", f"seed={i % 2}"], "repetition": str(i // 2)}
-    sweep_jobs.update("key2", status="failed", metric=None, reason="planted")
-    write_results(SweepView(sweep_jobs))
+        overrides = [f"model.optimizer.lr={i // 2}", f"seed={i % 2}"]
+        fake_sweep.update(sweep_jobs, one.key, overrides=overrides, repetition=str(i // 2))
+    fake_sweep.update(sweep_jobs, "key2", status="failed", metric=None, reason="planted")
+    write_results(sweep_jobs)
     rows = (tmp_path / "results.csv").read_text().splitlines()
     assert [row.split(",")[1] for row in rows[1:]] == ["job_key1", "job_key0", "job_key3", "job_key2"]
     text = (tmp_path / "results.md").read_text()
@@ -234,18 +224,11 @@ def test_the_results_rank_jobs_and_average_over_seeds(tmp_path: Path) -> None:
 
 
 def test_gpus_are_those_that_the_environment_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    def slots(gpus: Any) -> tuple[str, ...]:
-        return LocalSettings(gpus=gpus).gpu_slots()
-
     monkeypatch.setattr("lockstep.sweeps.settings.visible_gpus", lambda: 4)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert (slots("all"), slots(2), slots([3, 1])) == (("0", "1", "2", "3"), ("0", "1"), ("3", "1"))
+    assert LocalSettings().gpu_slots() == ("0", "1", "2", "3")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,GPU-8932f937,MIG-2fa1")
-    assert slots("all") == ("4", "5", "GPU-8932f937", "MIG-2fa1")
-    with pytest.raises(ConfigError, match=r"hydra.launcher.gpus=5: accepted is all, a number up to 4, or a list from \[4, 5, "):
-        slots(5)
-    with pytest.raises(ConfigError, match=r"hydra.launcher.gpus=\[0\]"):
-        slots([0])
+    assert LocalSettings().gpu_slots() == ("4", "5", "GPU-8932f937", "MIG-2fa1")
 
 
 def test_jobs_of_one_gpu_have_it_together_where_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +238,7 @@ def test_jobs_of_one_gpu_have_it_together_where_that_is_asked_for(tmp_path: Path
     jobs = [job(number, 1, tmp_path) for number in (0, 1)]
     jobs = [replace(one, command=(sys.executable, "-S", "-c", BESIDE, str(one.directory))) for one in jobs]
     sweep_jobs = run(jobs, executor, tmp_path, timeout=30)
-    assert [sweep_jobs.jobs[one.key]["status"] for one in jobs] == [FINISHED, FINISHED]
+    assert [sweep_jobs.jobs[one.key].status for one in jobs] == [FINISHED, FINISHED]
     assert {(one.directory / "gpu").read_text() for one in jobs} == {"GPU-8932f937"}
     plan: Any = SimpleNamespace(devices=2, accelerator="gpu")
     with pytest.raises(ConfigError, match=r"^trainer.devices=2: hydra.launcher.jobs_per_gpu is for jobs of one GPU"):
@@ -282,14 +265,19 @@ def test_jobs_that_another_config_has_made_new_are_said_to_be(tmp_path: Path) ->
     """The same command with another version's defaults, on the directory of an earlier call."""
 
     def batch(**config: Any) -> list[Job]:
-        named = [(f"{identity(config | {'lr': rate})}", f"lr={rate}") for rate in (1, 2)]
-        commands = {"command": ("true",), "config": config}
-        return [Job(key, (item,), tmp_path / key, "cpu", 1, 1, "val/acc", "max", **commands) for key, item in named]
+        jobs = []
+        for rate in (1, 2):
+            content: Any = CONFIG | config | {"seed": rate}
+            key = identity(computed_config(OmegaConf.create(content)))
+            one = Job(key, (f"seed={rate}",), tmp_path / key, "cpu", 1, 1, "val/acc", "max", ("true",))
+            jobs.append(replace(made(one), config=computed_config(OmegaConf.create(content))))
+            jobs[-1].composed.update(content)
+        return jobs
 
-    before, now = batch(test="auto", model={"a": 1, "b": 2}), batch(test=True, model={"a": 1})
+    before, now = batch(test="auto", net={"a": 1, "b": 2}), batch(test=True, net={"a": 1})
     sweep_jobs = SweepJobs(tmp_path)
     assert sweep_jobs.describe_changed(before) is None
     sweep_jobs.register(before)
     assert SweepJobs(tmp_path).describe_changed(before) is None
-    line = "2 of 2 jobs have other values of model.b, test than before: they begin anew, beside the earlier ones"
+    line = "2 of 2 jobs have other values of net.b, test than before: they begin anew, beside the earlier ones"
     assert SweepJobs(tmp_path).describe_changed(now) == line

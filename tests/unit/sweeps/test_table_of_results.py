@@ -9,12 +9,9 @@ import fake_sweep
 import pytest
 from terminals import terminal
 
-from lockstep.sweeps.job_directory import state_from_record
-from lockstep.sweeps.results import write_results
-from lockstep.sweeps.states import FINISHED
+from lockstep.sweeps.jobs import FINISHED, state_from_record
 from lockstep.sweeps.sweep_jobs import SweepJobs
-from lockstep.sweeps.table import print_table, shorten
-from lockstep.sweeps.view import SweepView, look_at
+from lockstep.sweeps.table import look_at, print_table, shorten, write_results
 
 LONG = "rank 0: at step 3 the loss is nan, of samples " + ", ".join(map(str, range(64)))
 
@@ -24,8 +21,8 @@ def test_jobs_of_an_edited_config_are_kept_apart(tmp_path: Path) -> None:
     jobs.append(fake_sweep.job(tmp_path, 9, seed=2, hidden=128))  # of the second call only
     sweep_jobs = fake_sweep.sweep(tmp_path, dict.fromkeys(jobs, "finished"))
     for one, metric in zip(jobs, (0.9, 0.7, 0.2, 0.4, 0.3), strict=True):
-        sweep_jobs.update(one.key, metric=metric)
-    write_results(SweepView(sweep_jobs))
+        fake_sweep.update(sweep_jobs, one.key, metric=metric)
+    write_results(sweep_jobs)
     lines = [line.split("|") for line in (tmp_path / "results.md").read_text().splitlines()[-4:]]
     means = [[cell.strip() for cell in line[1:-1]] for line in lines]
     assert means[0] == ["runs", "mean", "standard deviation"]
@@ -37,8 +34,8 @@ def test_the_best_mean_comes_first_whichever_has_the_best_single_job(tmp_path: P
     jobs = [fake_sweep.job(tmp_path, 2 * i + j, seed=j, hidden=hidden) for i, hidden in enumerate((256, 128)) for j in (0, 1)]
     sweep_jobs = fake_sweep.sweep(tmp_path, dict.fromkeys(jobs, "finished"))
     for one, metric in zip(jobs, (0.9, 0.1, 0.6, 0.8), strict=True):
-        sweep_jobs.update(one.key, metric=metric, optimized_mode=mode)
-    write_results(SweepView(sweep_jobs))
+        fake_sweep.update(sweep_jobs, one.key, metric=metric, optimized_mode=mode)
+    write_results(sweep_jobs)
     lines = [line.split("|") for line in (tmp_path / "results.md").read_text().splitlines()[-2:]]
     assert [line[2].strip() for line in lines] == means
 
@@ -46,8 +43,8 @@ def test_the_best_mean_comes_first_whichever_has_the_best_single_job(tmp_path: P
 def test_one_config_is_one_group_however_it_is_spelled(tmp_path: Path) -> None:
     jobs = [fake_sweep.job(tmp_path, i, seed=i) for i in (0, 1)]
     sweep_jobs = fake_sweep.sweep(tmp_path, dict.fromkeys(jobs, "finished"))
-    sweep_jobs.update(jobs[1].key, overrides=["model.optimizer.lr=1e-1", "seed=1"])
-    write_results(SweepView(sweep_jobs))
+    fake_sweep.update(sweep_jobs, jobs[1].key, overrides=["model.optimizer.lr=1e-1", "seed=1"])
+    write_results(sweep_jobs)
     assert "| 2 " in (tmp_path / "results.md").read_text().splitlines()[-1]
 
 
@@ -56,7 +53,7 @@ def test_a_metric_of_the_name_of_a_fact_does_not_hide_it(tmp_path: Path) -> None
     sweep_jobs = fake_sweep.sweep(tmp_path, {(one := fake_sweep.job(tmp_path, 0)): "finished"})
     record = {"metrics": {"val/acc": 0.5, "lr": 0.0, "status": 1.0}, "optimized_metric": "val/acc", "lr": 0.1}
     (one.directory / "metrics.json").write_text(json.dumps(record))
-    write_results(SweepView(sweep_jobs))
+    write_results(sweep_jobs)
     with (tmp_path / "results.csv").open() as file:
         (row,) = csv.DictReader(file)
     assert (row["lr"], row["status"], row["val/acc"]) == ("0.1", "finished", "0.5")
@@ -68,7 +65,7 @@ def test_a_file_of_results_that_cannot_be_written_is_named_and_the_other_one_is_
     sweep_jobs = fake_sweep.sweep(tmp_path, {fake_sweep.job(tmp_path, 0): "finished"})
     (tmp_path / "results.csv").unlink()
     (tmp_path / "results.csv").mkdir()
-    write_results(SweepView(sweep_jobs))
+    write_results(sweep_jobs)
     assert caplog.messages == [f"{tmp_path}/results.csv can't be written (Is a directory)"]
     assert (tmp_path / "results.md").is_file()
 
@@ -76,8 +73,8 @@ def test_a_file_of_results_that_cannot_be_written_is_named_and_the_other_one_is_
 def test_a_reason_with_the_name_of_a_file_that_is_no_text_is_written(tmp_path: Path) -> None:
     """The sweep ended in a stack trace, and without a table."""
     sweep_jobs = fake_sweep.sweep(tmp_path, {(one := fake_sweep.job(tmp_path, 0)): "failed"})
-    sweep_jobs.update(one.key, reason="no image: \udcff.png")
-    write_results(SweepView(sweep_jobs))
+    fake_sweep.update(sweep_jobs, one.key, reason="no image: \udcff.png")
+    write_results(sweep_jobs)
     for name in ("results.csv", "results.md"):
         assert r"no image: \udcff.png" in (tmp_path / name).read_text()
 
@@ -85,13 +82,13 @@ def test_a_reason_with_the_name_of_a_file_that_is_no_text_is_written(tmp_path: P
 def test_tables_have_a_reason_s_first_shorten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = fake_sweep.job(tmp_path, 0)
     sweep_jobs = fake_sweep.sweep(tmp_path, {one: "failed"})
-    sweep_jobs.update(one.key, reason=LONG)
-    write_results(SweepView(sweep_jobs))
-    print_table(SweepView(sweep_jobs))
+    fake_sweep.update(sweep_jobs, one.key, reason=LONG)
+    write_results(sweep_jobs)
+    print_table(sweep_jobs)
     for text in ((tmp_path / "results.md").read_text(), (tmp_path / "results.csv").read_text(), capsys.readouterr().out):
         assert "at step 3 the loss is nan" in text
         assert "samples 0" not in text
-    assert SweepJobs(tmp_path).jobs[one.key]["reason"] == LONG
+    assert SweepJobs(tmp_path).jobs[one.key].reason == LONG
 
 
 def test_a_job_that_has_finished_says_what_ended_it(tmp_path: Path) -> None:
@@ -114,8 +111,8 @@ def test_a_short_reason_is_left_whole_and_a_long_clause_is_cut() -> None:
 def test_a_cell_is_one_line_and_no_markup(tmp_path: Path) -> None:
     one = fake_sweep.job(tmp_path, 0)
     sweep_jobs = fake_sweep.sweep(tmp_path, {one: "failed"})
-    sweep_jobs.update(one.key, reason="a|b\n[/x] :x:")
-    write_results(SweepView(sweep_jobs))
+    fake_sweep.update(sweep_jobs, one.key, reason="a|b\n[/x] :x:")
+    write_results(sweep_jobs)
     assert "| a\\|b [/x] :x: |" in (tmp_path / "results.md").read_text()
     with (tmp_path / "results.csv").open(newline="") as file:
         assert next(csv.DictReader(file))["reason"] == "a|b\n[/x] :x:"
@@ -124,12 +121,12 @@ def test_a_cell_is_one_line_and_no_markup(tmp_path: Path) -> None:
 def test_a_sweep_that_nobody_runs_does_not_look_as_if_it_ran(tmp_path: Path) -> None:
     jobs = {fake_sweep.job(tmp_path, 0): "finished", fake_sweep.job(tmp_path, 1, seed=1): "interrupted"}
     sweep_jobs = fake_sweep.sweep(tmp_path, jobs)
-    sweep_jobs.update(f"{1:012x}", status="running", reason=None)
-    before = [path.read_bytes() for path in sorted(tmp_path.glob("*/job.json"))]
-    assert [job.status for job in look_at(tmp_path).jobs] == ["finished", "interrupted"]
-    assert [path.read_bytes() for path in sorted(tmp_path.glob("*/job.json"))] == before  # who only looks changes nothing
+    fake_sweep.update(sweep_jobs, f"{1:012x}", status="running", reason=None, ended=None)
+    before = [path.read_bytes() for path in sorted(tmp_path.glob("*/status.json"))]
+    assert [job.status for job in look_at(tmp_path).ranked] == ["finished", "interrupted"]
+    assert [path.read_bytes() for path in sorted(tmp_path.glob("*/status.json"))] == before  # who only looks changes nothing
     with fake_sweep.held(tmp_path):
-        assert [job.status for job in look_at(tmp_path).jobs] == ["finished", "running"]
+        assert [job.status for job in look_at(tmp_path).ranked] == ["finished", "running"]
 
 
 def test_a_terminal_s_table_fits_it_and_has_the_best_job_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,11 +134,11 @@ def test_a_terminal_s_table_fits_it_and_has_the_best_job_first(tmp_path: Path, m
     sweep_jobs = fake_sweep.sweep(tmp_path, dict.fromkeys(jobs, "finished"))
     for number, one in enumerate(jobs):
         long = [f"model.optimizer.lr={10.0**-number}", f"datamodule.some_long_key={'x' * 40}{number}"]
-        sweep_jobs.update(one.key, metric=number / 8, overrides=long)
+        fake_sweep.update(sweep_jobs, one.key, metric=number / 8, overrides=long)
     with terminal(80, 24) as (read_screen, stream):
         monkeypatch.setattr("sys.stdout", stream)
         monkeypatch.setenv("TERM", "xterm")
-        print_table(SweepView(sweep_jobs))
+        print_table(sweep_jobs)
         text = re.sub(r"\x1b\[[0-9;]*m", "", read_screen())
     rows = [line for line in text.splitlines() if line.startswith("│")]
     numbers = [row.split("│")[1].strip() for row in rows]  # empty where a row is longer than a line
@@ -153,5 +150,5 @@ def test_a_terminal_s_table_fits_it_and_has_the_best_job_first(tmp_path: Path, m
 
 def order(sweep_jobs: SweepJobs) -> list[int]:
     """Numbers of the jobs, the best first."""
-    sign = -1 if next(iter(sweep_jobs.jobs.values()))["optimized_mode"] == "max" else 1
-    return [job["number"] for job in sorted(sweep_jobs.jobs.values(), key=lambda job: sign * job["metric"])]
+    sign = -1 if next(iter(sweep_jobs.jobs.values())).optimized_mode == "max" else 1
+    return [job.number for job in sorted(sweep_jobs.jobs.values(), key=lambda job: sign * (job.metric or 0))]

@@ -12,8 +12,7 @@ from rich.console import Console
 
 from lockstep.errors import ConfigError
 from lockstep.sweeps.sweep_jobs import SweepJobs
-from lockstep.sweeps.table import LiveTable, layout, summary
-from lockstep.sweeps.view import SweepView, look_at
+from lockstep.sweeps.table import LiveTable, layout, look_at, summary
 
 STATES = ("finished", "finished", "running", "failed", "waiting", "waiting")
 
@@ -23,24 +22,22 @@ def made(folder: Path, *states: str) -> SweepJobs:
     jobs = {fake_sweep.job(folder, i, seed=i): state for i, state in enumerate(states)}
     sweep_jobs = fake_sweep.sweep(folder, {job: "interrupted" if state == "running" else state for job, state in jobs.items()})
     for number, (job, state) in enumerate(jobs.items()):
-        for attempt in sweep_jobs.jobs[job.key]["attempts"]:
-            attempt |= {"started": 100.0, "ended": 140.0}
         if state == "running":
-            attempts = [{"started": time.time() - 10, "ended": None, "code": None}]
-            sweep_jobs.update(job.key, status="running", reason=None, attempts=attempts)
+            fake_sweep.update(sweep_jobs, job.key, status="running", reason=None, began=time.time() - 10, ended=None)
             progress = {"epoch": 1, "epochs": 3, "step": 70 + number, "share": 0.34, "seconds_left": 20.0}
             progress |= {"metrics": {"val/acc": 0.25}, "samples_per_second": 1234.5}
             (job.directory / "progress.json").write_text(json.dumps(progress))
-        sweep_jobs.save(job.key)
+        elif state != "waiting":
+            fake_sweep.update(sweep_jobs, job.key, began=100.0, ended=140.0)
     return sweep_jobs
 
 
-def looked_at(folder: Path) -> SweepView:
+def looked_at(folder: Path) -> SweepJobs:
     with fake_sweep.held(folder):
         return look_at(folder)
 
 
-def printed(view: SweepView, width: int, height: int | None = None) -> list[str]:
+def printed(view: SweepJobs, width: int, height: int | None = None) -> list[str]:
     console = Console(width=width)
     with console.capture() as text:
         console.print(layout(view, "", width, height))
@@ -91,13 +88,13 @@ def test_what_is_no_sweep_is_refused_in_one_line(arguments: list[str], tmp_path:
 
 def test_elsewhere_than_on_a_terminal_a_change_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sweep_jobs, table, note = made(tmp_path, *STATES), LiveTable(), "a note"
-    table.show(SweepView(sweep_jobs), note)
+    table.show(sweep_jobs, note)
     first, *lines = capsys.readouterr().out.splitlines()
     assert first == note
     assert [line.partition("  ")[0] for line in lines if ": running" not in line] == ["1 of 6", "2 of 6", "3 of 6"]
-    table.show(SweepView(sweep_jobs), note)
-    sweep_jobs.update(f"{2:012x}", status="failed", reason="planted")
-    table.show(SweepView(sweep_jobs), note)
+    table.show(sweep_jobs, note)
+    fake_sweep.update(sweep_jobs, f"{2:012x}", status="failed", reason="planted")
+    table.show(sweep_jobs, note)
     said = capsys.readouterr().out
     assert said.startswith("4 of 6  ")
     assert said.endswith(": failed  planted\n")

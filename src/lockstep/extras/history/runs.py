@@ -15,7 +15,7 @@ from lockstep.config.overrides import flat
 from lockstep.errors import config_error
 from lockstep.runs.directories import run_directories
 from lockstep.runs.record import actual_status
-from lockstep.sweeps.job_directory import read_progress
+from lockstep.sweeps.jobs import read_progress
 
 COLUMNS = ("run", "state", "metric", "devices", "lr", "duration", "started", "reason")  # columns of the table
 RECORDED = ("lr", "devices", "num_nodes", "world_size", "global_batch_size", "seed", "samples_per_second", "git_commit")

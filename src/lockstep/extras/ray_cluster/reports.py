@@ -7,6 +7,7 @@ directory must not bring.
 import contextlib
 import fcntl
 import json
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,13 +18,23 @@ from typing import IO, Any
 import numpy as np
 
 from lockstep.atomic_files import read_json, sync
-from lockstep.errors import NamedFailure
-from lockstep.extras.ray_cluster.parts import TIME, make
+from lockstep.config.construct import construct
+from lockstep.errors import NamedFailure, config_error
 
+TIME = "training_iteration"  # what Ray Tune calls the number of a trial's reports
 TUNE = "tune.json"  # in the sweep's directory: the scheduler that its jobs ask
 REPORTS = "tune.jsonl"  # and beside it: {job, validations, value, stop}, a line each
 _SHAPE = {"scheduler": dict, "metric": str, "mode": ("max", "min"), "seed": int}
 _REPORT = {"job", "validations", "value", "stop"}
+
+
+def make(node: dict[str, Any]) -> Any:
+    """Return the scheduler of a node. Raise ConfigError for arguments that it does not take or a sweep sets itself."""
+    logging.getLogger("ray.tune").setLevel(logging.WARNING)
+    try:
+        return construct("hydra.sweeper.scheduler", node, {"time_attr": TIME, "metric": None, "mode": None})
+    except AssertionError as error:  # by which Ray Tune checks them
+        raise config_error("hydra.sweeper.scheduler", node["_target_"], f"{error}; accepted is what it takes") from error
 
 
 @dataclass(frozen=True)
@@ -56,7 +67,7 @@ class _Schedule:
         if (known := read_json(directory / TUNE, _SHAPE)) is None:
             raise NamedFailure(f"{directory / TUNE} is damaged; the sweep's own command writes it anew")
         self.seed, self.metric = known["seed"], known["metric"]
-        self.scheduler = make("hydra.sweeper.scheduler", known["scheduler"])
+        self.scheduler = make(known["scheduler"])
         self.scheduler.set_search_properties(self.metric, known["mode"])
         self.controller = SimpleNamespace(get_live_trials=list, get_trials=list)
         self.jobs: dict[str, Job] = {}

@@ -23,9 +23,6 @@ class RaySettings(Settings):
     num_cpus: Annotated[Any, integer(1).or_null()] = None
     cpus_per_device: Annotated[Any, above(0)] = 1
 
-    def threads(self) -> int:
-        return max(1, int(self.cpus_per_device))
-
 
 @dataclass(frozen=True)
 class Share:
@@ -37,18 +34,16 @@ class Share:
 
     @classmethod
     def of(cls, plan: Plan, cpus_per_device: float) -> "Share":
-        amounts = [("CPU", float(cpus_per_device * plan.devices))]
-        if plan.accelerator == "gpu":
-            amounts.append(("GPU", float(plan.devices)))
-        return cls(plan.num_nodes, plan.devices, tuple(amounts))
+        gpus = [("GPU", float(plan.devices))] if plan.accelerator == "gpu" else []
+        return cls(plan.num_nodes, plan.devices, (("CPU", float(cpus_per_device * plan.devices)), *gpus))
 
     def words(self) -> str:
-        """For a person: 2 nodes with CPU=4 GPU=4."""
+        """Return words for a person: 2 nodes with CPU=4 GPU=4."""
         amounts = " ".join(f"{name}={amount:g}" for name, amount in self.amounts)
         return f"{self.nodes} node{'s' * (self.nodes > 1)} with {amounts}"
 
     def lacks(self, nodes: list[dict[str, float]]) -> str | None:
-        """Returns the resource of which too few of these nodes have enough; None where the share can be had some time."""
+        """Return the resource of which too few of these nodes have enough; None where the share can be had some time."""
         fit = nodes
         for name, amount in reversed(self.amounts):  # GPUs are rarer
             fit = [node for node in fit if node.get(name, 0.0) >= amount]

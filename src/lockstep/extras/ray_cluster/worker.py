@@ -1,4 +1,9 @@
-"""What runs on a node of Ray's: the command of a job, or one node's part of it, as a process tree of its own."""
+"""What runs on a node of Ray's: the command of a job, or one node's part of it, as a process tree of its own.
+
+python -m lockstep.extras.ray_cluster.worker [options of torchrun] train.py [overrides]
+
+is that part: torchrun, which starts this node's processes and ends with the worker that has started it.
+"""
 
 import contextlib
 import importlib
@@ -12,6 +17,7 @@ from pathlib import Path
 
 from lockstep.launchers.environment import JOB_MARK, PARENT_PID, RANK_VARIABLES, SWEEP_PIPE, reserved_port
 from lockstep.launchers.processes import kill_group
+from lockstep.launchers.rank import attach_to_parent
 from lockstep.sweeps.local import kill_marked
 
 POLL = 0.05  # seconds between two looks at the process
@@ -29,12 +35,12 @@ class JobWorker:
         self._port = contextlib.ExitStack()
 
     def place(self) -> tuple[str, int]:
-        """Answers when Ray has found a place: with an address at which ranks of several nodes can meet."""
+        """Answer when Ray has found a place: with an address at which ranks of several nodes can meet."""
         host = importlib.import_module("ray.util").get_node_ip_address()
         return host, self._port.enter_context(reserved_port(""))
 
     def run(self, command: Sequence[str], given: Mapping[str, str], output: str) -> int:
-        """Runs the command to its end, of which nothing is left then; returns its code, negative for a signal."""
+        """Run the command to its end, of which nothing is left then; return its code, negative for a signal."""
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # Ray blocks it, and processes inherit that
         mark = uuid.uuid4().hex
         foreign = {*RANK_VARIABLES, PARENT_PID}
@@ -59,3 +65,8 @@ class JobWorker:
 
     def ask_to_end(self) -> None:
         self._requests += 1
+
+
+if __name__ == "__main__":
+    attach_to_parent()
+    importlib.import_module("torch.distributed.run").main()

@@ -11,9 +11,10 @@ from typing import Any
 from lockstep.config.overrides import flat
 from lockstep.config.plan import rate_key
 from lockstep.errors import config_error
-from lockstep.sweeps.jobs import REPEATS
-from lockstep.sweeps.states import FAILED, FINISHED
-from lockstep.sweeps.view import JobView, look_at
+from lockstep.runs.saved import read_overrides
+from lockstep.sweeps.jobs import FAILED, FINISHED, OUTSIDE, REPEATS, read_computed_config
+from lockstep.sweeps.sweep_jobs import JobView
+from lockstep.sweeps.table import look_at
 
 DIVERGED, MISSING = "diverged", "missing"
 # Keys for which a row has a field, beside that of the rate; jobs that differ in any other key are not compared with each other.
@@ -75,56 +76,48 @@ class Measurements:
 def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
     """Read the jobs that have the overrides `only` (KEY=VALUE), or raise ConfigError; of several variants the one with the most
     finished jobs."""
-    every = look_at(sweep_dir).jobs
-    jobs = [job for job in every if {*only} <= {item.lstrip("+") for item in job.entry["overrides"]}]
+    every = look_at(sweep_dir).ranked
+    jobs = [job for job in every if {*only} <= {item.lstrip("+") for item in job.overrides}]
     if not jobs:
         raise config_error("--only", " ".join(only), "no job has these; use overrides of the sweep's jobs")
     rows = [_row(job) for job in jobs]
     sizes, finished = Counter(row.group for row in rows), Counter(row.group for row in rows if row.status == FINISHED)
     largest = max(rows, key=lambda row: (finished[row.group], sizes[row.group])).group
-    entry = next(job.entry for job, row in zip(jobs, rows, strict=True) if row.group == largest)
+    first = next(job for job, row in zip(jobs, rows, strict=True) if row.group == largest)
     return Measurements(
         directory=sweep_dir.absolute(),
         rows=sorted((row for row in rows if row.group == largest), key=lambda row: (row.devices, row.lr or 0.0, str(row.seed))),
-        metric=entry["optimized_metric"],
-        maximize=entry.get("optimized_mode") == "max",
+        metric=first.optimized_metric,
+        maximize=first.optimized_mode == "max",
         left_out=Counter(row.variant for row in rows if row.group != largest),
         total=len(every),
     )
 
 
 def _row(job: JobView) -> Measurement:
-    entry, record = job.entry, job.record
-    config, rate = flat(entry["config"]), f"model.{rate_key(entry['config'].get('model') or {}) or 'optimizer.lr'}"
+    composed, record = read_computed_config(job.directory), dict(job.record)
+    config, rate = flat(composed), f"model.{rate_key(composed.get('model') or {}) or 'optimizer.lr'}"
     lr, axes = config.get(rate, record.get("lr")), {*_AXES, rate}
-    swept = sorted(item.lstrip("+") for item in job.overrides)
-    changed = _changed(config, record, job)
+    swept = sorted(item.lstrip("+") for item in job.swept)
+    resumed_with = (item for item in read_overrides(job.directory) if item not in job.overrides)  # by train.py resume=DIRECTORY
+    changed = [item for item in resumed_with if not item.startswith(OUTSIDE)]
     diverged = job.status == FAILED and _NOT_FINITE.search(job.reason or "")
     return Measurement(
-        job=entry["directory"],
+        job=job.directory.name,
         status=DIVERGED if diverged else job.status if job.status in (FINISHED, FAILED) else MISSING,
         reason=job.reason if record else job.reason or job.status,
-        devices=entry["devices"],
+        devices=job.world_size,
         lr=float(lr) if isinstance(lr, int | float) else None,  # an interpolation is no number
         seed=config.get("seed", record.get("seed")),
-        global_batch=record.get("global_batch_size") or _configured_batch(config, entry["devices"]),
-        metric=entry["metric"],
+        global_batch=record.get("global_batch_size") or _configured_batch(config, job.world_size),
+        metric=job.metric,
         variant=(*(item for item in swept if item.partition("=")[0] not in axes), *changed),
-        overrides=tuple(entry["overrides"]),
+        overrides=tuple(job.overrides),
         # A config file that was edited between two jobs makes two groups.
         group=json.dumps([changed, {key: value for key, value in config.items() if key not in axes}], sort_keys=True),
         config=config,
         record=record,
     )
-
-
-def _changed(config: dict[str, Any], record: dict[str, Any], job: JobView) -> list[str]:
-    """What a job was given when train.py resume=DIRECTORY continued it, by its record: a later end, or other devices."""
-    key, _, end = str(record.get("ended_by")).partition("=")
-    given = str(config.get(key, end))
-    given = str(config.get(given[2:-1], end)) if given.startswith("${") else given
-    devices = [f"trainer.devices={job.devices}"] if job.devices != job.entry["devices"] else []
-    return ([f"{key}={end}"] if given != end else []) + devices
 
 
 def _configured_batch(config: dict[str, Any], devices: int) -> int | None:

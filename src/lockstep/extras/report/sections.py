@@ -9,7 +9,7 @@ from lockstep.extras.report import charts
 from lockstep.extras.report.choice import WORTH, choose, count
 from lockstep.extras.report.measurements import Measurements, distinct
 from lockstep.extras.report.series import NAMES, Point, Series
-from lockstep.sweeps.states import FINISHED
+from lockstep.sweeps.jobs import FINISHED
 from lockstep.sweeps.table import shorten
 
 Block = dict[str, Any]

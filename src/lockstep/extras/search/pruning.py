@@ -8,7 +8,7 @@ from typing import Any
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-from lockstep.extras.search.files import PRUNED, SEARCH
+from lockstep.extras.search import PRUNED, STUDY
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class Pruning(EndEarly):
     _trial: Any = None
 
     def find_search(self, run_dir: Path) -> None:
-        if (run_dir.parent / SEARCH).is_file():
+        if (run_dir.parent / STUDY).is_file():
             from lockstep.extras.search.study import find_trial  # Optuna, which rank zero alone needs
 
             self._trial = find_trial(run_dir)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from lockstep.extras.search.files import SEARCH
+from lockstep.extras.search import STUDY
 from lockstep.sweeps.table import shorten
 
 SHOWN = 10  # trials in the table
@@ -12,12 +12,12 @@ _BIAS = "the best of it is better than it would be on other data: trials were ch
 
 def search_page(sweep_dir: Path) -> dict[str, Any] | None:
     """Return title, answer and blocks, or None if the sweep is no search."""
-    if not (sweep_dir / SEARCH).is_file():
+    if not (sweep_dir / STUDY).is_file():
         return None
-    from lockstep.extras.search.study import complete_trials, failed_trials, load_study, read_search, summarize
+    from lockstep.extras.search.study import complete_trials, load_study, optimized_metric, summarize
 
-    study, ((metric, mode),) = load_study(sweep_dir), (read_search(sweep_dir) or {})["objectives"].items()
-    trials, complete = study.trials, complete_trials(study)
+    study = load_study(sweep_dir)
+    (metric, mode), trials, complete = optimized_metric(study), study.trials, complete_trials(study)
     count = f"{len(trials)} trial{'' if len(trials) == 1 else 's'}"
     answer = f"None of {count} is complete: nothing can be said yet."
     blocks: list[dict[str, Any]] = [{"text": f"{count}: {summarize(trials)}. Optimized: {metric} ({mode}); {_BIAS}."}]
@@ -28,7 +28,7 @@ def search_page(sweep_dir: Path) -> dict[str, Any] | None:
         jobs = [one.user_attrs.get("directory", "") for one in complete]
         rows = [[str(one.number), f"{one.value:.4g}", *own, job] for one, own, job in zip(complete, values, jobs, strict=False)]
         blocks += [{"heading": "The best trials"}, {"columns": ["trial", metric, *keys, "job"], "table": rows}]
-    if lost := failed_trials(study):
+    if lost := [trial for trial in trials if trial.state.name == "FAIL"]:
         reasons = [f"{one.number} ({_point(one.params)}): {shorten(one.user_attrs.get('reason', 'unknown'))}" for one in lost]
         blocks += [{"heading": "Trials that failed"}, {"list": reasons}]
     return {"title": f"Search of the sweep in {sweep_dir.name}", "answer": answer, "blocks": blocks}

@@ -1,11 +1,14 @@
-"""Jobs in SLURM's queue: those that ask for the same go out as one job array.
+"""Jobs in SLURM's queue, where each has a name that says which job of which sweep it is, and which attempt.
 
-They go on without the process that has submitted them. The next one finds them by the name of their array, which says whose they
-are, in squeue or, if they have left that, in sacct and in what they have left in their directories. SWEEP_DIR/slurm has a list of
-jobs and a batch script for each array, written before it is submitted.
+They go on without the process that has submitted them. The next one finds them by their names: in squeue or, if they have left
+that, in sacct and in what they have left in their directories.
 """
 
+import contextlib
+import hashlib
 import logging
+import os
+import re
 import shlex
 import time
 from collections.abc import Sequence
@@ -13,53 +16,121 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.atomic_files import replace_text, write_json
+from lockstep.atomic_files import replace_text
 from lockstep.config.plan import Plan
 from lockstep.console import say
 from lockstep.errors import ConfigError, config_error
 from lockstep.extras.slurm import commands
-from lockstep.extras.slurm.commands import Refused, Unanswered
-from lockstep.extras.slurm.queue import CODE, Queue, QueuedAttempt, RefusedAttempt, places
+from lockstep.extras.slurm.commands import Refused, Task, Unanswered
 from lockstep.extras.slurm.settings import SBATCH_KEYS, SlurmSettings
 from lockstep.launchers.environment import SWEPT_KEYS
 from lockstep.launchers.stop_signals import STOP_SIGNALS
-from lockstep.sweeps.executor import Attempt, Begin, Executor
-from lockstep.sweeps.job_directory import OUTPUT, state_after
-from lockstep.sweeps.jobs import Job
-from lockstep.sweeps.local import refuse_queued
-from lockstep.sweeps.states import UNKNOWN, WAITING
-from lockstep.sweeps.sweep_jobs import SweepJobs
+from lockstep.sweeps.jobs import FAILED, INTERRUPTED, OUTPUT, RUNNING, UNKNOWN, WAITING, Exit, Job, JobState, read_state
+from lockstep.sweeps.local import Executor, Handle
+from lockstep.sweeps.sweep_jobs import JobView, SweepJobs
 
 log = logging.getLogger(__name__)
+PREFIX = "lockstep-"
+CODE = "exit_code"  # in a job's directory: what srun has ended with
+SCRIPT = "job.sh"
+_WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
+# Reasons, of JOB REASON CODES in squeue(1), for which a job waits for ever, unless somebody changes it or the cluster.
+_NEVER = "BadConstraints|DependencyNeverSatisfied|Invalid(Account|QOS)|(Account|QOS)NotAllowed|PartitionTimeLimit"
+_NEVER += r"|MaxMemPerLimit|(Assoc|QOS)Max\w+Per(Job|Node)\w*"
+_GOES_ON = ("PREEMPTED", "TIMEOUT", "CANCELLED")  # from its last checkpoint
 # What a person has set where sbatch refuses a flag that is neither a key of the launcher nor in its `sbatch`.
 _KEYS = {"nodes": "trainer.num_nodes", "ntasks-per-node": "trainer.devices", "gres": "trainer.devices"}
 _KEYS |= {"cpus-per-task": "hydra.launcher.cpus_per_device"}
 _SCRIPT = """#!/bin/bash
-# Task k of the array is the k-th of these jobs.
 trap : TERM # srun gets it too, and its exit code is wanted
 {setup}
-case $SLURM_ARRAY_TASK_ID in
-{cases}
-esac
-export {swept_keys}="$swept" OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{threads}}}"
+directory={directory}
+export {swept_keys}={swept} OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{threads}}}"
 rm -f "$directory/{code}"
 srun --input=none --wait=60 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
-  --open-mode=append --output="${{directory//%/%%}}/{output}" "$@"
+  --open-mode=append --output="${{directory//%/%%}}/{output}" {command}
 code=$?
 echo $code > "$directory/{code}.partial" && mv "$directory/{code}.partial" "$directory/{code}"
 exit $code
 """
 
 
-class SlurmExecutor(Executor):
-    """Submits all jobs at once; which of them run is SLURM's matter."""
+class Queue:
+    """What squeue has said last of the jobs of one sweep, by their names."""
 
-    ends_with_sweep = False
+    def __init__(self, sweep_dir: Path, poll: float = 10.0) -> None:
+        self.prefix = f"{PREFIX}{hashlib.sha256(os.path.realpath(sweep_dir).encode()).hexdigest()[:8]}-"
+        self.tasks: dict[str, Task] = {}
+        self.poll, self._due = poll, 0.0
+
+    def ask(self) -> None:
+        """Ask squeue again. Raise Unanswered."""
+        self.tasks = commands.tasks(self.prefix)
+        self._due = time.monotonic() + self.poll
+
+    def ask_if_due(self) -> None:
+        """Take states not to have changed if it does not answer."""
+        if time.monotonic() > self._due:
+            try:
+                self.ask()
+            except Unanswered as error:
+                log.warning(str(error))
+                self._due = time.monotonic() + self.poll
+
+
+class QueuedJob(Handle):
+    """A job that SLURM has."""
+
+    def __init__(self, queue: Queue, name: str, directory: Path, *, withdraws: bool = True) -> None:
+        """withdraws: take it out of the queue if it can never begin."""
+        self._queue, self._name, self._directory, self._withdraws = queue, name, directory, withdraws
+
+    @property
+    def task(self) -> Task | None:
+        return self._queue.tasks.get(self._name)
+
+    def poll(self) -> Exit | None:
+        self._queue.ask_if_due()
+        if (task := self.task) is not None and not task.is_over:
+            if task.state in _WAITING and re.fullmatch(_NEVER, task.reason):
+                if self._withdraws:
+                    self.stop(kill=True)
+                return Exit(None, JobState(FAILED, f"SLURM can never start it: {task.reason}"))
+            is_waiting = task.state in _WAITING
+            self.waits = f"in SLURM's queue: {task.reason or task.state}" if is_waiting else None
+            self.began = float("inf") if is_waiting else time.monotonic() - task.seconds
+            return None
+        task = task or commands.accounted(self._name)
+        code = 0 if task is not None and task.state == "COMPLETED" else self._code()
+        if task is None and code is None:  # squeue has forgotten it, and nobody keeps accounts
+            return Exit(None, read_state(self._directory, died="has left SLURM's queue without a word"))
+        if task is None or task.state == "COMPLETED" or (task.state == "FAILED" and code is not None):
+            return Exit(code)
+        words = f"{task.state} by SLURM{f' on {task.nodes}' if task.nodes else ''}"
+        state = JobState(INTERRUPTED if task.state in _GOES_ON else FAILED, words)
+        return Exit(code, state, is_cancelled=task.state == "CANCELLED")
+
+    def _code(self) -> int | None:
+        """Return what srun has ended with. Beyond 128 are signals, as a shell counts them."""
+        try:
+            code = int((self._directory / CODE).read_text())
+        except (OSError, ValueError):
+            return None
+        return code if code <= 128 else 128 - code
+
+    def stop(self, *, kill: bool = False) -> None:
+        if self.task is not None:
+            with contextlib.suppress(Unanswered):
+                commands.cancel([self.task.id], *([] if kill else ["--signal=INT"]))
+
+
+class SlurmExecutor(Executor):
+    """Submits jobs; which of them run is SLURM's matter."""
+
+    name, outlives = "slurm", True
 
     def __init__(self, sweep_dir: Path, settings: SlurmSettings) -> None:
-        self.settings, self.queue = settings, Queue(sweep_dir, settings.poll, withdraws=True)
-        self.detaches = settings.detach
-        self._adopted: dict[str, QueuedAttempt] = {}
+        self.settings, self.queue = settings, Queue(sweep_dir, settings.poll)
 
     def node_gpus(self, config: DictConfig) -> int:
         if OmegaConf.select(config, "trainer.accelerator") == "cpu":
@@ -78,67 +149,54 @@ class SlurmExecutor(Executor):
             except Unanswered as error:
                 raise _no_answer(error) from error
 
-    def reconcile(self, sweep_jobs: SweepJobs) -> None:
-        if len(places(sweep_jobs)) < len(sweep_jobs.in_queue()):
-            refuse_queued(sweep_jobs, "slurm")
-        sweep_jobs.reconcile()
+    def open(self, sweep_jobs: SweepJobs) -> None:
+        super().open(sweep_jobs)
         try:
-            self._adopted = reconcile(sweep_jobs, self.queue)
+            for view in _find_ended(sweep_jobs, self.queue):
+                view.save_end()
         except Unanswered as error:
             raise _no_answer(error) from error
 
-    def adopt(self, job: Job) -> QueuedAttempt | None:
-        return self._adopted.pop(job.key, None)
+    def owns(self, view: JobView) -> bool:
+        return _is_here(view)
 
-    def start(self, waiting: list[Job], begin: Begin) -> list[tuple[Job, Attempt]]:
-        groups: dict[tuple[str, ...], list[Job]] = {}
-        for job in waiting:
-            groups.setdefault(job.resources, []).append(job)
-        try:
-            most = commands.largest_array() if len(waiting) > 1 else 1
-        except Unanswered as error:  # the next look asks again
-            log.warning(f"{error}; trying again")
-            time.sleep(self.settings.poll)
-            return []
-        waiting.clear()
-        arrays = [jobs[at : at + most] for jobs in groups.values() for at in range(0, len(jobs), most)]
-        return [started for jobs in arrays for started in self._submit(jobs, begin)]
+    def place(self, view: JobView) -> str:
+        return f"{self.queue.prefix}{view.key}-{view.attempt + 1}"
 
-    def _submit(self, jobs: list[Job], begin: Begin) -> list[tuple[Job, Attempt]]:
-        name = self.queue.next_name()
-        script = self.queue.folder / f"{name}.sh"
-        write_json(self.queue.folder / f"{name}.json", {"jobs": [job.key for job in jobs]})
-        places = [f"{name}_{index}" for index in range(len(jobs))]
-        commands = [begin(job, queue=place) for job, place in zip(jobs, places, strict=True)]
-        replace_text(script, self._script(jobs, commands))
-        flags = (f"--chdir={Path.cwd()}", f"--output={script.with_suffix('')}_%a.out", "--open-mode=append", *jobs[0].resources)
-        try:
-            self._put_into_queue(script, name, len(jobs), flags)
-        except Refused as error:
-            return [(job, RefusedAttempt(str(error))) for job in jobs]
-        return [(job, QueuedAttempt(self.queue, place, job.directory)) for job, place in zip(jobs, places, strict=True)]
+    def start(self, job: Job, view: JobView) -> Handle:
+        handle = QueuedJob(self.queue, view.queue or "", job.directory)
+        if handle.task is None:
+            (job.directory / CODE).unlink(missing_ok=True)
+            script = job.directory / SCRIPT
+            replace_text(script, self._script(job))
+            flags = (f"--chdir={Path.cwd()}", f"--output={job.directory}/slurm.out", "--open-mode=append", *job.resources)
+            try:
+                self._submit(script, view.queue or "", flags)
+            except Refused as error:
+                raise OSError(None, f"refused by SLURM: {error}") from error
+        return handle
 
-    def _script(self, jobs: list[Job], commands: list[list[str]]) -> str:
-        cases = [
-            f"{index}) directory={shlex.quote(str(job.directory))} swept={shlex.quote(' '.join(job.swept))}\n"
-            f"  set -- {shlex.join(command)} ;;"
-            for index, (job, command) in enumerate(zip(jobs, commands, strict=True))
-        ]
-        setup, threads = "\n".join(self.settings.setup), self.settings.cpus_per_device
+    def _script(self, job: Job) -> str:
         return _SCRIPT.format(
-            setup=setup, cases="\n".join(cases), swept_keys=SWEPT_KEYS, threads=threads, code=CODE, output=OUTPUT
+            setup="\n".join(self.settings.setup),
+            directory=shlex.quote(str(job.directory)),
+            swept_keys=SWEPT_KEYS,
+            swept=shlex.quote(" ".join(job.swept)),
+            threads=self.settings.cpus_per_device,
+            code=CODE,
+            output=OUTPUT,
+            command=shlex.join(job.command),
         )
 
-    def _put_into_queue(self, script: Path, name: str, count: int, flags: Sequence[str]) -> None:
-        """Tries until the controller has answered, or we are asked to stop. Raises Refused."""
-        while not STOP_SIGNALS.received:
+    def _submit(self, script: Path, name: str, flags: Sequence[str]) -> None:
+        """Try until the controller has answered, or this process is asked to stop. Raise Refused."""
+        while name not in self.queue.tasks and not STOP_SIGNALS.received:
             try:
-                commands.submit(script, name, count, flags, self.settings.jobs)
-                self.queue.ask()
-                return
+                self.queue.tasks[name] = commands.submit(script, name, flags)
             except Unanswered as error:
                 log.warning(f"{error}; trying again")
                 time.sleep(self.settings.poll)
+                self.queue.ask_if_due()  # it may have been heard after all
 
 
 def _no_answer(error: Unanswered) -> ConfigError:
@@ -146,68 +204,52 @@ def _no_answer(error: Unanswered) -> ConfigError:
 
 
 def _refusal(flags: tuple[str, ...], words: str) -> ConfigError:
-    """Names the key of the flag without which sbatch would take the others."""
-    flag = next((flag for flag in flags if _are_taken([other for other in flags if other != flag])), None)
-    if flag is None:
-        return config_error("hydra.launcher", " ".join(flags), f"sbatch refuses that ({words}); accepted is what it takes")
-    name, _, value = flag.removeprefix("--").partition("=")
-    key = _KEYS.get(name, f"hydra.launcher.{name}" if name in SBATCH_KEYS else "hydra.launcher.sbatch")
-    return config_error(key, value.rpartition(":")[2], f"sbatch refuses {flag} ({words}); accepted is what it takes")
+    """Name the key of the flag without which sbatch would take the others."""
+    for flag in flags:
+        with contextlib.suppress(Refused, Unanswered):
+            commands.check_flags([other for other in flags if other != flag])
+            name, _, value = flag.removeprefix("--").partition("=")
+            key = _KEYS.get(name, f"hydra.launcher.{name}" if name in SBATCH_KEYS else "hydra.launcher.sbatch")
+            return config_error(key, value.rpartition(":")[2], f"sbatch refuses {flag} ({words}); accepted is what it takes")
+    return config_error("hydra.launcher", " ".join(flags), f"sbatch refuses that ({words}); accepted is what it takes")
 
 
-def _are_taken(flags: Sequence[str]) -> bool:
-    try:
-        commands.check_flags(flags)
-    except (Refused, Unanswered):
-        return False
-    return True
+def _is_here(view: JobView) -> bool:
+    return (view.queue or "").startswith(PREFIX)
 
 
-def reconcile(sweep_jobs: SweepJobs, queue: Queue | None = None) -> dict[str, QueuedAttempt]:
-    """Brings the jobs that were in the queue up to date; returns those that still are in it. Raises Unanswered."""
-    queue = queue or Queue(sweep_jobs.directory)
-    commands.wait_for_sbatch(queue.folder)
+def _find_ended(sweep_jobs: SweepJobs, queue: Queue) -> list[JobView]:
+    """Ask how the jobs in the queue stand; return those that have left it. Raise Unanswered."""
     queue.ask()
-    for place, key in queue.keys().items():
-        if key in sweep_jobs.jobs and places(sweep_jobs).get(key) != place:  # its job.json was lost
-            sweep_jobs.jobs[key]["attempts"].append({"queue": place, "started": time.time(), "ended": None, "code": None})
-    queued: dict[str, QueuedAttempt] = {}
-    for key, place in places(sweep_jobs).items():
-        job = sweep_jobs.jobs[key]
-        attempt = QueuedAttempt(queue, place, sweep_jobs.directory / job["directory"])
-        if (end := attempt.reap()) is None:
-            queued[key] = attempt
-            state = attempt.state()
-            job |= {"status": state.status, "reason": state.reason}
+    ended = []
+    for view in filter(_is_here, sweep_jobs.in_queue()):
+        job = QueuedJob(queue, view.queue or "", view.directory, withdraws=False)
+        if (end := job.poll()) is None:
+            view.status, view.reason = RUNNING if job.waits is None else WAITING, job.waits
         else:
-            state = state_after(sweep_jobs.directory / job["directory"], end)
-            job |= state._asdict()
-            if state.status == WAITING:  # it never came to the queue
-                job["attempts"].pop()
-            else:
-                job["attempts"][-1] |= {"ended": time.time(), "code": end.code, "reason": state.reason}
-    return queued
+            view.end(end)
+            ended.append(view)
+    return ended
 
 
 def show_state(sweep_jobs: SweepJobs) -> None:
-    """`reconcile` for who only looks: where SLURM does not answer, nobody knows their states."""
-    if not places(sweep_jobs):
-        return
-    try:
-        reconcile(sweep_jobs)
-    except Unanswered as error:
-        say(str(error))
-        for key in places(sweep_jobs):
-            sweep_jobs.jobs[key] |= {"status": UNKNOWN, "reason": "SLURM does not answer"}
+    """Ask how jobs stand, for who only looks: where SLURM does not answer, nobody knows their states."""
+    if views := [*filter(_is_here, sweep_jobs.in_queue())]:
+        try:
+            _find_ended(sweep_jobs, Queue(sweep_jobs.directory))
+        except Unanswered as error:
+            say(str(error))
+            for view in views:
+                view.status, view.reason = UNKNOWN, "SLURM does not answer"
 
 
 def cancel(sweep_jobs: SweepJobs) -> int:
-    """Takes what SLURM has of a sweep out of its queue, running jobs too; returns how many."""
-    if sweep_jobs.in_queue() and not places(sweep_jobs):  # another queue has them
-        return 0
+    """Take what SLURM has of a sweep out of its queue, running jobs too; return how many. Raise ConfigError."""
+    queue = Queue(sweep_jobs.directory)
     try:
-        queued = reconcile(sweep_jobs)
-        commands.cancel([task.id for attempt in queued.values() if (task := attempt.task) is not None])
+        queue.ask()
+        ids = [task.id for task in queue.tasks.values() if not task.is_over]
+        commands.cancel(ids)
     except Unanswered as error:
         raise config_error("SWEEP_DIR", sweep_jobs.directory, f"{error}; a sweep on this machine is ended by Ctrl-C") from error
-    return len(queued)
+    return len(ids)

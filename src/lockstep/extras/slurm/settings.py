@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from lockstep.config.plan import Plan
-from lockstep.config.rules import TEXT, YES_NO, Rule, above, integer
+from lockstep.config.rules import TEXT, Rule, above, integer
 from lockstep.errors import config_error
 from lockstep.sweeps.settings import Settings
 
@@ -32,10 +32,8 @@ class SlurmSettings(Settings):
     gpus_per_node: Annotated[Any, integer(0).or_null()] = None
     gres: Annotated[Any, TEXT] = "gpu"
     cpus_per_device: Annotated[Any, integer(1)] = 4
-    jobs: Annotated[Any, integer(1).or_null()] = None
     warning: Annotated[Any, integer(0, 65535)] = 120
     poll: Annotated[Any, above(0)] = 10
-    detach: Annotated[Any, YES_NO] = False
     setup: Annotated[Sequence[str], _LINES] = ()
     sbatch: Annotated[Sequence[str], _LINES] = ()
 
