@@ -26,7 +26,7 @@ from lockstep.runs.shares import dp_rank_and_size
 
 _SIGNALING = " Signaling Trainer to stop."
 OPTIMIZED = "Optimized/"  # TensorBoard sorts by the tags, with capitals before other letters
-_SHOWN = ("world_size", "global_batch_size", "lr")  # of a run's facts; TensorBoard has room for three and a metric in 1280 pixels
+_SHOWN = ("world_size", "global_batch_size", "lr")  # of a run's facts; TensorBoard shows three, and the metric, in 1280 pixels
 
 
 def best_checkpoint(trainer: Any) -> Path | None:
