@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -12,13 +12,6 @@ from lockstep.errors import config_error
 from lockstep.trainer.steps import begins_step, ends_step, log_metrics
 
 _WINDOW = 0.1  # part of the steps over which losses are averaged
-
-
-class Suggestion(NamedTuple):
-    """A learning rate, and why; None where the curve shows none."""
-
-    rate: float | None
-    reason: str
 
 
 class LearningRateRange(Callback):
@@ -45,12 +38,9 @@ class LearningRateRange(Callback):
 
     def facts(self) -> dict[str, Any]:
         """Return the facts for the record of the run."""
-        rate, reason = self._suggestion()
+        rate, reason = suggested(self.rates, smoothed(self.losses, self._window), self.diverged_at)
         curve = {"rates": self.rates, "losses": self.losses, "diverged_at": self.diverged_at}
         return {"lr_range": curve | {"suggestion": rate, "reason": reason}}
-
-    def _suggestion(self) -> Suggestion:
-        return suggested(self.rates, smoothed(self.losses, self._window), self.diverged_at)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not pl_module.automatic_optimization:
@@ -88,7 +78,7 @@ class LearningRateRange(Callback):
         del self.rates[len(self.losses) :]  # the loss was not finite there
         if not trainer.is_global_zero:
             return
-        figure = _curve(self.rates, self.losses, smoothed(self.losses, self._window), self._suggestion())
+        figure = _curve(self.rates, self.losses, smoothed(self.losses, self._window), self.facts()["lr_range"]["suggestion"])
         figure.savefig(self.path, dpi=150)
         for logger in trainer.loggers:
             if isinstance(logger, TensorBoardLogger):
@@ -104,12 +94,12 @@ def smoothed(losses: list[float], window: int) -> list[float]:
     return means
 
 
-def suggested(rates: list[float], losses: list[float], diverged_at: float | None) -> Suggestion:
+def suggested(rates: list[float], losses: list[float], diverged_at: float | None) -> tuple[float | None, str]:
     """Suggest, of rates at equal ratios, that at which smoothed losses fall fastest, over a fifth of them, before the lowest."""
     tried = f"from {rates[0]:.2g} to {rates[-1]:.2g}" if rates else "at the first rate"
     lowest = losses.index(min(losses)) if losses else 0
     if lowest < 2:
-        return Suggestion(None, f"the loss falls nowhere {tried}; try lower rates (lr_range.from), or more lr_range.steps")
+        return None, f"the loss falls nowhere {tried}; try lower rates (lr_range.from), or more lr_range.steps"
     reach = max(1, len(losses) // 10)
     falls = [losses[max(0, i - reach)] - losses[min(lowest, i + reach)] for i in range(lowest + 1)]
     rate = rates[falls.index(max(falls))]
@@ -118,18 +108,18 @@ def suggested(rates: list[float], losses: list[float], diverged_at: float | None
         end += f" and diverges at {diverged_at:.2g}"
     elif lowest == len(rates) - 1:
         end = f"it still falls at {rates[-1]:.2g}: try larger rates too (lr_range.to)"
-    return Suggestion(rate, f"there the loss falls fastest, of the rates {tried}; {end}")
+    return rate, f"there the loss falls fastest, of the rates {tried}; {end}"
 
 
-def _curve(rates: list[float], losses: list[float], means: list[float], suggestion: Suggestion) -> Any:
+def _curve(rates: list[float], losses: list[float], means: list[float], suggested_rate: float | None) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axis = figure.add_subplot(xscale="log", xlabel="learning rate", ylabel="loss of the step")
     axis.plot(rates, losses, color="0.75", linewidth=1, label="each step")
     axis.plot(rates, means, color="tab:blue", linewidth=2, label="smoothed")
-    if suggestion.rate is not None:
-        axis.axvline(suggestion.rate, color="black", linestyle="--", linewidth=1, label=f"suggested: {suggestion.rate:.2g}")
+    if suggested_rate is not None:
+        axis.axvline(suggested_rate, color="black", linestyle="--", linewidth=1, label=f"suggested: {suggested_rate:.2g}")
     if means:
         axis.set_ylim(top=means[0] + 0.5 * (means[0] - min(means)) + 1e-12)  # losses that diverge leave the picture
     axis.legend()
