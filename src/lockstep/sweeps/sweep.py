@@ -1,6 +1,7 @@
 """A sweep from its first batch to its table: what `python train.py -m ...` does."""
 
 import contextlib
+import json
 import logging
 import math
 import shlex
@@ -22,9 +23,10 @@ from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.runs.continuation import check_length
 from lockstep.runs.fork import origin_of
+from lockstep.runs.saved import read_config
 from lockstep.runs.validation import check_run_dir, validated
 from lockstep.sweeps.composition import JobConfigs
-from lockstep.sweeps.jobs import Job, computed_config, directory_name, identity, sweep_exit_code
+from lockstep.sweeps.jobs import FINISHED, OUTSIDE, Job, computed_config, directory_name, identity, sweep_exit_code
 from lockstep.sweeps.local import Executor, choose_pool
 from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.settings import Settings
@@ -163,6 +165,7 @@ class Sweep:
         key = identity(config)
         known = self.sweep_jobs.jobs.get(key)  # its overrides may be spelled in another way this time
         directory = self.directory / directory_name(swept or overrides, key) if known is None else known.directory
+        goes_on = known is not None and known.status != FINISHED
         pool, width = choose_pool(plan)
         return Job(
             key=key,
@@ -173,7 +176,10 @@ class Sweep:
             world_size=plan.world_size,
             optimized_metric=cfg.optimized_metric,
             optimized_mode=cfg.optimized_mode,
-            command=(sys.executable, str(Path(sys.argv[0]).absolute()), f"resume={quote(str(directory))}"),
+            command=(
+                *(sys.executable, str(Path(sys.argv[0]).absolute()), f"resume={quote(str(directory))}"),
+                *(_given_anew(full, directory) if goes_on else ()),
+            ),
             composed=_in_directory(full, directory),
             global_batch_size=plan.global_batch_size,
             config=config,
@@ -236,6 +242,18 @@ def _in_directory(full: DictConfig, directory: Path) -> DictConfig:
     config.hydra.mode, config.hydra.run.dir = RunMode.RUN, str(directory)
     config.hydra.overrides.hydra = [*config.hydra.overrides.hydra, "hydra.mode=RUN", f"hydra.run.dir={quote(str(directory))}"]
     return config
+
+
+def _given_anew(full: DictConfig, directory: Path) -> list[str]:
+    """Return overrides for a run that goes on: of keys that do not tell jobs apart, and have other values than it has saved."""
+    overrides = []
+    with contextlib.suppress(ConfigError):
+        saved: Any = read_config(directory) or {}
+        for key in OUTSIDE:
+            before, now = OmegaConf.select(saved, key, default=...), OmegaConf.select(full, key, default=...)
+            if ... not in (before, now) and before != now:
+                overrides.append(f"{key}={quote(now) if isinstance(now, str) else json.dumps(now)}")
+    return overrides
 
 
 def _no_jobs() -> ConfigError:

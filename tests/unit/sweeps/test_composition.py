@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import fake_sweep
@@ -45,6 +46,21 @@ def test_the_same_point_is_one_job(
     assert [one.overrides for one in returned] == [[*rates[0]], [*rates[1]], [*rates[0]], [*rates[0]]]
     assert capsys.readouterr().out.count("1 process(es)") == 2
     assert caplog.messages == ["2 of 4 jobs are those of other ones, spelled again: each is run once"]
+
+
+def test_a_job_that_goes_on_takes_new_values_of_keys_that_are_not_its_identity(
+    master: tuple[DictConfig, Any], tmp_path: Path
+) -> None:
+    """It went on with the values that it had saved, without a word."""
+    settings, point = LocalSettings(), "model.optimizer.lr=1e-3"
+    sweep = Sweep(*master, settings, LocalExecutor.from_settings(settings, fake_sweep.run_code))
+    sweep.directory = tmp_path
+    (job,) = sweep.check([[point]])
+    assert sweep.sweep_jobs.register([job]) == [job]
+    assert job.command[3:] == ()
+    assert sweep.check([[point]])[0].command[3:] == ()
+    (again,) = sweep.check([[point, "fresh_processes=true", "mirror=a b"]])
+    assert (again.key, again.command[3:]) == (job.key, ("fresh_processes=true", "mirror='a b'"))
 
 
 def test_a_job_that_is_too_large_for_its_cores_is_refused_before_the_sweep_begins(

@@ -74,6 +74,18 @@ def test_a_job_whose_directory_was_removed_runs_again(whole: Path, tmp_path: Pat
     assert goes_on(folder) == [1, 2, 3, 4]
 
 
+def test_a_directory_that_a_kill_has_left_half_made_is_no_job_and_is_made_anew(tmp_path: Path) -> None:
+    one = fake_sweep.job(tmp_path, 0)
+    partial = tmp_path / f".{one.directory.name}.tmp"
+    (partial / ".hydra").mkdir(parents=True)
+    (partial / ".hydra" / "config.yaml").write_text(fake_sweep.CONFIG)
+    sweep_jobs = SweepJobs(tmp_path)
+    assert sweep_jobs.jobs == {}
+    assert sweep_jobs.register([one]) == [one]
+    assert [*tmp_path.iterdir()] == [one.directory]
+    assert (SweepJobs(tmp_path).jobs[one.key].status, [*one.directory.iterdir()]) == (WAITING, [one.directory / "status.json"])
+
+
 def test_what_ends_a_process_after_its_run_has_finished_costs_nothing(tmp_path: Path) -> None:
     """A library that crashes when Python exits: the sweep said failed, and its status a moment later finished."""
     one = fake_sweep.job(tmp_path, 0)
