@@ -52,7 +52,7 @@ def main() -> None:
         return
     sweep_jobs = SweepJobs(arguments.sweep_dir)
     if not sweep_jobs.jobs:
-        raise config_error("SWEEP_DIR", arguments.sweep_dir, "names no jobs; accepted is the directory of a sweep")
+        raise config_error("SWEEP_DIR", arguments.sweep_dir, "names no jobs; use the directory of a sweep")
     if arguments.what == "cancel":
         console.say(f"{sum(queue.cancel(sweep_jobs) for queue in queues())} job(s) cancelled")
     else:
@@ -62,7 +62,7 @@ def main() -> None:
 def watch(sweep_dir: Path, interval: float, once: bool = False) -> int:
     """Shows the sweep every `interval` seconds until it has ended; returns its exit code, or 0 where it was left before."""
     if not 0.1 <= interval <= 3600:
-        raise config_error("--interval", interval, "accepted is a number of seconds from 0.1 to 3600")
+        raise config_error("--interval", interval, "use a number of seconds from 0.1 to 3600")
     table = LiveTable()
     try:
         while not has_ended(sweep_jobs := look_at(sweep_dir)) and not once:

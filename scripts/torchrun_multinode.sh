@@ -30,13 +30,13 @@ if [[ ${1:-} == -h || ${1:-} == --help ]]; then
   exit
 fi
 [[ ${RENDEZVOUS:-} =~ ^(\[[0-9A-Fa-f:.]+\]|[^:]+):[0-9]+$ ]] ||
-  refuse "RENDEZVOUS=${RENDEZVOUS:-}: accepted is HOST:PORT of host 0, [ADDRESS]:PORT for IPv6, the same on every host"
-[[ ${HOST_INDEX:-} =~ ^[0-9]+$ ]] || refuse "HOST_INDEX=${HOST_INDEX:-}: accepted is 0 on the host of RENDEZVOUS; 1, 2, ... on the others"
-[[ ${RUN_ID:-} =~ ^[A-Za-z0-9._-]+$ ]] || refuse "RUN_ID=${RUN_ID:-}: accepted is a name of letters, digits and . _ -, the same on every host"
-[[ ${HOSTS:=2} =~ ^[1-9][0-9]*(:[1-9][0-9]*)?$ ]] || refuse "HOSTS=$HOSTS: accepted is a number, or MIN:MAX"
-[[ ${MAX_RESTARTS:=3} =~ ^[0-9]+$ ]] || refuse "MAX_RESTARTS=$MAX_RESTARTS: accepted is a number"
+  refuse "RENDEZVOUS=${RENDEZVOUS:-}: use HOST:PORT of host 0, [ADDRESS]:PORT for IPv6, the same on every host"
+[[ ${HOST_INDEX:-} =~ ^[0-9]+$ ]] || refuse "HOST_INDEX=${HOST_INDEX:-}: use 0 on the host of RENDEZVOUS; 1, 2, ... on the others"
+[[ ${RUN_ID:-} =~ ^[A-Za-z0-9._-]+$ ]] || refuse "RUN_ID=${RUN_ID:-}: use a name of letters, digits and . _ -, the same on every host"
+[[ ${HOSTS:=2} =~ ^[1-9][0-9]*(:[1-9][0-9]*)?$ ]] || refuse "HOSTS=$HOSTS: use a number, or MIN:MAX"
+[[ ${MAX_RESTARTS:=3} =~ ^[0-9]+$ ]] || refuse "MAX_RESTARTS=$MAX_RESTARTS: use a number"
 python=${PYTHON:-$root/.venv/bin/python}
-command -v "$python" >/dev/null || refuse "PYTHON=$python: there is no such program; accepted is the Python that has Lockstep's packages"
+command -v "$python" >/dev/null || refuse "PYTHON=$python: there is no such program; use the Python that has Lockstep's packages"
 
 if [[ -z ${ADDRESS:-} ]]; then
   # a datagram socket that is connected sends nothing, and knows its own address

@@ -20,7 +20,7 @@ def main() -> None:
         _name_project_around(name)
         os.execv(sys.executable, [sys.executable, str(programs[name]), *arguments])
     else:
-        print(f"lockstep {name}: accepted is {', '.join(programs)}", file=sys.stderr)
+        print(f"lockstep {name}: use {', '.join(programs)}", file=sys.stderr)
         sys.exit(2)
 
 

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 _WITHOUT_A_SPEC = (
     "has no `spec`, the shape of its inputs and the number of outputs, which a lockstep.models.Task needs; "
-    "accepted is a lockstep.datamodules.DataModule, or model._target_ as a LightningModule of your own"
+    "use a lockstep.datamodules.DataModule, or model._target_ as a LightningModule of your own"
 )
 
 
@@ -97,7 +97,7 @@ def _build_datamodule(cfg: DictConfig, plan: Plan) -> LightningDataModule | None
         given = {"global_batch_size": total} if own is None and total is not None else {}
     datamodule = construct("datamodule", settings, given)
     if not isinstance(datamodule, LightningDataModule):
-        raise config_error("datamodule._target_", cfg.datamodule._target_, "accepted is a LightningDataModule")
+        raise config_error("datamodule._target_", cfg.datamodule._target_, "use a LightningDataModule")
     return datamodule
 
 
@@ -105,7 +105,7 @@ def _build_model(cfg: DictConfig, plan: Plan, datamodule: LightningDataModule | 
     model_config = {"model": _plain(cfg, "model"), "spec": plain_spec(datamodule)}
     if model_config["spec"] is None and is_task(model_config["model"]):
         if datamodule is None:
-            raise config_error("datamodule", "null", "a lockstep.models.Task has no data of its own; accepted is a datamodule")
+            raise config_error("datamodule", "null", "a lockstep.models.Task has no data of its own; use a datamodule")
         raise config_error("datamodule._target_", cfg.datamodule._target_, _WITHOUT_A_SPEC)
     return build_model(model_config, plan.lr, plan.scaled)
 
@@ -113,7 +113,7 @@ def _build_model(cfg: DictConfig, plan: Plan, datamodule: LightningDataModule | 
 def _leave_out_test(cfg: DictConfig, lacking: str) -> None:
     """Raises ConfigError where the config needs a test: before training, which would end with that."""
     if cfg.test != "auto":
-        raise config_error("test", "true", f"{lacking}; accepted is test=auto, which then tests nothing")
+        raise config_error("test", "true", f"{lacking}; use test=auto, which then tests nothing")
     if (cfg.optimized_metric or "").startswith("test"):
         raise config_error("optimized_metric", cfg.optimized_metric, f"needs a test, and {lacking}")
     log.warning(f"Nothing will be tested: {lacking}.")
@@ -146,7 +146,7 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None, strategy
     if not settings["enable_progress_bar"]:
         callbacks = [callback for callback in callbacks if not isinstance(callback, ProgressBar)]
     if len(bars := [type(callback).__name__ for callback in callbacks if isinstance(callback, ProgressBar)]) > 1:
-        raise config_error("callbacks", f"[{', '.join(bars)}]", "a run has one progress bar; accepted is callbacks.NAME=null")
+        raise config_error("callbacks", f"[{', '.join(bars)}]", "a run has one progress bar; use callbacks.NAME=null")
     objects = {
         "strategy": strategy if plan.world_size > 1 or strategy.has_same_bits else "auto",
         "plugins": plugins,

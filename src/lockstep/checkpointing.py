@@ -129,7 +129,7 @@ def name_unreadable(content: Any, name: str = "") -> str | None:
         parts = content if isinstance(content, dict) else dict(enumerate(content)) if isinstance(content, list | tuple) else {}
         found = (name_unreadable(value, f"{name}.{key}" if name else str(key)) for key, value in parts.items())
         kind = f"{type(content).__module__}.{type(content).__qualname__}"
-        return next((one for one in found if one is not None), f"{name} is a {kind}; accepted are {_READABLE}")
+        return next((one for one in found if one is not None), f"{name} is a {kind}; use {_READABLE}")
     return None
 
 

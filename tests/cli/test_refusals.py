@@ -9,24 +9,24 @@ from commands import refused, started
 
 # What people type wrong: the command line, and how the one line begins that they see.
 WRONG = {
-    "trainer.divices=2": "trainer.divices=2: unknown key; did you mean trainer.devices? accepted are",
-    "epochs=3": "epochs=3: unknown key; did you mean trainer.max_epochs? accepted are",
-    "+trainer.max_epoch=3": "trainer.max_epoch=3: no such argument; accepted are accelerator, strategy, devices",
-    "model=transformer": "model=transformer: accepted is one of ",
-    "model.optimizer=sgd": "model.optimizer=sgd: a group of values; accepted is model/optimizer=sgd",
+    "trainer.divices=2": "trainer.divices=2: unknown key; did you mean trainer.devices? use",
+    "epochs=3": "epochs=3: unknown key; did you mean trainer.max_epochs? use",
+    "+trainer.max_epoch=3": "trainer.max_epoch=3: no such argument; use accelerator, strategy, devices",
+    "model=transformer": "model=transformer: use one of ",
+    "model.optimizer=sgd": "model.optimizer=sgd: a group of values; use model/optimizer=sgd",
     "trainer.devices=[0": "trainer.devices=[0: not a valid override",
     "trainer.devices=1,2 seed=0": "trainer.devices=1,2: several values are a sweep's; accepted with -m, or a list, KEY=",
-    "trainer.devices=two": "trainer.devices=two: accepted is an integer, or auto, or a list of integers",
+    "trainer.devices=two": "trainer.devices=two: use an integer, or auto, or a list of integers",
     "trainer.accelerator=gpu": "trainer.accelerator=gpu: this machine shows no GPU",
-    "trainer.max_epochs=abc": "trainer.max_epochs=abc: accepted is an integer",
-    "trainer.precision=8": "trainer.precision=8: accepted is ",
+    "trainer.max_epochs=abc": "trainer.max_epochs=abc: use an integer",
+    "trainer.precision=8": "trainer.precision=8: use ",
     "trainer.limit_train_batches=1.5": "trainer: You have passed invalid value 1.5 for limit_train_batches",
-    "model.optimizer.lr=fast": "model.optimizer.lr=fast: accepted is a number",
+    "model.optimizer.lr=fast": "model.optimizer.lr=fast: use a number",
     "model.optimizer.betas=[2,2]": "model.optimizer: Invalid beta parameter at index 0: 2",
     "model.net.width=0 trainer.devices=2": "model.net.width=0: is less than 1; use at least 1",
     "model.net._target_=lockstep.nets.CNNN": "model.net._target_=lockstep.nets.CNNN: ",
     "trainer.strategy.bucket_cap_mb=-7": "trainer.strategy.bucket_cap_mb=-7: is less than 0; use at least 0",
-    "trainer.strategy.static_graph=perhaps": "trainer.strategy.static_graph=perhaps: accepted is true or false",
+    "trainer.strategy.static_graph=perhaps": "trainer.strategy.static_graph=perhaps: use true or false",
     "callbacks=early_stopping callbacks.early_stopping.patience=-7": "callbacks.early_stopping.patience=-7: is less than 0; use",
     "datamodule.global_batch_size=49 trainer.devices=2": "datamodule.global_batch_size=49: does not divide by",
     "datamodule.val_fraction=2": "datamodule.val_fraction=2: leaves nothing to train on; use 0 to 0.9",
@@ -35,10 +35,10 @@ WRONG = {
     "resume=nowhere": "resume=nowhere: has no .hydra/config.yaml; name the directory of a run",
     "optimized_metric=val/f1": "optimized_metric=val/f1: the model declares train/loss, train/acc",
     "sweep=lr": "sweep=lr: is for sweeps; accepted with -m",
-    "hydra/launcher=basic seed=0,1 -m": "hydra/launcher=basic: gives a job no processes of its own; accepted is lockstep",
-    "hydra.launcher=slurm seed=0,1 -m": "hydra.launcher=slurm: a group of values; accepted is hydra/launcher=slurm",
-    "sweep=lr,seeds -m": "sweep=lr,seeds: accepted is one at a time",
-    "hydra.run.dir=mine seed=0,1 -m": "hydra.run.dir=mine: is for one run; accepted is hydra.sweep.dir=mine",
+    "hydra/launcher=basic seed=0,1 -m": "hydra/launcher=basic: gives a job no processes of its own; use lockstep",
+    "hydra.launcher=slurm seed=0,1 -m": "hydra.launcher=slurm: a group of values; use hydra/launcher=slurm",
+    "sweep=lr,seeds -m": "sweep=lr,seeds: use one at a time",
+    "hydra.run.dir=mine seed=0,1 -m": "hydra.run.dir=mine: is for one run; use hydra.sweep.dir=mine",
     "hydra.launcher.jobs=2": "hydra.launcher.jobs=2: is for sweeps; accepted with -m",
     "run_dir=a": "run_dir=a: is set by Hydra; give hydra.run.dir=a",
     "hydra.run.dir=/dev/null/run": "hydra.run.dir: /dev/null/run can't be made or written to (Not a directory)",
@@ -62,7 +62,7 @@ def test_what_people_type_wrong_is_one_line_with_the_key(wrong: str, tmp_path: P
 def test_a_mistake_in_a_config_file_is_named_by_its_line(content: str, line: str, tmp_path: Path) -> None:
     (file := tmp_path / "experiment" / "mine.yaml").parent.mkdir()
     file.write_text(content)
-    assert refused(tmp_path, f"hydra.searchpath=[file://{tmp_path}]", "experiment=mine") == f"{file}, {line}; accepted is YAML"
+    assert refused(tmp_path, f"hydra.searchpath=[file://{tmp_path}]", "experiment=mine") == f"{file}, {line}; use YAML"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_an_experiment_whose_keys_would_be_ignored_is_refused(content: str, line
     file.write_text(content)
     said = refused(tmp_path, f"hydra.searchpath=[file://{tmp_path}]", "experiment=mine")
     assert line in said
-    assert said.endswith("; accepted is a file that begins with `# @package _global_`")
+    assert said.endswith("; use a file that begins with `# @package _global_`")
 
 
 def test_a_corrupt_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -94,9 +94,9 @@ def test_a_corrupt_checkpoint_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_batch_larger_than_the_data_is_refused(tmp_path: Path) -> None:
     line = refused(tmp_path, "datamodule.batch_size=700", "trainer.devices=2")
-    assert "the global batch of 1400 is larger than the training split of 1293 samples; accepted is at most 646" in line
+    assert "the global batch of 1400 is larger than the training split of 1293 samples; use at most 646" in line
     line = refused(tmp_path, "datamodule.global_batch_size=1400", "trainer.devices=2")
-    accepted = "accepted is at most 1292, or datamodule.drop_last=false"
+    accepted = "use at most 1292, or datamodule.drop_last=false"
     assert line == f"datamodule.global_batch_size=1400: is larger than the training split of 1293 samples; {accepted}"
 
 

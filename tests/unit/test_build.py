@@ -159,7 +159,7 @@ def test_a_callback_can_be_taken_out(compose: Callable[..., DictConfig]) -> None
 def test_a_second_progress_bar_is_refused(compose: Callable[..., DictConfig]) -> None:
     bars = [f"++callbacks.{name}._target_=lightning.pytorch.callbacks.{name}" for name in ("TQDMProgressBar", "RichProgressBar")]
     small = [*SMALL, "++callbacks.progress=null"]
-    line = r"^callbacks=\[TQDMProgressBar, RichProgressBar\]: a run has one progress bar; accepted is callbacks.NAME=null$"
+    line = r"^callbacks=\[TQDMProgressBar, RichProgressBar\]: a run has one progress bar; use callbacks.NAME=null$"
     with pytest.raises(ConfigError, match=line):
         built(compose(*small, *bars))
     assert built(compose(*small, bars[1]))[2].progress_bar_callback is not None

@@ -39,13 +39,13 @@ def explained(override: str, compose: Callable[..., DictConfig], monkeypatch: py
     [
         (
             "model.optimizer.lrr=1",
-            "model.optimizer.lrr=1: unknown key; did you mean model.optimizer.lr? accepted are "
+            "model.optimizer.lrr=1: unknown key; did you mean model.optimizer.lr? use "
             "_target_, _partial_, lr, betas, weight_decay, fused; +model.optimizer.lrr=1 adds a new one",
         ),
-        ("sede=1", "sede=1: unknown key; did you mean seed? accepted are "),
-        ("xyzzy=1", "xyzzy=1: unknown key; accepted are the "),
-        ("devices=2", "devices=2: unknown key; did you mean trainer.devices? accepted are the "),
-        ("batch_size=2", "batch_size=2: unknown key; did you mean datamodule.batch_size? accepted are the "),
+        ("sede=1", "sede=1: unknown key; did you mean seed? use "),
+        ("xyzzy=1", "xyzzy=1: unknown key; use the "),
+        ("devices=2", "devices=2: unknown key; did you mean trainer.devices? use the "),
+        ("batch_size=2", "batch_size=2: unknown key; did you mean datamodule.batch_size? use the "),
     ],
 )
 def test_an_unknown_key_is_one_line_with_the_keys_there_are(
@@ -67,7 +67,7 @@ def test_a_missing_option_is_one_line_with_the_options_there_are(
     compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = explained("model=transformer", compose, monkeypatch)
-    assert said == f"model=transformer: accepted is one of {', '.join(MODELS)}"
+    assert said == f"model=transformer: use one of {', '.join(MODELS)}"
 
 
 @pytest.fixture
@@ -103,12 +103,12 @@ def test_an_override_that_can_not_be_applied_ends_with_one_line_and_code_2(
 @pytest.mark.usefixtures("_full_errors")
 def test_a_refusal_ends_with_its_line_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     def main() -> None:
-        raise config_error("seed", -1, "accepted is an integer of at least 0")
+        raise config_error("seed", -1, "use an integer of at least 0")
 
     with pytest.raises(SystemExit) as ended:
         start(main)
     assert ended.value.code == 2
-    assert capsys.readouterr().err == "seed=-1: accepted is an integer of at least 0\n"
+    assert capsys.readouterr().err == "seed=-1: use an integer of at least 0\n"
 
 
 @pytest.mark.usefixtures("_full_errors")

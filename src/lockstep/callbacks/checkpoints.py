@@ -85,7 +85,7 @@ class LastCheckpoint(Checkpoint):
             last = one.CHECKPOINT_NAME_LAST if one.save_last else None
             for key, name, other in (("filename", one.filename, "another"), ("save_last", last, "false")):
                 if name is not None and name in own:
-                    accepted = f"{self.path.with_stem(name)} is the run's own; accepted is {other}, or another dirpath"
+                    accepted = f"{self.path.with_stem(name)} is the run's own; use {other}, or another dirpath"
                     raise config_error(f"{type(one).__name__}.{key}", shown(getattr(one, key)), accepted)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -147,7 +147,7 @@ def _constants(trainer: Trainer) -> list[dict[str, Any]]:
 
 
 def _refusal(trainer: Any, words: str) -> ConfigError:
-    return config_error("checkpoint", trainer.ckpt_path, f"{words}; accepted is the same, or a new run, by fork=")
+    return config_error("checkpoint", trainer.ckpt_path, f"{words}; use the same, or a new run, by fork=")
 
 
 class LightningCallbacks(Callback):

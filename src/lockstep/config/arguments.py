@@ -42,12 +42,10 @@ class Arguments:
         which something is built."""
         for name, value in values.items():
             if not self.takes(name):
-                raise config_error(
-                    f"{key}.{name}", shown(value), f"no such argument; accepted are {', '.join(self.own) or 'none'}"
-                )
+                raise config_error(f"{key}.{name}", shown(value), f"no such argument; use {', '.join(self.own) or 'none'}")
             annotation = self.types.get(name, Any)
             if not (isinstance(value, dict) and "_target_" in value) and not fits(value, annotation):
-                raise config_error(f"{key}.{name}", shown(value), f"accepted is {words(annotation)}")
+                raise config_error(f"{key}.{name}", shown(value), f"use {words(annotation)}")
 
     def missing(self, given: set[str], positional: int) -> list[str]:
         """Returns the required arguments that are not given by name, nor are among the first `positional` ones."""

@@ -17,7 +17,7 @@ from lockstep.errors import config_error
 _GROUPS = ("model", "trainer", "trainer.checkpoint_io", "trainer.strategy")
 _GROUPS_OF_ENTRIES = ("guards", "callbacks", "logger")
 OF_THE_WHOLE = ("experiment", "debug", "sweep")  # groups whose options set keys of the whole config
-NEEDS_PACKAGE = "accepted is a file that begins with `# @package _global_`"  # of such an option
+NEEDS_PACKAGE = "use a file that begins with `# @package _global_`"  # of such an option
 # The types of the root keys, and of the other keys that are read before their class is constructed.
 _ROOT: dict[str, Any] = {
     **dict.fromkeys(("overwrite", "fresh_processes"), bool),
@@ -78,7 +78,7 @@ def check_types(cfg: DictConfig, types: Mapping[str, Any]) -> None:
         value = OmegaConf.select(cfg, key)
         value = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
         if not fits(value, annotation) and (value is not None or _has(cfg, key)):
-            raise config_error(key, shown(value), f"accepted is {words(annotation)}")
+            raise config_error(key, shown(value), f"use {words(annotation)}")
         if key in _AT_LEAST_ONE and isinstance(value, int) and value < 1:
             raise config_error(key, value, "is less than 1; use at least 1")
 
@@ -96,13 +96,13 @@ def _check_groups(cfg: DictConfig, inner: list[str]) -> None:
         node, option = OmegaConf.select(cfg, key), key.replace(".", "/")
         if not isinstance(node, DictConfig) and (node is not None or key in (*_GROUPS, *inner)):
             accepted = f"{option}={shown(node)}" if node is not None and is_group(option) else f"{key}.NAME=VALUE"
-            raise config_error(key, shown(node), f"a group of values; accepted is {accepted}")
+            raise config_error(key, shown(node), f"a group of values; use {accepted}")
 
 
 def check_checkpoint(key: str, path: Path) -> None:
     """Raise ConfigError unless a checkpoint is there and is a whole zip archive, which is what torch.save writes."""
     if not path.is_file():
-        accepted = f"no such file: {path.absolute()}; accepted is a checkpoint, RUN_DIR/checkpoints/best.ckpt for example"
+        accepted = f"no such file: {path.absolute()}; use a checkpoint, RUN_DIR/checkpoints/best.ckpt for example"
         raise config_error(key, path, accepted)
     try:
         stat = path.stat()

@@ -47,7 +47,7 @@ def arguments_in(key: str, node: Any) -> Arguments:
     those below it, that targets do not take."""
     if not isinstance(node, Mapping) or "_target_" not in node:
         value = f"{{{', '.join(map(str, node))}}}" if isinstance(node, Mapping) else shown(node)
-        raise config_error(key, value, "accepted is a group with a _target_")
+        raise config_error(key, value, "use a group with a _target_")
     target = resolve(key, node["_target_"])
     if any(kind.__module__.startswith("pytorch_lightning.") for kind in getattr(target, "__mro__", ())):
         raise config_error(f"{key}._target_", node["_target_"], _OTHER_NAMESPACE)
@@ -77,7 +77,7 @@ def resolve(key: str, path: Any) -> Callable[..., Any]:
         if not isinstance(cause, ImportError | AttributeError | ConfigError | InstantiationException):
             raise cause from None
         words = " ".join(str(cause).partition("\nfull_key")[0].split())
-        accepted = f"{words}; accepted is the full name of a class or function, lockstep.nets.CNN for example"
+        accepted = f"{words}; use the full name of a class or function, lockstep.nets.CNN for example"
         raise config_error(f"{key}._target_", shown(path), accepted) from error
 
 

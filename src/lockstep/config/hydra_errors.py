@@ -21,12 +21,12 @@ def explain(error: Exception) -> str | None:
     cause = error.__cause__ or error
     key = getattr(cause, "full_key", None)
     if isinstance(error, MarkedYAMLError) and (mark := error.problem_mark) is not None:  # in a config file
-        return f"{mark.name}, line {mark.line + 1}: {error.problem}; accepted is YAML"
+        return f"{mark.name}, line {mark.line + 1}: {error.problem}; use YAML"
     if isinstance(error, OverrideParseException):
-        return f"{error.override}: not a valid override ({error}); accepted is KEY=VALUE, quoted where it has spaces"
+        return f"{error.override}: not a valid override ({error}); use KEY=VALUE, quoted where it has spaces"
     if isinstance(error, MissingConfigException) and error.options:
         group, _, option = (error.missing_cfg_file or "").rpartition("/")
-        return f"{group}={option}: accepted is one of {', '.join(error.options)}"
+        return f"{group}={option}: use one of {', '.join(error.options)}"
     if isinstance(cause, ConfigAttributeError | ConfigKeyError) and key:
         return _unknown_key(str(key), getattr(cause, "parent_node", None))
     if not isinstance(error, HydraException | OmegaConfBaseException):
@@ -46,17 +46,17 @@ def _unknown_key(key: str, parent: Any) -> str:
     given += [item for item in sys.argv[1:] if "={" in item and key.startswith(f"{override_key(item)}.")]  # KEY={NAME: VALUE}
     override, option = next(iter(given), key), key.replace(".", "/")
     if is_group(option):
-        return f"{override}: a group of values; accepted is {option}={override.partition('=')[2]}"
+        return f"{override}: a group of values; use {option}={override.partition('=')[2]}"
     unknown = f"{override}: unknown key" + (f" {key}" if key.startswith(f"{override_key(override)}.") else "")
     siblings = [str(one) for one in parent if one != "hydra"] if isinstance(parent, DictConfig) else []
     if not siblings:
-        return f"{unknown}; accepted is +{override} to add it"
+        return f"{unknown}; use +{override} to add it"
     close = _close_to(group, name, parent)
     guess = f"did you mean {', '.join(close)}? " if close else ""
     listed = ", ".join(siblings)
     if len(siblings) > _MANY:
         listed = f"the {len(siblings)} keys that `--cfg job{f' -p {group}' if group else ''}` in its place prints"
-    return f"{unknown}; {guess}accepted are {listed}; +{override} adds a new one"
+    return f"{unknown}; {guess}use {listed}; +{override} adds a new one"
 
 
 def _close_to(group: str, name: str, node: DictConfig) -> list[str]:

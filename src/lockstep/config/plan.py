@@ -131,7 +131,7 @@ def check_cores(cfg: DictConfig, devices: int, number: int, whose: str) -> None:
     workers = OmegaConf.select(cfg, "datamodule.num_workers") or 0
     for key, processes in (("datamodule.num_workers", workers), ("trainer.devices", devices)):
         if processes > most:
-            accepted = f"{whose} has {number} core(s); accepted is up to {most}, or more with max_processes_per_core"
+            accepted = f"{whose} has {number} core(s); use up to {most}, or more with max_processes_per_core"
             raise config_error(key, processes, accepted)
 
 
@@ -143,9 +143,9 @@ def _devices(
         gpus = visible_gpus() if node_gpus is None else node_gpus
     where = "this machine shows" if node_gpus is None else "a node has"
     if trainer.accelerator in ("gpu", "cuda") and gpus == 0:
-        raise config_error("trainer.accelerator", trainer.accelerator, f"{where} no GPU; accepted is cpu or auto")
+        raise config_error("trainer.accelerator", trainer.accelerator, f"{where} no GPU; use cpu or auto")
     if trainer.accelerator == "mps" and sys.platform != "darwin":
-        raise config_error("trainer.accelerator", "mps", "this machine is not a Mac; accepted is cpu or auto")
+        raise config_error("trainer.accelerator", "mps", "this machine is not a Mac; use cpu or auto")
     accelerator = trainer.accelerator if trainer.accelerator in ("cpu", "mps") else ("gpu" if gpus else "cpu")
     wanted: Any = trainer.devices
     ids: Any = wanted if OmegaConf.is_list(wanted) else None
@@ -154,15 +154,15 @@ def _devices(
         raise config_error("trainer.devices", wanted, "is not a number of devices; use at least 1, auto, or a list of GPU ids")
     if ids is not None:
         if accelerator != "gpu":
-            raise config_error("trainer.devices", wanted, "a list names GPUs, and this run has none; accepted is a number")
+            raise config_error("trainer.devices", wanted, "a list names GPUs, and this run has none; use a number")
         if max(ids) >= gpus:
             raise config_error("trainer.devices", wanted, f"{where} {gpus} GPU(s), numbered from 0")
         return accelerator, len(ids), tuple(ids)
     count = wanted if wanted not in (AUTO, -1) else (started[0] if started else max(gpus, 1))
     if accelerator == "gpu" and count > gpus:
-        raise config_error("trainer.devices", count, f"{where} {gpus} GPU(s); accepted is 1 to {gpus}, or trainer=cpu")
+        raise config_error("trainer.devices", count, f"{where} {gpus} GPU(s); use 1 to {gpus}, or trainer=cpu")
     if accelerator == "mps" and count > 1:
-        raise config_error("trainer.devices", count, "MPS is one device; accepted is 1, or trainer=cpu")
+        raise config_error("trainer.devices", count, "MPS is one device; use 1, or trainer=cpu")
     return accelerator, count, None
 
 
@@ -192,7 +192,7 @@ def _tensor_parallel_size(cfg: DictConfig, world_size: int) -> int:
     if world_size == 1:
         return 1
     if world_size % size:
-        accepted = f"does not divide the {world_size} processes; accepted is a divisor of their number"
+        accepted = f"does not divide the {world_size} processes; use a divisor of their number"
         raise config_error(f"trainer.strategy.{key}", size, accepted)
     return size
 
@@ -210,7 +210,7 @@ def _batch_sizes(cfg: DictConfig, shares: int, accumulate: int) -> tuple[int | N
     is_found = any(count in (AUTO, -1) for count in (cfg.trainer.devices, cfg.trainer.num_nodes))
     if wanted % (accumulate if is_found and wanted >= parts else parts):
         why = f"does not divide by world size * trainer.accumulate_grad_batches = {parts}"
-        raise config_error(GLOBAL_BATCH, wanted, f"{why}; accepted is a multiple of {parts}, or {BATCH} for each process")
+        raise config_error(GLOBAL_BATCH, wanted, f"{why}; use a multiple of {parts}, or {BATCH} for each process")
     return math.ceil(wanted / parts), wanted
 
 
@@ -225,7 +225,7 @@ def _learning_rate(cfg: DictConfig, global_batch_size: int | None) -> float | No
     if cfg.lr_scaling == "none":
         return lr
     if global_batch_size is None:
-        raise config_error("lr_scaling", cfg.lr_scaling, "needs datamodule.batch_size, the samples per process; accepted is none")
+        raise config_error("lr_scaling", cfg.lr_scaling, "needs datamodule.batch_size, the samples per process; use none")
     ratio = global_batch_size / cfg.base_batch_size
     return lr * {"linear": ratio, "sqrt": ratio**0.5, "adam": ratio**0.5}[cfg.lr_scaling]
 
@@ -236,9 +236,9 @@ def _scaled_options(cfg: DictConfig, global_batch_size: int | None) -> dict[str,
         return {}
     optimizer, ratio = cfg.model.get("optimizer") or {}, global_batch_size / cfg.base_batch_size
     if str(optimizer.get("_target_")).rpartition(".")[2] not in ("Adam", "AdamW"):
-        raise config_error("lr_scaling", "adam", "is for torch.optim.Adam and AdamW; accepted is none, linear, sqrt")
+        raise config_error("lr_scaling", "adam", "is for torch.optim.Adam and AdamW; use none, linear, sqrt")
     betas = [1 - ratio * (1 - beta) for beta in optimizer.get("betas", _ADAM["betas"])]
     if min(betas) < 0:
-        accepted = f"would make the betas {betas}; accepted is a base_batch_size nearer to the global batch, or lr_scaling=sqrt"
+        accepted = f"would make the betas {betas}; use a base_batch_size nearer to the global batch, or lr_scaling=sqrt"
         raise config_error("lr_scaling", "adam", accepted)
     return {"betas": betas, "eps": optimizer.get("eps", _ADAM["eps"]) / ratio**0.5}

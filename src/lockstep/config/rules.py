@@ -27,24 +27,24 @@ def _is_number(value: object) -> bool:
 
 def integer(least: int, most: float = float("inf")) -> Rule:
     bounds = f"of at least {least}" if most == float("inf") else f"between {least} and {most}"
-    return Rule(f"accepted is an integer {bounds}", lambda v: _is_int(v) and least <= v <= most)
+    return Rule(f"use an integer {bounds}", lambda v: _is_int(v) and least <= v <= most)
 
 
 def number(least: float, most: float = float("inf")) -> Rule:
     bounds = f"of at least {least:g}" if most == float("inf") else f"between {least:g} and {most:g}"
-    return Rule(f"accepted is a number {bounds}", lambda v: _is_number(v) and math.isfinite(v) and least <= v <= most)
+    return Rule(f"use a number {bounds}", lambda v: _is_number(v) and math.isfinite(v) and least <= v <= most)
 
 
 def above(least: float) -> Rule:
-    return Rule(f"accepted is a number above {least:g}", lambda v: _is_number(v) and math.isfinite(v) and v > least)
+    return Rule(f"use a number above {least:g}", lambda v: _is_number(v) and math.isfinite(v) and v > least)
 
 
 def one_of(*options: object) -> Rule:
     shown = (str(option).lower() if isinstance(option, bool) else str(option) for option in options)
-    words = "accepted is " + ", ".join(dict.fromkeys(shown))
+    words = "use " + ", ".join(dict.fromkeys(shown))
     return Rule(words, lambda v: any(v == option and isinstance(v, type(option)) for option in options))
 
 
 YES_NO = one_of(True, False)
-TEXT = Rule("accepted is text", lambda v: isinstance(v, str) and v != "")
+TEXT = Rule("use text", lambda v: isinstance(v, str) and v != "")
 SEED = integer(0, 2**32 - 1)  # numpy's bounds

@@ -42,7 +42,7 @@ class CropFlip:
         if len(shape) != 3:
             raise config_error("datamodule.augment", "{...}", f"is for images; this data has shape {tuple(shape)}")
         if self.padding == "reflect" and self.crop >= min(shape[1:]):
-            accepted = f"an image of {tuple(shape)} can't be reflected further than it reaches; accepted is less"
+            accepted = f"an image of {tuple(shape)} can't be reflected further than it reaches; use less"
             raise config_error("datamodule.augment.crop", self.crop, accepted)
 
     def __call__(self, images: Tensor, ids: Tensor, epoch: int) -> Tensor:

@@ -167,7 +167,7 @@ class DataModule(LightningDataModule):
         if consumed and self.find_place is not None:
             consumed = self.find_place(state_dict, other)
         elif consumed and other:
-            accepted = f"the checkpoint is from within an epoch, with {saved.get(other[0], 0)}; accepted is the same"
+            accepted = f"the checkpoint is from within an epoch, with {saved.get(other[0], 0)}; use the same"
             raise config_error(order_key(other[0]), now.get(other[0], 0), accepted)
         strategy = self.trainer and self.trainer.strategy
         if now["world_size"] != state_dict["world_size"] and not getattr(strategy, "has_same_bits", False):
@@ -228,7 +228,7 @@ class DataModule(LightningDataModule):
     def refuse_folds(self) -> None:
         """Raises ConfigError if folds are asked of data with a validation split of its own: each would be the same run."""
         if self.folds is not None:
-            accepted = "this data has a validation split of its own, which is not drawn; accepted is null"
+            accepted = "this data has a validation split of its own, which is not drawn; use null"
             raise config_error("datamodule.folds", self.folds, accepted)
 
     def eval_loader(self, dataset: Any) -> DataLoader[Batch]:

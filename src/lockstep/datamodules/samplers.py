@@ -80,7 +80,7 @@ class TrainSampler(_BatchSampler):
         self.tail = 0 if drop_last else length % self.global_batch_size
         if not len(self):
             parts = world_size * accumulate
-            most, why = length // parts, f"is larger than the training split of {length} samples; accepted is at most"
+            most, why = length // parts, f"is larger than the training split of {length} samples; use at most"
             if samples_per_batch is None:
                 line = f"datamodule.batch_size={batch_size}: the global batch of {self.global_batch_size} {why} {most}"
             else:

@@ -31,7 +31,7 @@ def seeded_split(length: int, fraction: float, seed: int) -> tuple[Tensor, Tenso
 def draw_fold(length: int, folds: int, fold: int, seed: int) -> tuple[Tensor, Tensor]:
     """Ids of `length` samples as (the rest, one of `folds` equal parts), each in ascending order."""
     if folds > length:
-        raise config_error("datamodule.folds", folds, f"there are {length} samples; accepted is at most as many")
+        raise config_error("datamodule.folds", folds, f"there are {length} samples; use at most as many")
     parts = shuffled(length, seed).tensor_split(folds)
     rest = torch.cat([part for number, part in enumerate(parts) if number != fold])
     return rest.sort().values, parts[fold].sort().values
@@ -40,7 +40,7 @@ def draw_fold(length: int, folds: int, fold: int, seed: int) -> tuple[Tensor, Te
 def check_part(name: str, fraction: float, length: int) -> None:
     """Raise ConfigError for a fraction above 0 that has no sample."""
     if fraction and not round(fraction * length):
-        accepted = f"of {length} samples that is none; accepted is 0, or at least {1 / max(1, length):.1g}"
+        accepted = f"of {length} samples that is none; use 0, or at least {1 / max(1, length):.1g}"
         raise config_error(f"datamodule.{name}", fraction, accepted)
 
 

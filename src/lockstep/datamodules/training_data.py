@@ -16,13 +16,13 @@ def check_training_data(model: LightningModule, has_datamodule: bool) -> None:
     """Raise ConfigError if there is no training data, or if a default would replace the module's own."""
     has_own, name = is_overridden("train_dataloader", model), type(model).__name__
     if not has_datamodule and not has_own:
-        raise config_error("datamodule", "null", f"{name} has no train_dataloader of its own; accepted is a datamodule")
+        raise config_error("datamodule", "null", f"{name} has no train_dataloader of its own; use a datamodule")
     if not has_datamodule or not has_own or not HydraConfig.initialized():
         return
     hydra = HydraConfig.get()
     option, given = hydra.runtime.choices["datamodule"], set(map(override_key, hydra.overrides.task))
     if "datamodule" not in given and ("experiment" not in given or option == _default_datamodule(hydra)):
-        accepted = f"accepted is datamodule=null for these, or datamodule={option} for that data"
+        accepted = f"use datamodule=null for these, or datamodule={option} for that data"
         raise config_error("datamodule", option, f"is the default, and {name} has loaders of its own; {accepted}")
 
 

@@ -72,7 +72,7 @@ class Cluster:
             if number >= least:
                 return number
             problem = f"={value}: is less than {least}"
-        raise ConfigError(f"{name}{problem}; accepted is the environment of {self.program}, all of it or nothing of it")
+        raise ConfigError(f"{name}{problem}; use the environment of {self.program}, all of it or nothing of it")
 
     def run_id(self, rank: Rank) -> str:
         """Return a name for the run that its ranks agree on and no other run has: by the process that has started them all."""

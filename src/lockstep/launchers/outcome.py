@@ -67,7 +67,7 @@ def classify_error(error: BaseException, rank: int, has_stepped: bool = False) -
         reason = f"rank {rank} has lost its connection to another rank; the logs of the others may say why"
         return Outcome(code=ExitCode.FAILED, reason=reason, rank=rank, has_lost_rank=True)
     if isinstance(error, RuntimeError) and _PORT_TAKEN.search(str(error)) and (port := os.environ.get("MASTER_PORT")):
-        reason = f"MASTER_PORT={port}: another program has this port on {platform.node()}; accepted is one that is free"
+        reason = f"MASTER_PORT={port}: another program has this port on {platform.node()}; use one that is free"
         return Outcome(code=ExitCode.FAILED if has_stepped else ExitCode.REFUSED, reason=reason, rank=rank, is_final=True)
     text = None if getattr(error, "errno", None) == errno.ENOSPC else "".join(traceback.format_exception(error))
     worker = _OF_WORKER.search(str(error))
@@ -118,7 +118,7 @@ def no_shared_memory() -> str:
     if room.f_bavail * room.f_frsize > 2**20:
         return ""
     accepted = "a larger one (docker run --shm-size), or datamodule.num_workers=0"
-    return f"; {_SHARED_MEMORY}, through which data workers hand over their batches, is full: accepted is {accepted}"
+    return f"; {_SHARED_MEMORY}, through which data workers hand over their batches, is full: use {accepted}"
 
 
 def preempted(received: Sequence[int], unsaved: str | None = None) -> Outcome:

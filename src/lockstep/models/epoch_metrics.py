@@ -21,7 +21,7 @@ class EpochMetrics(nn.Module):
         super().__init__()
         for name, metric in metrics.items():
             if not isinstance(metric, Metric):
-                raise config_error(f"model.torchmetrics.{name}", type(metric).__name__, "accepted is a torchmetrics.Metric")
+                raise config_error(f"model.torchmetrics.{name}", type(metric).__name__, "use a torchmetrics.Metric")
         self.metrics = nn.ModuleDict({name: metric.clone() for name, metric in metrics.items()})
 
     def _each(self) -> list[Metric]:
@@ -59,6 +59,6 @@ class EpochMetrics(nn.Module):
             value = metric.compute()
             if not isinstance(value, Tensor) or value.numel() != 1:
                 given = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-                raise config_error(f"model.torchmetrics.{name}", type(metric).__name__, f"gives {given}; accepted is one number")
+                raise config_error(f"model.torchmetrics.{name}", type(metric).__name__, f"gives {given}; use one number")
             values[name] = value.detach().double().cpu()
         return values

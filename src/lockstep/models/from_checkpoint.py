@@ -24,7 +24,7 @@ from lockstep.places import import_from_project, project
 log = logging.getLogger(__name__)
 _COMPILED = "_orig_mod."  # torch.compile(net) puts it into the names of a net's tensors
 _NO_CONFIG = (
-    "does not say what it is built of; accepted is a checkpoint of a lockstep.models.Task. "
+    "does not say what it is built of; use a checkpoint of a lockstep.models.Task. "
     "That of another LightningModule is read by its load_from_checkpoint"
 )
 # Modules whose networks, optimizers, schedules and metrics a checkpoint may name, and those of them whose metrics load networks.
@@ -68,7 +68,7 @@ def _check_part(key: str, target: str, checkpoint: Path) -> None:
         is_part = any(isinstance(kind, type) and issubclass(kind, nn.Module | Optimizer | LRScheduler) for kind in kinds)
         if is_part and _may_be_imported(f"{part.__module__}.{part.__qualname__}", checkpoint):
             return
-    accepted = "accepted are networks, optimizers, schedules and metrics of lockstep, torch, torchvision, torchmetrics and of the"
+    accepted = "use networks, optimizers, schedules and metrics of lockstep, torch, torchvision, torchmetrics and of the"
     how = f"project, or load_model(PATH, allow=[{target!r}])"
     raise config_error(f"{key}._target_", target, f"a checkpoint may not name that; {accepted} {how}")
 
@@ -114,7 +114,7 @@ def load_weights(model: nn.Module, key: str, path: Path, without: str | None = N
         return
     drawn, unused = sorted(names - loaded.keys()), sorted(saved.keys() - loaded.keys())
     if not drawn and not unused:
-        raise config_error("init_without", without, f"is found in no name; accepted is part of one such as {next(iter(saved))}")
+        raise config_error("init_without", without, f"is found in no name; use part of one such as {next(iter(saved))}")
     lists = {"taken": sorted(loaded), "not taken": unused, "as initialised": drawn}
     log.info(f"{key}={path}: " + "; ".join(f"{what}: {', '.join(some) or 'nothing'}" for what, some in lists.items()))
 

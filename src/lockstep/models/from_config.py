@@ -63,7 +63,7 @@ def _own_module(parts: dict[str, Any], spec: DataSpec | None) -> LightningModule
         parts["net"] = _net(net, spec)
     model = construct("model", parts)
     if not isinstance(model, LightningModule):
-        raise config_error("model._target_", parts["_target_"], "accepted is a LightningModule, a lockstep.models.Task say")
+        raise config_error("model._target_", parts["_target_"], "use a LightningModule, a lockstep.models.Task say")
     return model
 
 
@@ -75,7 +75,7 @@ def _net(node: Any, spec: DataSpec | None) -> Any:
 def _metrics(nodes: dict[str, Any], num_classes: int) -> dict[str, Any]:
     """Return the model's torchmetrics, which are given the number of classes where they take it."""
     if not isinstance(nodes, dict):
-        raise config_error("model.torchmetrics", nodes, "accepted is {NAME: {_target_: torchmetrics....}}")
+        raise config_error("model.torchmetrics", nodes, "use {NAME: {_target_: torchmetrics....}}")
     metrics = {}
     for name, node in nodes.items():
         key = f"model.torchmetrics.{name}"

@@ -34,7 +34,7 @@ def make_optimizer(make: Callable[..., Optimizer], model: nn.Module, groups: Gro
     for name, group in groups.items():
         if not members[name]:
             some = ", ".join([name for name, _ in model.named_parameters()][:4])
-            accepted = f"no parameter is left that it is found in; accepted is part of a name such as {some}"
+            accepted = f"no parameter is left that it is found in; use part of a name such as {some}"
             raise config_error(f"model.param_groups.{name}.match", group["match"], accepted)
     own = {name: {key: value for key, value in group.items() if key != "match"} for name, group in groups.items()}
     parameters = [{"params": some} | own.get(name or "", {}) for name, some in members.items() if some]
@@ -53,7 +53,7 @@ def _by_depth(groups: Groups) -> dict[str, Mapping[str, Any]]:
         decay, layers = group.get("lr_decay"), group["match"]
         if decay is None or not isinstance(layers, list) or not (isinstance(decay, int | float) and decay > 0):
             if decay is not None or isinstance(layers, list):
-                accepted = "accepted is a number above 0, with a list of expressions as match"
+                accepted = "use a number above 0, with a list of expressions as match"
                 raise config_error(f"model.param_groups.{name}.lr_decay", shown(decay), accepted)
             expanded[name] = group
             continue
@@ -67,7 +67,7 @@ def _compiled(name: str, pattern: Any) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except (re.error, TypeError) as error:
-        accepted = f"not a regular expression ({error}); accepted is part of a parameter's name"
+        accepted = f"not a regular expression ({error}); use part of a parameter's name"
         raise config_error(f"model.param_groups.{name}.match", pattern, accepted) from error
 
 
@@ -77,7 +77,7 @@ def _check_options(groups: Groups, of_optimizer: Iterable[str]) -> None:
     for name, options in groups.items():
         for key, value in options.items():
             if key not in accepted:
-                needs = f"no such option; accepted are match, {', '.join(accepted)}"
+                needs = f"no such option; use match, {', '.join(accepted)}"
                 raise config_error(f"model.param_groups.{name}.{key}", value, needs)
             if key in ("lr", *_OPTIONS) and not (isinstance(value, int | float) and value >= 0):
-                raise config_error(f"model.param_groups.{name}.{key}", value, "accepted is a number of at least 0")
+                raise config_error(f"model.param_groups.{name}.{key}", value, "use a number of at least 0")

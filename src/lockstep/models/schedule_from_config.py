@@ -29,7 +29,7 @@ class Schedule:
         rest = {name: value for name, value in node.items() if arguments.takes(name) or name not in (*_OF_LIGHTNING, *_WARMUP)}
         for name in _WARMUP:
             if name not in rest and node.get(name):
-                raise config_error(f"{key}.{name}", shown(node[name]), f"{node['_target_']} has no warm-up; accepted is 0")
+                raise config_error(f"{key}.{name}", shown(node[name]), f"{node['_target_']} has no warm-up; use 0")
         self.key, self.name = key, node["_target_"]
         self.make = construct(key, rest | {"_partial_": True})
         self.when = {name: node[name] for name in _OF_LIGHTNING if name in node and name not in rest}
@@ -43,10 +43,8 @@ class Schedule:
         entry = self.when | (dict(made) if isinstance(made, Mapping) else {"scheduler": made})
         scheduler = entry.get("scheduler")
         if not isinstance(scheduler, LRScheduler):
-            accepted = (
-                f"returns a {type(made).__name__}; accepted is what returns one of torch's schedulers, or Lightning's dictionary"
-            )
+            accepted = f"returns a {type(made).__name__}; use what returns one of torch's schedulers, or Lightning's dictionary"
             raise config_error(f"{self.key}._target_", self.name, accepted)
         if isinstance(scheduler, ReduceLROnPlateau) and entry.get("monitor") is None:
-            raise config_error(f"{self.key}.monitor", "null", "a plateau is looked for in a metric; accepted is a metric's name")
+            raise config_error(f"{self.key}.monitor", "null", "a plateau is looked for in a metric; use a metric's name")
         return entry

@@ -62,7 +62,7 @@ class Task(LightningModule):
     ) -> None:
         super().__init__()
         if twice := sorted({*metrics} & {*(torchmetrics or {})}):
-            raise config_error("model.torchmetrics", twice, "accepted is a name that model.metrics has not")
+            raise config_error("model.torchmetrics", twice, "use a name that model.metrics has not")
         _initialize_lazy_layers(net, spec)
         self.net = net
         self.spec = spec
@@ -113,7 +113,7 @@ class Task(LightningModule):
         """Raise ConfigError for anything but a Batch, such as a plain datamodule's loader yields."""
         if not isinstance(batch, Batch):
             source = type(getattr(self.trainer, "datamodule", None)).__name__
-            needs = f"yields a {type(batch).__name__}; accepted is a lockstep.datamodules.DataModule, which yields a Batch"
+            needs = f"yields a {type(batch).__name__}; use a lockstep.datamodules.DataModule, which yields a Batch"
             raise config_error("datamodule", source, needs)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -171,9 +171,9 @@ class Task(LightningModule):
         values = self.measure(outputs, targets)
         for name in ("loss", *self.train_means.names):
             if name not in values:
-                raise config_error("model.metrics", name, f"accepted is what measure returns: {', '.join(values)}")
+                raise config_error("model.metrics", name, f"use what measure returns: {', '.join(values)}")
             if (shape := getattr(values[name], "shape", ())) != targets.shape[:1]:
-                accepted = f"{name} has the shape {tuple(shape)}; accepted is {tuple(targets.shape[:1])}, one value per sample"
+                accepted = f"{name} has the shape {tuple(shape)}; use {tuple(targets.shape[:1])}, one value per sample"
                 raise ConfigError(f"{type(self).__name__}.measure: {accepted}")
         return values
 
@@ -235,7 +235,7 @@ class Task(LightningModule):
         with naming("model.optimizer"):
             made = self.make_optimizer(parameters, **options)
         if not isinstance(made, Optimizer):
-            accepted = "is what model.optimizer._target_ returns; accepted is one of torch's optimizers, or a subclass of theirs"
+            accepted = "is what model.optimizer._target_ returns; use one of torch's optimizers, or a subclass of theirs"
             raise config_error("model.optimizer", f"a {type(made).__name__}", accepted)
         return made
 

@@ -19,7 +19,7 @@ def check_length(cfg: DictConfig, epoch: int, checkpoint: Path) -> None:
     """Raises ConfigError where the checkpoint is of a later epoch than the last one."""
     epochs = cfg.trainer.max_epochs
     if 0 < (epochs or -1) < epoch:
-        raise config_error("trainer.max_epochs", epochs, f"{checkpoint} is of epoch {epoch}; accepted is {epoch} or more, or -1")
+        raise config_error("trainer.max_epochs", epochs, f"{checkpoint} is of epoch {epoch}; use {epoch} or more, or -1")
 
 
 def check_continuation(cfg: DictConfig, plan: Plan, content: Mapping[str, Any], checkpoint: Path) -> None:
@@ -44,5 +44,5 @@ def _check_model(cfg: DictConfig, saved: Mapping[str, Any], checkpoint: Path) ->
 
 
 def _refuse(key: str, value: Any, before: Any, checkpoint: Path) -> None:
-    words = f"{checkpoint} was trained with {shown(before)}, and goes on with it; accepted is {shown(before)}"
+    words = f"{checkpoint} was trained with {shown(before)}, and goes on with it; use {shown(before)}"
     raise config_error(key, shown(value), f"{words}, or a new run, by fork={checkpoint}")

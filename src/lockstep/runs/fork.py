@@ -103,7 +103,7 @@ def _refuse_several(flags: Sequence[str], overrides: Sequence[str], wanted: str)
     given = next(item for item in reversed(overrides) if override_key(item) == KEY)
     with suppress(HydraException):  # of a path that Hydra does not read as it is
         if OverridesParser.create().parse_override(given).is_sweep_override():
-            accepted = "all jobs of a sweep have the settings of one run; accepted is a sweep for each of them, with fork=RUN_DIR"
+            accepted = "all jobs of a sweep have the settings of one run; use a sweep for each of them, with fork=RUN_DIR"
             raise config_error(KEY, wanted, accepted)
 
 
@@ -145,7 +145,7 @@ def find_checkpoint(wanted: str) -> Origin:
             return checkpoint
         steps[checkpoint.step] = checkpoint.path.name
     there = ", ".join(f"{number} ({name})" for number, name in sorted(steps.items())) or "none that is whole"
-    raise config_error(KEY, wanted, f"has no checkpoint of step {step}; accepted are {there}")
+    raise config_error(KEY, wanted, f"has no checkpoint of step {step}; use {there}")
 
 
 def _files(folder: Path) -> list[Path]:

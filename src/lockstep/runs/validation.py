@@ -71,7 +71,7 @@ def _check_launch(plan: Plan) -> None:
     if rank is not None and rank.world_size != plan.world_size:
         raise ConfigError(
             f"trainer.devices={plan.devices} trainer.num_nodes={plan.num_nodes}: {rank.started_by} has started "
-            f"{rank.world_size} process(es); accepted is a product of {rank.world_size}"
+            f"{rank.world_size} process(es); use a product of {rank.world_size}"
         )
 
 

@@ -21,24 +21,22 @@ class EndSweep(Callback):
         HydraConfig.instance().set_config(config)
         with refusing():
             if OmegaConf.select(config, "overwrite"):
-                raise config_error("overwrite", "true", "is for one run; accepted is another hydra.sweep.dir")
+                raise config_error("overwrite", "true", "is for one run; use another hydra.sweep.dir")
             written: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
             given = {override_key(item): item.partition("=")[2] for item in written}
             if (value := given.get("hydra.run.dir")) is not None:
-                raise config_error("hydra.run.dir", value, f"is for one run; accepted is hydra.sweep.dir={value}")
+                raise config_error("hydra.run.dir", value, f"is for one run; use hydra.sweep.dir={value}")
             if (value := given.get("hydra.sweep.subdir")) is not None:
-                words = (
-                    "a job's directory is named by its values, and is the same in later calls; accepted is hydra.sweep.dir alone"
-                )
+                words = "a job's directory is named by its values, and is the same in later calls; use hydra.sweep.dir alone"
                 raise config_error("hydra.sweep.subdir", value, words)
             several = [item for item in config.hydra.overrides.task if item.startswith("sweep=")]
             if several and config.hydra.runtime.choices.get("sweep") is None:  # Hydra takes them for values to sweep over
-                raise config_error("sweep", several[-1].partition("=")[2], "accepted is one at a time")
+                raise config_error("sweep", several[-1].partition("=")[2], "use one at a time")
             if config.hydra.runtime.choices["hydra/launcher"] == "basic":  # Hydra's own, which runs all jobs in this process
-                raise config_error("hydra/launcher", "basic", "gives a job no processes of its own; accepted is lockstep")
+                raise config_error("hydra/launcher", "basic", "gives a job no processes of its own; use lockstep")
             for group in ("launcher", "sweeper"):
                 if not OmegaConf.is_dict(node := config.hydra[group]):  # hydra.launcher=slurm takes the place of the whole group
-                    raise config_error(f"hydra.{group}", node, f"a group of values; accepted is hydra/{group}={node}")
+                    raise config_error(f"hydra.{group}", node, f"a group of values; use hydra/{group}={node}")
             own = take_sweep_directory(absolute(config.hydra.sweep.dir))
             atexit.register(own.remove_without_jobs)  # however it ends: refused, a dry run, a bug
 

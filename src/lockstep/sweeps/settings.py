@@ -26,7 +26,7 @@ class Keys:
             plain[name] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
         plain.pop("_target_", None)
         for name in plain.keys() - known:
-            raise config_error(f"{cls.GROUP}.{name}", plain[name], f"no such key; accepted are {', '.join(known)}")
+            raise config_error(f"{cls.GROUP}.{name}", plain[name], f"no such key; use {', '.join(known)}")
         return cls(**plain)
 
     def __post_init__(self) -> None:

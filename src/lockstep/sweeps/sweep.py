@@ -154,11 +154,11 @@ class Sweep:
         swept = [override for override in overrides if override not in constant]
         try:
             if folders := [item.partition("=")[2] for item in swept if override_key(item) == _DATA_DIR]:
-                raise config_error(_DATA_DIR, folders[0], "does not tell jobs apart; accepted is a sweep for each folder")
+                raise config_error(_DATA_DIR, folders[0], "does not tell jobs apart; use a sweep for each folder")
             full, cfg, plan = self._composed(overrides)
             resources = self.executor.resources(full, plan)
             if cfg.optimized_metric is None:
-                raise config_error("optimized_metric", "null", "a sweep compares its jobs; accepted is a metric that they log")
+                raise config_error("optimized_metric", "null", "a sweep compares its jobs; use a metric that they log")
         except ConfigError as error:
             raise RefusedJob(f"job {number} ({' '.join(overrides)}): {error}", number) from error
         config = computed_config(cfg)
@@ -202,7 +202,7 @@ class Sweep:
         if (origin := origin_of(cfg)) is not None:
             check_length(cfg, origin.epoch, origin.path)
         if plan.device_ids is not None:
-            raise config_error("trainer.devices", list(plan.device_ids), "the launcher hands out the GPUs; accepted is a number")
+            raise config_error("trainer.devices", list(plan.device_ids), "the launcher hands out the GPUs; use a number")
         return full, cfg, plan
 
     def _open(self) -> Runner:
@@ -259,7 +259,7 @@ def _given_anew(full: DictConfig, directory: Path) -> list[str]:
 def _no_jobs() -> ConfigError:
     """Return why a sweep has no jobs: `model=glob(zzz*)` matches nothing, say."""
     asked = [item for item in sys.argv[1:] if "glob(" in item] or sys.argv[1:]
-    return ConfigError(f"{' '.join(asked)}: no job comes of this; accepted is what matches or names at least one option")
+    return ConfigError(f"{' '.join(asked)}: no job comes of this; use what matches or names at least one option")
 
 
 def _stop_deadline(cfg: DictConfig) -> float:

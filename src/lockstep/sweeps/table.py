@@ -59,7 +59,7 @@ def look_at(directory: Path) -> SweepJobs:
     """Read a sweep, whose process may be another one or none. Raise ConfigError if the directory is no sweep's."""
     sweep_jobs = SweepJobs(directory)
     if not sweep_jobs.jobs and not sweep_jobs.is_running:
-        raise config_error("SWEEP_DIR", directory, "names no jobs; accepted is the directory of a sweep")
+        raise config_error("SWEEP_DIR", directory, "names no jobs; use the directory of a sweep")
     for queue in queues() if sweep_jobs.in_queue() else ():
         queue.show_state(sweep_jobs)
     return sweep_jobs

@@ -29,7 +29,7 @@ class TensorBoardLogger(loggers.TensorBoardLogger):
         super().__init__(*positional, **settings)
         accepted = signature(SummaryWriter).parameters
         for name in self._kwargs.keys() - accepted.keys():
-            raise ValueError(f"{name} is no argument of SummaryWriter; accepted are {', '.join(accepted)}")
+            raise ValueError(f"{name} is no argument of SummaryWriter; use {', '.join(accepted)}")
         _check_folder(self.log_dir)
         self.optimized_metric = optimized_metric
         self._latest: dict[str, tuple[int | None, Any]] = {}  # step and value of each metric
@@ -98,4 +98,4 @@ def _has_tensors(value: Any, around: tuple[int, ...]) -> bool:
 
 def _check_folder(path: str) -> None:
     if Path(path).exists() and not Path(path).is_dir():
-        raise ValueError(f"{Path(path)} is there, and no folder; accepted is another name, or another save_dir")
+        raise ValueError(f"{Path(path)} is there, and no folder; use another name, or another save_dir")

@@ -65,7 +65,7 @@ class DDP(PlannedWorldSize, DDPStrategy):
         accepted = signature(DistributedDataParallel).parameters.keys() | signature(DDPStrategy).parameters.keys()
         for name in ddp.keys() - accepted:
             if (value := ddp.pop(name)) is not None:
-                accepts = f"no such argument; accepted are {', '.join(sorted(accepted))}"
+                accepts = f"no such argument; use {', '.join(sorted(accepted))}"
                 raise config_error(f"trainer.strategy.{name}", value, accepts)
         ddp |= {"bucket_cap_mb": bucket_cap_mb, "static_graph": static_graph, "find_unused_parameters": find_unused_parameters}
         super().__init__(timeout=timedelta(seconds=timeout), process_group_backend=process_group_backend, **ddp)
@@ -78,7 +78,7 @@ class DDP(PlannedWorldSize, DDPStrategy):
         """Name the key and the parameters; Lightning would name an argument of its own, and torch numbers."""
         if not self._finds_unused and (match := _UNUSED.search(str(exception))) is not None:
             unused = join_first([self._trained[int(index)] for index in match["indices"].split()]) or "all parameters"
-            accepted = f"the loss does not depend on {unused}; accepted is true"
+            accepted = f"the loss does not depend on {unused}; use true"
             exception.__cause__ = config_error("trainer.strategy.find_unused_parameters", "false", accepted)
 
     def configure_ddp(self) -> None:

@@ -135,7 +135,7 @@ def refusal(rank: int, world_size: int, folder: Path) -> str:
 
 def test_a_worker_of_one_value_per_channel_is_told_in_one_line(tmp_path: Path) -> None:
     line = in_ranks(1, partial(refusal, folder=tmp_path), tmp_path)[0]
-    assert line.startswith("trainer.exact=4: 1 of 4 samples are a virtual worker's, too few for BatchNorm; accepted is")
+    assert line.startswith("trainer.exact=4: 1 of 4 samples are a virtual worker's, too few for BatchNorm; use")
 
 
 def test_a_run_goes_on_with_another_number_of_processes_to_the_bit_and_says_so(tmp_path: Path) -> None:

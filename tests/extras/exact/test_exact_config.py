@@ -14,10 +14,10 @@ Compose = Callable[..., DictConfig]
 @pytest.mark.parametrize(
     ("overrides", "line"),
     [
-        (("trainer.exact=3",), "trainer.exact=3: accepted is a power of two"),
+        (("trainer.exact=3",), "trainer.exact=3: use a power of two"),
         (("trainer.exact=4", "trainer.devices=3"), "trainer.devices=3: "),
         (("trainer.exact=4", "trainer.accumulate_grad_batches=2"), "trainer.accumulate_grad_batches=2: "),
-        (("trainer.exact=4", "datamodule.global_batch_size=30"), "datamodule.global_batch_size=30: accepted is a multiple of"),
+        (("trainer.exact=4", "datamodule.global_batch_size=30"), "datamodule.global_batch_size=30: use a multiple of"),
         (("trainer.exact=4", "datamodule.batch_size=auto"), "datamodule.batch_size=auto: "),
         (("trainer.exact=4", "guards.randomness=null"), "guards.randomness=null: "),
     ],

@@ -77,7 +77,7 @@ def test_the_steps_that_there_are_are_listed(run: Path) -> None:
     (run / "checkpoints" / "previous.ckpt").write_bytes(b"torn")
     with pytest.raises(ConfigError) as refused:
         command_to_fork([f"fork={quote(f'{run}@9')}"], f"{run}@9")
-    assert str(refused.value) == f"fork={run}@9: has no checkpoint of step 9; accepted are 4 (epoch=0.ckpt), 12 (last.ckpt)"
+    assert str(refused.value) == f"fork={run}@9: has no checkpoint of step 9; use 4 (epoch=0.ckpt), 12 (last.ckpt)"
 
 
 def test_what_is_no_run_and_no_checkpoint_is_refused(run: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def test_refused_before_torch_is_imported(tmp_path: Path, override: str, line: s
 
 
 def test_a_sweep_over_runs_to_fork_is_refused(tmp_path: Path) -> None:
-    words = "all jobs of a sweep have the settings of one run; accepted is a sweep for each of them, with fork=RUN_DIR"
+    words = "all jobs of a sweep have the settings of one run; use a sweep for each of them, with fork=RUN_DIR"
     assert refused(tmp_path, "-m", "fork=a,b") == f"fork=a,b: {words}"
 
 
@@ -33,4 +33,4 @@ def test_a_sweep_of_forks_that_are_too_short_is_refused_once_before_any_job(tmp_
     torch.save({"state_dict": {}, "epoch": 3}, tmp_path / "old.ckpt")
     line = refused(tmp_path, "fork=old.ckpt", "trainer.max_epochs=4,2", "-m")
     assert line.startswith("job 1 (")
-    assert line.endswith(f"): trainer.max_epochs=2: {tmp_path}/old.ckpt is of epoch 3; accepted is 3 or more, or -1")
+    assert line.endswith(f"): trainer.max_epochs=2: {tmp_path}/old.ckpt is of epoch 3; use 3 or more, or -1")

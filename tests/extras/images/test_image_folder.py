@@ -88,7 +88,7 @@ def test_a_test_folder_is_needed_for_a_test_only(tmp_path: Path, compose: Callab
     write_split(tmp_path, train=2, val=1)
     here = ("datamodule=image_folder", f"datamodule.data_dir={tmp_path}", "trainer=cpu", "logger=csv")
     cfg = compose(*here, "test=true")
-    with pytest.raises(ConfigError, match=r"^test=true: this data has no test split; accepted is test=auto"):
+    with pytest.raises(ConfigError, match=r"^test=true: this data has no test split; use test=auto"):
         build(cfg, Plan.from_config(cfg))
     cfg = compose(*here)
     datamodule, _, _ = build(cfg, Plan.from_config(cfg))

@@ -90,7 +90,7 @@ def test_a_range_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_model_that_optimizes_by_hand_is_refused() -> None:
     by_hand = LightningModule()
     by_hand.automatic_optimization = False
-    with pytest.raises(ConfigError, match=r"^model=LightningModule: optimizes by hand; accepted is a model"):
+    with pytest.raises(ConfigError, match=r"^model=LightningModule: optimizes by hand; use a model"):
         LearningRateRange(1e-6, 1.0, 200, 4.0, "unused").on_train_start(Trainer(logger=False, accelerator="cpu"), by_hand)
 
 

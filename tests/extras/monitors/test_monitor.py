@@ -57,7 +57,7 @@ class Looks(Monitor, Callback):
 
 class Refuses(Monitor, Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        raise ConfigError("key=value: accepted is another")
+        raise ConfigError("key=value: use another")
 
 
 def fit(*monitors: Callback) -> Trainer:

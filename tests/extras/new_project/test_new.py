@@ -37,7 +37,7 @@ def test_it_is_small_and_its_configs_name_its_own_code(model: str, tmp_path: Pat
 def test_a_place_or_a_name_that_can_not_be_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").touch()
-    with pytest.raises(ConfigError, match=f"^PATH={tmp_path / name}: .*accepted is"):
+    with pytest.raises(ConfigError, match=f"^PATH={tmp_path / name}: .*use"):
         project.create(tmp_path / name, "image")
     assert [path.name for path in tmp_path.rglob("*")] == ["full", "thesis.tex"]
 
@@ -92,7 +92,7 @@ def test_the_shipped_sweeps_change_the_rate_of_a_module_or_say_that_it_has_none(
         assert f"{points} trainer=cpu sweep={name}" in done.stdout
         assert "optimizer" not in done.stdout
     done = python(*sweep, "sweep=scaling", "~model.lr", cwd=study)
-    values, accepted = "1e-3,3e-3", "model has neither lr nor learning_rate; accepted is its own key in the place of the sweep"
+    values, accepted = "1e-3,3e-3", "model has neither lr nor learning_rate; use its own key in the place of the sweep"
     assert done.returncode == 2
     assert done.stderr == f"hydra.sweeper.params.model.optimizer.lr={values}: {accepted}: KEY={values}\n"
     assert not [path for path in study.glob("logs/**/*") if path.is_file()]

@@ -49,8 +49,8 @@ def test_stages_share_samples_and_replicas_the_batch(compose: Callable[..., Dict
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("trainer.devices=3",), "trainer.strategy.stages=2: does not divide the 3 processes; accepted is a divisor"),
-        (("trainer.strategy.schedule=zb",), "trainer.strategy.schedule=zb: accepted is 1f1b, gpipe"),
+        (("trainer.devices=3",), "trainer.strategy.stages=2: does not divide the 3 processes; use a divisor"),
+        (("trainer.strategy.schedule=zb",), "trainer.strategy.schedule=zb: use 1f1b, gpipe"),
         (("trainer.strategy.microbatches=0",), "trainer.strategy.microbatches=0: is less than 1; use at least 1"),
     ],
 )
@@ -70,13 +70,13 @@ def test_parity_does_not_compare_stages() -> None:
 
 def test_two_numbers_of_stages_are_refused(compose: Callable[..., DictConfig]) -> None:
     cfg = compose(*STAGES, "trainer.strategy.stages=4", "trainer.devices=4", "max_processes_per_core=9")
-    with pytest.raises(ConfigError, match=r"^trainer.strategy.stages=4: trainer.stages is 2; accepted is that alone"):
+    with pytest.raises(ConfigError, match=r"^trainer.strategy.stages=4: trainer.stages is 2; use that alone"):
         build_trainer(cfg, Plan.from_config(cfg))
 
 
 def test_another_strategy_has_no_stages(compose: Callable[..., DictConfig]) -> None:
     cfg = compose(*STAGES, "trainer/strategy=fsdp")
-    with pytest.raises(ConfigError, match=r"^trainer.strategy.stages=2: no such argument; accepted are"):
+    with pytest.raises(ConfigError, match=r"^trainer.strategy.stages=2: no such argument; use"):
         build_trainer(cfg, Plan.from_config(cfg))
 
 
@@ -112,11 +112,11 @@ def with_more(**parts: Any) -> Residual:
             "model.net._target_=Linear: has no layers, stage(inputs, x, layers) and stage_ends, by which",
         ),
         (with_layer(nn.BatchNorm1d(8)), "model.net._target_=Residual: layers.2 would have the statistics of a micro-batch"),
-        (with_layer(nn.Dropout(0.1)), "model.net._target_=Residual: layers.2 would draw the same in several stages; accepted is"),
+        (with_layer(nn.Dropout(0.1)), "model.net._target_=Residual: layers.2 would draw the same in several stages; use"),
         (with_layer(nn.MultiheadAttention(8, 2, dropout=0.1)), "model.net._target_=Residual: layers.2 would draw the same"),
         (
             with_more(scale=nn.Parameter(torch.ones(()))),
-            "model.net._target_=Residual: net.scale is in no stage; accepted is",
+            "model.net._target_=Residual: net.scale is in no stage; use",
         ),
     ],
 )
@@ -134,11 +134,11 @@ def test_noise_that_is_counted_or_none_is_accepted() -> None:
 def test_more_stages_than_layers_and_stages_without_training_are_refused() -> None:
     net = Residual((4,), 3)
     check_model(classifier(net), 4)
-    with pytest.raises(ConfigError, match=r"^trainer.stages=5: the net has 4 layers; accepted is up to 4"):
+    with pytest.raises(ConfigError, match=r"^trainer.stages=5: the net has 4 layers; use up to 4"):
         check_model(classifier(net), 5)
     net.layers[2].requires_grad_(False)
     check_model(classifier(net), 2)
-    with pytest.raises(ConfigError, match=r"^trainer.stages=4: stage 2 has nothing to train; accepted are fewer"):
+    with pytest.raises(ConfigError, match=r"^trainer.stages=4: stage 2 has nothing to train; use fewer"):
         check_model(classifier(net), 4)
 
 

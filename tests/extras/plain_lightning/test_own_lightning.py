@@ -33,7 +33,7 @@ def test_a_loss_that_leaves_parameters_out_names_the_key_and_these(tmp_path: Pat
     assert done.returncode == 1, done.stdout + done.stderr
     reason = json.loads((tmp_path / "run" / "status.json").read_text())["reason"]
     names = "generator.0.weight, generator.0.bias, generator.2.weight and 1 more"
-    assert reason == f"trainer.strategy.find_unused_parameters=false: the loss does not depend on {names}; accepted is true"
+    assert reason == f"trainer.strategy.find_unused_parameters=false: the loss does not depend on {names}; use true"
     assert done.stderr.splitlines()[-1] == f"The run failed: {reason}. Logs: {tmp_path / 'run'}"
     assert "Traceback" not in done.stdout + done.stderr
 
@@ -126,7 +126,7 @@ def test_a_module_with_loaders_of_its_own_takes_them_when_it_is_told_to(tmp_path
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
         "datamodule=digits: is the default, and OwnLoaders has loaders of its own; "
-        "accepted is datamodule=null for these, or datamodule=digits for that data"
+        "use datamodule=null for these, or datamodule=digits for that data"
     ]
     assert json.loads((tmp_path / "run" / "status.json").read_text())["reason"] == done.stderr.strip()
     short = ("trainer.max_epochs=1", "trainer.precision=64-true", "callbacks=null", "hydra.run.dir=run")
@@ -135,7 +135,7 @@ def test_a_module_with_loaders_of_its_own_takes_them_when_it_is_told_to(tmp_path
     facts = record(tmp_path / "run")
     assert (facts["samples_trained"], facts["batch_size"], facts["global_batch_size"]) == (50, 6, 12)
     done = train(*own[:1], "model=cnn", "~datamodule", "hydra.run.dir=cnn", cwd=tmp_path)
-    assert done.stderr == "datamodule=null: a lockstep.models.Task has no data of its own; accepted is a datamodule\n"
+    assert done.stderr == "datamodule=null: a lockstep.models.Task has no data of its own; use a datamodule\n"
 
 
 def test_a_sweep_of_its_own_learning_rate_without_callbacks(tmp_path: Path) -> None:

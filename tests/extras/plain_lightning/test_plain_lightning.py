@@ -127,7 +127,7 @@ def test_within_an_epoch_batches_keep_their_size(
     whole: tuple[Path, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Another number of processes changes it, too: after 6 batches of 50 some samples would be trained on twice."""
-    line = r"is within an epoch whose batches have 100 samples over all processes; here they have 50; accepted is a batch size"
+    line = r"is within an epoch whose batches have 100 samples over all processes; here they have 50; use a batch size"
     with pytest.raises(ConfigError, match=rf"^checkpoint=.*20\.ckpt: {line} with which they have as many$"):
         fitted(tmp_path / "within", "datamodule.batch_size=50", f"fork={whole[0]}/20.ckpt", ckpt_path=whole[0] / "20.ckpt")
     there = whole[0] / "14.ckpt"
@@ -161,7 +161,7 @@ def test_the_record_has_what_a_task_counts_and_the_hyperparameters_are_lightning
     assert facts["train_time"] > 0
     best = whole[0] / "run" / "checkpoints" / "best.ckpt"
     assert LitClassifier.load_from_checkpoint(best).hparams["hidden"] == 16
-    with pytest.raises(ConfigError, match=r"accepted is a checkpoint of a lockstep\.models\.Task\. That of another"):
+    with pytest.raises(ConfigError, match=r"use a checkpoint of a lockstep\.models\.Task\. That of another"):
         load_model(best)
 
 
@@ -242,7 +242,7 @@ def test_a_test_that_a_module_lacks_is_left_out_and_refused_where_it_is_asked_fo
     cfg = composed(*QUIET, *MINE, *METRIC, run_dir=tmp_path)
     cfg.model = {"_target_": "lightning_modules.GAN"}
     for changes, line in (
-        ({"test": True}, r"^test=true: GAN has no test_step; accepted is test=auto"),
+        ({"test": True}, r"^test=true: GAN has no test_step; use test=auto"),
         ({"optimized_metric": "test_acc"}, r"^optimized_metric=test_acc: needs a test, and GAN has no test_step$"),
     ):
         with pytest.raises(ConfigError, match=line):

@@ -23,7 +23,7 @@ LOGS = "the model logs train_acc, train_acc_epoch, train_acc_step, train_loss, t
 @pytest.mark.parametrize(
     ("overrides", "line"),
     [
-        (["optimized_metric=val/acc"], rf"optimized_metric=val/acc: {LOGS}val_loss; accepted is one of these"),
+        (["optimized_metric=val/acc"], rf"optimized_metric=val/acc: {LOGS}val_loss; use one of these"),
         (
             ["callbacks.best_checkpoint.monitor=val_los"],
             r"callbacks\.best_checkpoint\.monitor=val_los: the model logs ",
@@ -76,7 +76,7 @@ class SlowsByAnother(LitClassifier):
 
 
 def test_a_metric_that_the_model_itself_monitors_and_does_not_log_is_refused_too(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^ReduceLROnPlateau\.monitor=val_los: the model logs .*; accepted is one of these$"):
+    with pytest.raises(ConfigError, match=r"^ReduceLROnPlateau\.monitor=val_los: the model logs .*; use one of these$"):
         fitted(tmp_path, "model._target_=test_plain_metrics.SlowsByAnother")
 
 

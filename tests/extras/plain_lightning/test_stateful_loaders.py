@@ -67,7 +67,7 @@ class OneCycle(LitClassifier):
 
 def test_a_schedule_over_a_stream_names_the_end_that_it_needs(tmp_path: Path) -> None:
     cycle = ("model._target_=test_stateful_loaders.OneCycle", "datamodule._target_=test_stateful_loaders.StreamedDigits")
-    with pytest.raises(ConfigError, match=r"^trainer.max_steps=-1: the data has no length .*got -1\); accepted is a number"):
+    with pytest.raises(ConfigError, match=r"^trainer.max_steps=-1: the data has no length .*got -1\); use a number"):
         fitted(tmp_path / "run", *cycle)
     assert fitted(tmp_path / "long", *cycle, "trainer.max_steps=3").global_step == 3
 

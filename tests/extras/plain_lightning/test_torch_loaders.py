@@ -138,7 +138,7 @@ def test_an_evaluation_takes_each_sample_once_in_as_many_batches_on_every_rank(l
 
 
 def test_fewer_samples_than_ranks_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^datamodule=2 sample\(s\): accepted is at least 3, one for each process"):
+    with pytest.raises(ConfigError, match=r"^datamodule=2 sample\(s\): use at least 3, one for each process"):
         shared_loader(numbers(2, 2), (0, 3), 0, training=False)
 
 

@@ -42,7 +42,7 @@ def test_a_job_asks_for_what_its_processes_need(overrides: list[str], cpus: floa
     ("key", "value"), [("address", "ray://head:10001"), ("address", ""), ("cpus_per_device", 0), ("num_cpus", 0)]
 )
 def test_settings_that_make_no_sense_are_refused(key: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=rf"^hydra.launcher.{key}={value}: accepted is "):
+    with pytest.raises(ConfigError, match=rf"^hydra.launcher.{key}={value}: use "):
         RaySettings(**{key: value})
 
 
@@ -52,7 +52,7 @@ def test_what_no_node_has_is_refused_by_its_key() -> None:
     plan = Plan.from_config(compose("trainer.devices=8"), node_gpus=8)
     config = OmegaConf.create({"hydra": {"launcher": {"_target_": "x", "address": "auto"}}})
     job: Any = SimpleNamespace(resources=executor.resources(config, plan))
-    with pytest.raises(ConfigError, match=r"^trainer.devices=8: a job takes 1 node with CPU=8 GPU=8; accepted is .*CPU=8 GPU=4"):
+    with pytest.raises(ConfigError, match=r"^trainer.devices=8: a job takes 1 node with CPU=8 GPU=8; use .*CPU=8 GPU=4"):
         executor.check([job])
 
 

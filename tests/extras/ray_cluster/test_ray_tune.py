@@ -137,9 +137,9 @@ def test_a_report_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"scheduler": "HyperBandScheduler"}, "hydra.sweeper.scheduler=HyperBandScheduler: accepted is ASHAScheduler, "),
-        ({"scheduler": "PopulationBasedTraining"}, "hydra.sweeper.scheduler=PopulationBasedTraining: accepted is "),
-        ({"scheduler": ASHA | {"grace": 2}}, "hydra.sweeper.scheduler.grace=2: no such argument; accepted are "),
+        ({"scheduler": "HyperBandScheduler"}, "hydra.sweeper.scheduler=HyperBandScheduler: use ASHAScheduler, "),
+        ({"scheduler": "PopulationBasedTraining"}, "hydra.sweeper.scheduler=PopulationBasedTraining: use "),
+        ({"scheduler": ASHA | {"grace": 2}}, "hydra.sweeper.scheduler.grace=2: no such argument; use "),
         (
             {"scheduler": ASHA | {"metric": "x"}},
             "hydra.sweeper.scheduler.metric=x: is set by Lockstep; remove it from the config",

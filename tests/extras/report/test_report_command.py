@@ -35,7 +35,7 @@ def test_a_scaling_sweep_ends_with_its_report_and_a_script_makes_it_again(tmp_pa
 
 def test_what_can_not_be_reported_is_refused_in_one_line(tmp_path: Path) -> None:
     for arguments, line in {
-        (".",): "SWEEP_DIR=.: names no jobs; accepted is the directory of a sweep",
+        (".",): "SWEEP_DIR=.: names no jobs; use the directory of a sweep",
         (".", "--all-reduce", "none.json"): "--all-reduce=none.json: has no times of an all-reduce",
     }.items():
         done = python(REPORT, *arguments, cwd=tmp_path)

@@ -35,7 +35,7 @@ def test_resnet18_of_the_cifar_experiments_has_their_number_of_parameters() -> N
 
 
 def test_a_resnet_of_an_unknown_depth_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^model.net.depth=20: accepted is 18, 34, 50, 101, 152$"):
+    with pytest.raises(ConfigError, match=r"^model.net.depth=20: use 18, 34, 50, 101, 152$"):
         resnet((3, 32, 32), 10, depth=20)
 
 

@@ -216,8 +216,8 @@ def test_a_dry_run_asks_and_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"n_trials": 0}, "hydra.sweeper.n_trials=0: accepted is an integer of at least 1"),
-        ({"trials": 3}, "hydra.sweeper.trials=3: no such key; accepted are n_trials, n_jobs, "),
+        ({"n_trials": 0}, "hydra.sweeper.n_trials=0: use an integer of at least 1"),
+        ({"trials": 3}, "hydra.sweeper.trials=3: no such key; use n_trials, n_jobs, "),
         ({"sampler": "NoSampler"}, "hydra.sweeper.sampler._target_=optuna.samplers.NoSampler: "),
         ({"sampler": {"_target_": "optuna.samplers.TPESampler", "sed": 1}}, "hydra.sweeper.sampler.sed=1: no such argument"),
         ({"pruner": {"_target_": "optuna.pruners.MedianPruner", "n_startup_trials": -1}}, "hydra.sweeper.pruner.*-1"),
@@ -233,7 +233,7 @@ def test_a_study_of_another_metric_or_other_choices_is_refused(tmp_path: Path) -
     search(Launcher(tmp_path, lambda _: 0.5), "model=mlp,cnn", n_trials=1)
     with pytest.raises(ConfigError, match=r"^optimized_metric=val/f1: the study in .* is of val/acc \(maximize\); "):
         search(Launcher(tmp_path, lambda _: 0.5), "model=mlp,cnn", optimized_metric="val/f1")
-    with pytest.raises(ConfigError, match=r"model=.*; accepted are its choices, or another hydra.sweep.dir"):
+    with pytest.raises(ConfigError, match=r"model=.*; use its choices, or another hydra.sweep.dir"):
         search(Launcher(tmp_path, lambda _: 0.5), "model=mlp,vit")
 
 

@@ -44,12 +44,12 @@ def test_what_is_not_swept_is_the_same_for_all_and_the_last_of_a_key_counts() ->
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("x=tag(lg,interval(1,2))", r"x=tag\(lg,interval\(1,2\)\): tag lg is not known; accepted is log"),
+        ("x=tag(lg,interval(1,2))", r"x=tag\(lg,interval\(1,2\)\): tag lg is not known; use log"),
         ("x=tag(log,choice(1,2))", r"x=tag\(log,choice\(1,2\)\): tag log is for interval\(\) and range\(\)"),
         ("x=tag(log,interval(0,1))", r"x=tag\(log,interval\(0,1\)\): .*low.*log"),
         ("x=interval(2,1)", r"x=interval\(2,1\): .*low.*high"),
-        ("x=range(3,1)", r"x=range\(3,1\): holds no value; accepted is range\(START,STOP\)"),
-        ("x=1", "hydra/sweeper=optuna: there is nothing to search; accepted is an override such as 'model.optimizer.lr="),
+        ("x=range(3,1)", r"x=range\(3,1\): holds no value; use range\(START,STOP\)"),
+        ("x=1", "hydra/sweeper=optuna: there is nothing to search; use an override such as 'model.optimizer.lr="),
     ],
 )
 def test_what_is_no_space_is_one_line(override: str, message: str) -> None:

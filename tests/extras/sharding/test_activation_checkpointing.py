@@ -48,8 +48,8 @@ def test_blocks_compute_twice_and_nothing_else_changes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "match", "said"),
     [
-        ("mlp", "tail", "found in no module's name; accepted is part of a name such as net, net.layers"),
-        ("cnn", "net", "net has a BatchNorm, which would count each batch twice; accepted is a pattern without it"),
+        ("mlp", "tail", "found in no module's name; use part of a name such as net, net.layers"),
+        ("cnn", "net", "net has a BatchNorm, which would count each batch twice; use a pattern without it"),
     ],
 )
 def test_what_can_not_be_computed_again_is_refused(tmp_path: Path, model: str, match: str, said: str) -> None:

@@ -56,8 +56,8 @@ def test_several_tasks_without_their_number_per_node_are_refused() -> None:
 @pytest.mark.parametrize(
     ("env", "line"),
     [
-        (SRUN | {"SLURM_NNODES": "0"}, "SLURM_NNODES=0: is less than 1; accepted is the environment of srun"),
-        ({"SLURM_PROCID": "x"}, "SLURM_PROCID=x: is not a number; accepted is the environment of srun"),
+        (SRUN | {"SLURM_NNODES": "0"}, "SLURM_NNODES=0: is less than 1; use the environment of srun"),
+        ({"SLURM_PROCID": "x"}, "SLURM_PROCID=x: is not a number; use the environment of srun"),
     ],
 )
 def test_what_is_left_of_its_environment_is_named(env: dict[str, str], line: str) -> None:
@@ -130,7 +130,7 @@ def test_a_process_group_of_another_size_is_refused(tmp_path: Path) -> None:
     }
     done = train("trainer.devices=4", cwd=tmp_path, **slurm)
     assert done.returncode == 2
-    line = "trainer.devices=4 trainer.num_nodes=1: slurm has started 2 process(es); accepted is a product of 2"
+    line = "trainer.devices=4 trainer.num_nodes=1: slurm has started 2 process(es); use a product of 2"
     assert done.stderr.strip() == line
     (status,) = tmp_path.glob("logs/*/*/status.json")
     assert json.loads(status.read_text())["reason"] == line

@@ -40,16 +40,16 @@ def test_a_job_asks_for_what_its_processes_need(overrides: list[str], gpus: int,
     [("time", 86400), ("gpus_per_node", -1)],
 )
 def test_settings_that_make_no_sense_are_refused(key: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=rf"^hydra.launcher.{key}={value}: accepted is "):
+    with pytest.raises(ConfigError, match=rf"^hydra.launcher.{key}={value}: use "):
         SlurmSettings(**{key: value})
-    with pytest.raises(ConfigError, match=rf"^hydra.launcher.my_{key}=1: no such key; accepted are .*{key}"):
+    with pytest.raises(ConfigError, match=rf"^hydra.launcher.my_{key}=1: no such key; use .*{key}"):
         SlurmSettings.from_config(OmegaConf.create({f"my_{key}": 1}))
 
 
 def test_the_gpus_of_a_node_must_be_given_unless_they_are_not_needed(tmp_path: Path) -> None:
     executor = SlurmExecutor(tmp_path, SlurmSettings())
     config = OmegaConf.create({"trainer": {"accelerator": "auto"}, "hydra": {"launcher": {"gpus_per_node": None}}})
-    with pytest.raises(ConfigError, match=r"^hydra.launcher.gpus_per_node=null: accepted is the number of GPUs"):
+    with pytest.raises(ConfigError, match=r"^hydra.launcher.gpus_per_node=null: use the number of GPUs"):
         executor.node_gpus(config)
     config.trainer.accelerator = "cpu"
     assert executor.node_gpus(config) == 0

@@ -13,7 +13,7 @@ from commands import ROOT
 SCRIPT = ROOT / "scripts" / "torchrun_multinode.sh"
 HOST = {"RENDEZVOUS": "10.0.0.1:29500", "HOST_INDEX": "1", "RUN_ID": "first", "ADDRESS": "127.0.0.1", "PYTHON": "echo"}
 
-ENDPOINT = "accepted is HOST:PORT of host 0, [ADDRESS]:PORT for IPv6, the same on every host"
+ENDPOINT = "use HOST:PORT of host 0, [ADDRESS]:PORT for IPv6, the same on every host"
 
 
 def has_ipv6() -> bool:
@@ -56,8 +56,8 @@ def test_the_address_is_the_one_that_reaches_the_first_host(endpoint: str, addre
     ("variables", "line"),
     [
         ({"RENDEZVOUS": "10.0.0.1"}, f"RENDEZVOUS=10.0.0.1: {ENDPOINT}"),
-        ({"HOST_INDEX": "first"}, "HOST_INDEX=first: accepted is 0 on the host of RENDEZVOUS; 1, 2, ... on the others"),
-        ({"RUN_ID": ""}, "RUN_ID=: accepted is a name of letters, digits and . _ -, the same on every host"),
+        ({"HOST_INDEX": "first"}, "HOST_INDEX=first: use 0 on the host of RENDEZVOUS; 1, 2, ... on the others"),
+        ({"RUN_ID": ""}, "RUN_ID=: use a name of letters, digits and . _ -, the same on every host"),
     ],
 )
 def test_what_is_wrong_is_one_line(variables: dict[str, str], line: str) -> None:

@@ -54,8 +54,8 @@ def test_an_empty_batch_gives_every_parameter_a_gradient_of_zero() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"patch": 3}, "model.net.patch=3: accepted is what divides the images' 8 and 8 pixels"),
-        ({"heads": 3}, "model.net.heads=3: accepted is a divisor of model.net.width=128"),
+        ({"patch": 3}, "model.net.patch=3: use what divides the images' 8 and 8 pixels"),
+        ({"heads": 3}, "model.net.heads=3: use a divisor of model.net.width=128"),
     ],
 )
 def test_what_does_not_divide_is_refused(options: dict[str, int], message: str) -> None:

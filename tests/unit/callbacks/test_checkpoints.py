@@ -137,7 +137,7 @@ def test_another_checkpoint_callback_writes_none_of_the_run_s_own_files(key: str
     datamodule, model, trainer = prepared(tmp_path, base=BARE)
     folder = tmp_path / "checkpoints"
     trainer.callbacks += [BestCheckpoint(folder, "best"), ModelCheckpoint(**{"dirpath": folder, key: value})]
-    said = rf"^ModelCheckpoint\.{key}={shown}: \S+/(best|last)\.ckpt is the run's own; accepted is (another|false), or"
+    said = rf"^ModelCheckpoint\.{key}={shown}: \S+/(best|last)\.ckpt is the run's own; use (another|false), or"
     with pytest.raises(ConfigError, match=said):
         trainer.fit(model, datamodule)
     assert not list(tmp_path.rglob("*.ckpt"))

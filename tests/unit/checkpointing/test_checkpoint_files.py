@@ -134,7 +134,7 @@ def test_what_would_not_load_again_is_not_written_and_is_named(
     extra: Any, what: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A run that goes on needs the state of its optimizers; what a module or a callback has added is left out."""
-    accepted = "accepted are numbers, strings, tensors, and lists and dicts of these"
+    accepted = "use numbers, strings, tensors, and lists and dicts of these"
     line = f"last.ckpt: the checkpoint was not written (loops{what}; {accepted}); earlier ones are untouched"
     with pytest.raises(CheckpointError, match=re.escape(line)) as raised:
         AtomicCheckpointIO().save_checkpoint(content(3) | {"loops": extra}, folder / "last.ckpt")

@@ -23,7 +23,7 @@ def test_a_whole_checkpoint_passes(checkpoint: Path, shipped: DictConfig) -> Non
 
 def test_a_checkpoint_that_is_not_there_is_refused(tmp_path: Path, shipped: DictConfig) -> None:
     for path in (tmp_path / "none.ckpt", tmp_path):  # nothing, and a folder
-        assert refusal(changed(shipped, init_from=str(path))).startswith(f"init_from={path}: no such file: {path}; accepted is ")
+        assert refusal(changed(shipped, init_from=str(path))).startswith(f"init_from={path}: no such file: {path}; use ")
 
 
 @pytest.mark.parametrize("part", [0.0, 0.5])

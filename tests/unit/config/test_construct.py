@@ -64,16 +64,16 @@ def node(name: str, /, **values: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "values", "line"),
     [
-        ("Typed", {"count": "x"}, "part.count=x: accepted is an integer"),
-        ("Typed", {"count": None}, "part.count=null: accepted is an integer"),
-        ("Typed", {"count": 1, "mode": "up"}, "part.mode=up: accepted is min, max"),
+        ("Typed", {"count": "x"}, "part.count=x: use an integer"),
+        ("Typed", {"count": None}, "part.count=null: use an integer"),
+        ("Typed", {"count": 1, "mode": "up"}, "part.mode=up: use min, max"),
         ("Typed", {"count": 101}, "part.count=101: is above 100; use less"),
         ("Typed", {}, "part.count=???: a value is required"),
         ("Typed", {"count": 1, "foo": 2}, "part: Closed.__init__() got an unexpected keyword argument 'foo'"),
-        ("Derived", {"count": "x"}, "part.count=x: accepted is an integer"),
+        ("Derived", {"count": "x"}, "part.count=x: use an integer"),
         ("Outer", {"inner": INNER | {"count": 101}}, "part.inner.count=101: is above 100; use less"),
-        ("Outer", {"inner": [INNER | {"count": "x"}]}, "part.inner.0.count=x: accepted is an integer"),
-        ("Closed", {"wdth": 1}, "part.wdth=1: no such argument; accepted are width"),
+        ("Outer", {"inner": [INNER | {"count": "x"}]}, "part.inner.0.count=x: use an integer"),
+        ("Closed", {"wdth": 1}, "part.wdth=1: no such argument; use width"),
         ("Silent", {}, "part: ValueError"),
         ("Nothing", {}, rf"part._target_={__name__}.Nothing: "),
     ],
@@ -134,5 +134,5 @@ def test_what_does_not_fit_together_is_told_what_is_missing(
 
 def test_an_unknown_argument_of_ddp_is_refused_on_one_process_too(shipped: DictConfig) -> None:
     OmegaConf.update(shipped, "trainer.strategy.no_such_argument", 1, force_add=True)
-    with pytest.raises(ConfigError, match=r"^trainer\.strategy\.no_such_argument=1: no such argument; accepted are "):
+    with pytest.raises(ConfigError, match=r"^trainer\.strategy\.no_such_argument=1: no such argument; use "):
         build(shipped, Plan.from_config(shipped))

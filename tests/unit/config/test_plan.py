@@ -60,13 +60,13 @@ def test_devices_become_an_accelerator_and_a_number(
 @pytest.mark.parametrize(
     ("gpus", "accelerator", "devices", "message"),
     [
-        (0, "gpu", 1, "trainer.accelerator=gpu: this machine shows no GPU; accepted is cpu or auto"),
-        (0, "cuda", "auto", "trainer.accelerator=cuda: this machine shows no GPU; accepted is cpu or auto"),
-        (0, "auto", [0], "trainer.devices=[0]: a list names GPUs, and this run has none; accepted is a number"),
-        (4, "cpu", [0, 1], "trainer.devices=[0, 1]: a list names GPUs, and this run has none; accepted is a number"),
+        (0, "gpu", 1, "trainer.accelerator=gpu: this machine shows no GPU; use cpu or auto"),
+        (0, "cuda", "auto", "trainer.accelerator=cuda: this machine shows no GPU; use cpu or auto"),
+        (0, "auto", [0], "trainer.devices=[0]: a list names GPUs, and this run has none; use a number"),
+        (4, "cpu", [0, 1], "trainer.devices=[0, 1]: a list names GPUs, and this run has none; use a number"),
         (4, "auto", [0, 4], "trainer.devices=[0, 4]: this machine shows 4 GPU(s), numbered from 0"),
-        (4, "auto", 5, "trainer.devices=5: this machine shows 4 GPU(s); accepted is 1 to 4, or trainer=cpu"),
-        (0, "mps", 2, "trainer.devices=2: MPS is one device; accepted is 1, or trainer=cpu"),
+        (4, "auto", 5, "trainer.devices=5: this machine shows 4 GPU(s); use 1 to 4, or trainer=cpu"),
+        (0, "mps", 2, "trainer.devices=2: MPS is one device; use 1, or trainer=cpu"),
     ],
     indirect=["gpus"],
 )
@@ -109,7 +109,7 @@ def test_a_run_elsewhere_has_the_gpus_and_the_cores_of_there(shipped: DictConfig
     assert Plan.from_config(shipped, node_gpus=4).accelerator == "gpu"
     shipped.trainer.devices, shipped.max_processes_per_core, shipped.datamodule.batch_size = 1000, 1, 64
     assert Plan.from_config(shipped, node_gpus=0).world_size == 1000
-    with pytest.raises(ConfigError, match=r"trainer.devices=1000: a node has 4 GPU\(s\); accepted is 1 to 4, or trainer=cpu"):
+    with pytest.raises(ConfigError, match=r"trainer.devices=1000: a node has 4 GPU\(s\); use 1 to 4, or trainer=cpu"):
         Plan.from_config(shipped, node_gpus=4)
 
 
@@ -155,7 +155,7 @@ def test_no_process_is_without_samples_and_accumulated_batches_are_alike(
     total: int, accumulate: int, parts: int, shipped: DictConfig
 ) -> None:
     changes = {"trainer__accumulate_grad_batches": accumulate, "datamodule__global_batch_size": total}
-    with pytest.raises(ConfigError, match=f"global_batch_size={total}: .* accepted is a multiple of {parts}, or"):
+    with pytest.raises(ConfigError, match=f"global_batch_size={total}: .* use a multiple of {parts}, or"):
         make_plan(shipped, started=(1, 3), **STARTED_BY_TORCHRUN, **changes)
 
 
@@ -170,7 +170,7 @@ def test_global_batch_size_that_does_not_divide_is_refused(shipped: DictConfig) 
         )
     assert str(refused.value) == (
         "datamodule.global_batch_size=96: does not divide by world size * trainer.accumulate_grad_batches = 10; "
-        "accepted is a multiple of 10, or datamodule.batch_size for each process"
+        "use a multiple of 10, or datamodule.batch_size for each process"
     )
 
 
@@ -225,8 +225,8 @@ def test_adam_is_scaled_with_its_betas_and_epsilon(shipped: DictConfig) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model__optimizer___target_": "torch.optim.SGD"}, "is for torch.optim.Adam and AdamW; accepted is none, linear, sqrt"),
-        ({"datamodule__batch_size": 1024}, "would make the betas .*; accepted is a base_batch_size nearer to the global batch"),
+        ({"model__optimizer___target_": "torch.optim.SGD"}, "is for torch.optim.Adam and AdamW; use none, linear, sqrt"),
+        ({"datamodule__batch_size": 1024}, "would make the betas .*; use a base_batch_size nearer to the global batch"),
     ],
 )
 def test_the_rule_of_adam_is_refused_where_it_can_not_be_followed(
@@ -287,7 +287,7 @@ def test_a_plan_in_words(changes: dict[str, Any], words: str, shipped: DictConfi
 
 def test_more_processes_than_a_machine_can_bear_are_refused(shipped: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.config.plan.visible_cores", lambda: 2)
-    with pytest.raises(ConfigError, match=r"^trainer\.devices=17: this machine has 2 core\(s\); accepted is up to 16, or more "):
+    with pytest.raises(ConfigError, match=r"^trainer\.devices=17: this machine has 2 core\(s\); use up to 16, or more "):
         make_plan(shipped, trainer__accelerator="cpu", trainer__devices=17)
     shipped.max_processes_per_core, shipped.datamodule.batch_size = 9, 64
     assert make_plan(shipped, trainer__accelerator="cpu", trainer__devices=17).world_size == 17
@@ -295,9 +295,7 @@ def test_more_processes_than_a_machine_can_bear_are_refused(shipped: DictConfig,
 
 def test_more_data_workers_than_a_machine_can_bear_are_refused(shipped: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.config.plan.visible_cores", lambda: 2)
-    with pytest.raises(
-        ConfigError, match=r"^datamodule\.num_workers=1000000: this machine has 2 core\(s\); accepted is up to 16"
-    ):
+    with pytest.raises(ConfigError, match=r"^datamodule\.num_workers=1000000: this machine has 2 core\(s\); use up to 16"):
         make_plan(shipped, trainer__accelerator="cpu", datamodule__num_workers=10**6)
     make_plan(shipped, trainer__accelerator="cpu", datamodule__num_workers=16)
 

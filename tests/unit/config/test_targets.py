@@ -58,7 +58,7 @@ def test_other_targets_are_built_where_the_caller_names_them(tmp_path: Path, mon
     (tmp_path / "my_nets.py").write_text("from lockstep.nets import MLP\nclass Mine(MLP): ...\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     path = saved(tmp_path / "mine.ckpt", changed({"net._target_": "my_nets.Mine"}))
-    with pytest.raises(ConfigError, match=r"model\.net\._target_=my_nets\.Mine: a checkpoint may not name that; accepted are"):
+    with pytest.raises(ConfigError, match=r"model\.net\._target_=my_nets\.Mine: a checkpoint may not name that; use"):
         load_model(path)
     assert type(load_model(path, allow=["my_nets.Mine"]).net).__name__ == "Mine"
 
@@ -138,8 +138,8 @@ def test_a_checkpoint_of_another_optimizer_or_of_a_later_epoch_is_refused(shippe
     shipped.model.net = {"_target_": "lockstep.nets.MLP", "hidden": [4], "dropout": 0.0}
     path = saved(tmp_path / "sgd.ckpt", changed({"optimizer._target_": "torch.optim.SGD"}))
     shipped.run_dir = str(tmp_path)
-    with pytest.raises(ConfigError, match=r"^model\.optimizer\._target_=torch\.optim\.AdamW: .* accepted is torch\.optim\.SGD"):
+    with pytest.raises(ConfigError, match=r"^model\.optimizer\._target_=torch\.optim\.AdamW: .* use torch\.optim\.SGD"):
         build(shipped, Plan.from_config(shipped), path)
     torch.save(torch.load(path) | {"epoch": 11, "hyper_parameters": changed({})}, path)
-    with pytest.raises(ConfigError, match=r"^trainer\.max_epochs=10: .* is of epoch 11; accepted is 11 or more, or -1"):
+    with pytest.raises(ConfigError, match=r"^trainer\.max_epochs=10: .* is of epoch 11; use 11 or more, or -1"):
         build(shipped, Plan.from_config(shipped), path)

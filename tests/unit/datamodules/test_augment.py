@@ -72,7 +72,7 @@ def test_a_crop_of_a_reflected_image_is_torch_s(dtype: torch.dtype) -> None:
 def test_a_reflection_further_than_the_image_reaches_is_refused() -> None:
     augment = {"crop": 4, "padding": "reflect"}
     data = Images((3, 4, 5), augment=augment)
-    with pytest.raises(ConfigError, match=r"^datamodule.augment.crop=4: an image of \(3, 4, 5\) can't be .*; accepted is less$"):
+    with pytest.raises(ConfigError, match=r"^datamodule.augment.crop=4: an image of \(3, 4, 5\) can't be .*; use less$"):
         data.setup("fit")
 
 

@@ -165,7 +165,7 @@ def test_an_epoch_is_not_continued_in_another_order(name: str, key: str) -> None
     saved = datamodule.order_facts() | {"epoch": 1, "consumed": 64}
     datamodule.load_state_dict(saved)
     datamodule.load_state_dict({fact: value for fact, value in saved.items() if fact != "shuffle"})  # of an older checkpoint
-    with pytest.raises(ConfigError, match=f"^{key}=.*within an epoch, with 7; accepted is the same"):
+    with pytest.raises(ConfigError, match=f"^{key}=.*within an epoch, with 7; use the same"):
         datamodule.load_state_dict(saved | {name: 7})
     datamodule.load_state_dict(saved | {name: 7, "consumed": 0})
 

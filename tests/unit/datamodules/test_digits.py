@@ -60,9 +60,9 @@ def test_a_seeded_split_is_disjoint_and_complete_and_in_order(length: int, fract
 def test_parts_without_a_sample_are_refused() -> None:
     training: Any = SimpleNamespace(state=SimpleNamespace(fn="fit"))
     assert Digits(val_fraction=0.0001).load().val is None
-    with pytest.raises(ConfigError, match=r"^datamodule.val_fraction=0.0001: of 1437 samples that is none; accepted is 0, or"):
+    with pytest.raises(ConfigError, match=r"^datamodule.val_fraction=0.0001: of 1437 samples that is none; use 0, or"):
         attached(Digits(val_fraction=0.0001), training).load()
-    with pytest.raises(ConfigError, match=r"^datamodule.folds=100000: there are 1437 samples; accepted is at most as many"):
+    with pytest.raises(ConfigError, match=r"^datamodule.folds=100000: there are 1437 samples; use at most as many"):
         Digits(folds=100000).load()
 
 

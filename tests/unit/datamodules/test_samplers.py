@@ -143,9 +143,9 @@ def test_without_shuffle_the_order_is_the_data_s_own_in_every_epoch() -> None:
 @pytest.mark.parametrize(
     ("length", "batch_size", "world_size", "accumulate", "message"),
     [
-        (13, 8, 4, 1, "the global batch of 32 is larger than the training split of 13 samples; accepted is at most 3"),  # 13 // 4
-        (13, 14, 1, 1, "the global batch of 14 is larger than the training split of 13 samples; accepted is at most 13"),
-        (47, 8, 2, 3, "the global batch of 48 is larger than the training split of 47 samples; accepted is at most 7"),  # 47 // 6
+        (13, 8, 4, 1, "the global batch of 32 is larger than the training split of 13 samples; use at most 3"),  # 13 // 4
+        (13, 14, 1, 1, "the global batch of 14 is larger than the training split of 13 samples; use at most 13"),
+        (47, 8, 2, 3, "the global batch of 48 is larger than the training split of 47 samples; use at most 7"),  # 47 // 6
     ],
 )
 def test_a_split_smaller_than_the_global_batch_is_refused(

@@ -54,22 +54,22 @@ def test_they_are_declared_for_evaluation(metric: str, shipped: Any) -> None:
 @pytest.mark.parametrize("value", ["f1", ["f1"], {"f1": "macro"}, {"f1": {"average": "macro"}}])
 def test_a_value_that_names_no_metrics_is_refused(value: Any, shipped: Any) -> None:
     shipped.model.torchmetrics = OmegaConf.create(value) if not isinstance(value, str) else value
-    with pytest.raises(ConfigError, match=r"^model.torchmetrics(\.f1)?=.*: accepted is (\{NAME: |a group with a _target_)"):
+    with pytest.raises(ConfigError, match=r"^model.torchmetrics(\.f1)?=.*: use (\{NAME: |a group with a _target_)"):
         build(shipped, Plan.from_config(shipped))
 
 
 def test_a_metric_of_several_numbers_is_refused() -> None:
     metrics = EpochMetrics({"f1": MulticlassF1Score(3, average=None)})
     metrics.update(torch.eye(3), torch.arange(3))
-    line = r"^model.torchmetrics.f1=MulticlassF1Score: gives shape \(3,\); accepted is one number$"
+    line = r"^model.torchmetrics.f1=MulticlassF1Score: gives shape \(3,\); use one number$"
     with pytest.raises(ConfigError, match=line):
         metrics.compute()
-    with pytest.raises(ConfigError, match=r"^model.torchmetrics.all=MetricCollection: accepted is a torchmetrics.Metric$"):
+    with pytest.raises(ConfigError, match=r"^model.torchmetrics.all=MetricCollection: use a torchmetrics.Metric$"):
         EpochMetrics({"all": MetricCollection([BinaryAccuracy()])})  # pyright: ignore[reportArgumentType]
 
 
 def test_a_name_has_one_meaning(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^model.torchmetrics=\['acc'\]: accepted is a name that model.metrics has not$"):
+    with pytest.raises(ConfigError, match=r"^model.torchmetrics=\['acc'\]: use a name that model.metrics has not$"):
         prepared(tmp_path, F1.replace(".f1.", ".acc."))
 
 
@@ -87,7 +87,7 @@ def test_a_subclass_names_what_it_measures(tmp_path: Path) -> None:
     trainer.fit(model, datamodule)
     assert {"train/margin", "val/margin"} <= model.results.keys()
     datamodule, model, trainer = prepared(tmp_path / "other", *options, "model.metrics=[loss,acc,marign]")
-    with pytest.raises(ConfigError, match=r"^model.metrics=marign: accepted is what measure returns: loss, acc, margin$"):
+    with pytest.raises(ConfigError, match=r"^model.metrics=marign: use what measure returns: loss, acc, margin$"):
         trainer.fit(model, datamodule)
 
 
@@ -114,7 +114,7 @@ def test_what_is_no_value_per_sample_is_refused_before_a_step(
 ) -> None:
     monkeypatch.setattr(MeansOfABatch, "wrong", staticmethod(wrong))
     datamodule, model, trainer = prepared(tmp_path, f"model._target_={__name__}.MeansOfABatch", "datamodule.batch_size=50")
-    line = f"MeansOfABatch.measure: loss has the shape {shape}; accepted is (50,), one value per sample"
+    line = f"MeansOfABatch.measure: loss has the shape {shape}; use (50,), one value per sample"
     with pytest.raises(ConfigError, match=f"^{re.escape(line)}$"):
         trainer.fit(model, datamodule)
     assert trainer.global_step == 0

@@ -93,7 +93,7 @@ def test_a_head_of_another_shape_is_left_out_when_asked_for_and_what_was_taken_i
     assert f"taken: {', '.join(sorted(taken))}; not taken: net.layers.4.bias, net.layers.4.weight; as initialised: net" in line
     with pytest.raises(ConfigError, match=r"is only in the model$"):
         built(compose(*SMALL, *head, "init_without=layers.4"))
-    with pytest.raises(ConfigError, match=r"^init_without=xyz: is found in no name; accepted is part of one such as net\.layers"):
+    with pytest.raises(ConfigError, match=r"^init_without=xyz: is found in no name; use part of one such as net\.layers"):
         built(compose(*SMALL, head[2], "init_without=xyz"))
 
 

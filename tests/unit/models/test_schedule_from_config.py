@@ -65,11 +65,11 @@ def test_a_function_that_asks_for_it_is_given_how_long_training_lasts() -> None:
         (
             f"{TORCH}.ExponentialLR",
             {"gamma": 0.9, "period": 3},
-            ".period=3: no such argument; accepted are optimizer, gamma, last_epoch",
+            ".period=3: no such argument; use optimizer, gamma, last_epoch",
         ),
-        (f"{TORCH}.ExponentialLR", {"gamma": 0.9, "warmup_steps": 5}, ".warmup_steps=5: .* has no warm-up; accepted is 0"),
+        (f"{TORCH}.ExponentialLR", {"gamma": 0.9, "warmup_steps": 5}, ".warmup_steps=5: .* has no warm-up; use 0"),
         (f"{TORCH}.ReduceLROnPlateau", WHEN, ".monitor=null: a plateau is looked for in a metric"),
-        (f"{__name__}.none", {}, "._target_=.*none: returns a NoneType; accepted is what returns one of torch's schedulers"),
+        (f"{__name__}.none", {}, "._target_=.*none: returns a NoneType; use what returns one of torch's schedulers"),
         (
             f"{TORCH}.CosineAnnealingLR",
             {"interval": "step"},

@@ -23,7 +23,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (
             "model.optimizer.lr=1e-4",
-            "model.optimizer.lr=0.0001: {} was trained with 0.002, {}; accepted is 0.002, or a new run, by fork=",
+            "model.optimizer.lr=0.0001: {} was trained with 0.002, {}; use 0.002, or a new run, by fork=",
         ),
         ("model/optimizer=sgd", "model.optimizer._target_=torch.optim.SGD: {} was trained with torch.optim.AdamW, "),
         ("model/lr_scheduler=linear", "model.lr_scheduler._target_=lockstep.models.schedules.linear: {} was trained with "),

@@ -106,7 +106,7 @@ def test_full_shared_memory_is_said_where_it_may_be_the_reason(tmp_path: Path, m
     assert classify_error(error, 0) == Outcome(code=1, reason=said, rank=0)  # and no traceback: it is no bug
     monkeypatch.setattr("os.statvfs", lambda _: SimpleNamespace(f_bavail=0, f_frsize=4096))
     words = f"; {tmp_path}, through which data workers hand over their batches, is full: "
-    words += "accepted is a larger one (docker run --shm-size), or datamodule.num_workers=0"
+    words += "use a larger one (docker run --shm-size), or datamodule.num_workers=0"
     assert classify_error(error, 0).reason == said + words
     assert classify_error(ValueError("x"), 0).reason == "rank 0: ValueError: x"
 

@@ -71,7 +71,7 @@ def test_a_job_that_is_too_large_for_its_cores_is_refused_before_the_sweep_begin
     settings = LocalSettings(dry_run=True, jobs=2)
     sweep = Sweep(*master, settings, LocalExecutor.from_settings(settings, fake_sweep.run_code))
     sweep.launch([["trainer.devices=8"], ["datamodule.num_workers=8"]])
-    few = "each of the launcher's jobs has 1 core(s); accepted is up to 8, or more with max_processes_per_core"
+    few = "each of the launcher's jobs has 1 core(s); use up to 8, or more with max_processes_per_core"
     for override in ("trainer.devices=16", "datamodule.num_workers=9"):
         with pytest.raises(RefusedJob, match=re.escape(f"job 0 ({override}): {override}: {few}")):
             sweep.launch([[override]])

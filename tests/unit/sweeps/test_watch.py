@@ -82,7 +82,7 @@ def test_one_that_nobody_runs_is_shown_with_its_exit_code_and_not_touched(
 def test_what_is_no_sweep_is_refused_in_one_line(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["sweep.py", "watch", *arguments])
-    with pytest.raises(ConfigError, match=r"SWEEP_DIR=\S+: names no jobs|--interval=0.0: accepted is a number of seconds"):
+    with pytest.raises(ConfigError, match=r"SWEEP_DIR=\S+: names no jobs|--interval=0.0: use a number of seconds"):
         sweep.main()
 
 

@@ -85,5 +85,5 @@ def test_tensorboard_has_each_value_of_a_step_and_none_twice(tmp_path: Path) -> 
 @pytest.mark.parametrize("kind", [CSVLogger, TensorBoardLogger])
 def test_a_file_in_the_place_of_the_folder_is_named(kind: Any, tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("notes")
-    with pytest.raises(ValueError, match=rf"^{tmp_path}/logs is there, and no folder; accepted is another name"):
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/logs is there, and no folder; use another name"):
         kind(save_dir=str(tmp_path), name="logs", version="")

@@ -108,7 +108,7 @@ def distance_to_class_mean(train: Any) -> Tensor:
     """Return the distance of each input from the mean of its class. All inputs are in memory at once."""
     inputs, targets = Batches(train)[BatchIndices(torch.arange(len(train)), 0, 1.0)][:2]
     if targets.ndim != 1 or targets.is_floating_point():
-        accepted = "is for data of classes; accepted are others, see docs/fine-tuning.md"
+        accepted = "is for data of classes; use others, see docs/fine-tuning.md"
         raise config_error(f"{_SCORES}._target_", "lockstep.extras.curriculum.curriculum.distance_to_class_mean", accepted)
     features = inputs.flatten(1).double()
     sums = torch.zeros(int(targets.max()) + 1, features.shape[1], dtype=torch.float64).index_add(0, targets, features)
@@ -127,7 +127,7 @@ def saved(train: Any, path: str) -> Tensor:
     file = Path(path) / "scores.pt" if Path(path).is_dir() else Path(path)
     content = read_checkpoint(f"{_SCORES}.path", file)
     if content.get("split") != _fingerprint(train):
-        accepted = "not of this training split; accepted are scores of the same data, datamodule.seed and val_fraction"
+        accepted = "not of this training split; use scores of the same data, datamodule.seed and val_fraction"
         raise config_error(f"{_SCORES}.path", file, accepted)
     return content["scores"]
 

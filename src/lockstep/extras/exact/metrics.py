@@ -136,7 +136,7 @@ class WorkerMetrics(Callback):
         is_same = saved["workers"] == self.workers
         if not is_same and getattr(trainer.datamodule, "find_place", None) is None:
             before = "null" if saved["workers"] is None else saved["workers"]
-            raise config_error("trainer.exact", self.workers, f"the checkpoint is of {before}; accepted is the same, or fork=")
+            raise config_error("trainer.exact", self.workers, f"the checkpoint is of {before}; use the same, or fork=")
         if trainer.world_size != (before := saved.get("world_size", trainer.world_size)):
             log.info(f"continuing on {trainer.world_size} process(es) what {before} began: the same virtual workers, to the bit")
         if is_same and "sums" in saved and int(saved["count"].sum()):

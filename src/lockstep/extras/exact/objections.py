@@ -18,12 +18,12 @@ def objections(trainer: Any, model: Any, callbacks: list[Callback]) -> Iterator[
     if not model.automatic_optimization:
         yield (
             f"{name} has automatic_optimization=False, and steps its optimizers before the gradients of the other virtual "
-            "workers are there; accepted is a model with automatic optimization, or null"
+            "workers are there; use a model with automatic optimization, or null"
         )
     if is_param_in_hook_signature(model.training_step, "dataloader_iter"):
-        yield f"{name}.training_step takes a dataloader_iter, which can't be divided; accepted is a batch, or null"
+        yield f"{name}.training_step takes a dataloader_iter, which can't be divided; use a batch, or null"
     if any(isinstance(callback, GradientAccumulationScheduler) for callback in callbacks):
-        yield "GradientAccumulationScheduler accumulates batches; accepted is a larger batch, or null"
+        yield "GradientAccumulationScheduler accumulates batches; use a larger batch, or null"
     is_plain = any(isinstance(callback, PlainLightning) for callback in callbacks)
     if not is_plain and not (isinstance(model, Task) and isinstance(trainer.datamodule, DataModule)):
-        yield f"{name} or its data are plain Lightning, and guards.plain_lightning is null; accepted is the guard, or null"
+        yield f"{name} or its data are plain Lightning, and guards.plain_lightning is null; use the guard, or null"

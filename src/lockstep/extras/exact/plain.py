@@ -26,9 +26,7 @@ class PlainWorkers(PlainLightning):
         for source in (pl_module, trainer.datamodule):
             if is_overridden("on_before_batch_transfer", source):
                 why = f"{type(source).__name__}.on_before_batch_transfer would get the batches of several virtual workers at once"
-                raise config_error(
-                    "trainer.exact", trainer.strategy.workers, f"{why}; accepted is on_after_batch_transfer, or null"
-                )
+                raise config_error("trainer.exact", trainer.strategy.workers, f"{why}; use on_after_batch_transfer, or null")
         super().setup(trainer, pl_module, stage)
 
     def _combine_processes(self, trainer: Any, model: LightningModule) -> None:
@@ -39,7 +37,7 @@ class PlainWorkers(PlainLightning):
         shared = workers_loader(loader, share, workers // share[1], self.seed, training)
         if shared is None:
             why = f"{name} returns a {type(loader).__name__} that reads a stream, or draws batches in its own way"
-            needs = f"{why}; accepted is a torch.utils.data.DataLoader with a sampler that has a length, or null"
+            needs = f"{why}; use a torch.utils.data.DataLoader with a sampler that has a length, or null"
             raise config_error("trainer.exact", workers, needs)
         return shared
 

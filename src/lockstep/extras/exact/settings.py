@@ -41,11 +41,11 @@ def _global_batch_size(config: DictConfig, workers: int) -> int:
 
 def _check(config: DictConfig, workers: Any) -> None:
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1 or workers & (workers - 1):
-        raise config_error("trainer.exact", workers, "accepted is a power of two, the number of virtual workers, or null")
+        raise config_error("trainer.exact", workers, "use a power of two, the number of virtual workers, or null")
     devices, nodes = (OmegaConf.select(config, f"trainer.{name}") for name in ("devices", "num_nodes"))
     if isinstance(devices, int) and isinstance(nodes, int) and (workers % max(1, devices * nodes)):
         why = f"trainer.exact={workers} is not divided by {devices * nodes} process(es)"
-        raise config_error("trainer.devices", devices, f"{why}; accepted is a divisor of {workers}")
+        raise config_error("trainer.devices", devices, f"{why}; use a divisor of {workers}")
     accepted = {
         "trainer.strategy.communication": (None,),
         "trainer.strategy._target_": ("lockstep.trainer.strategies.DDP",),
@@ -59,15 +59,15 @@ def _check(config: DictConfig, workers: Any) -> None:
             only = json.dumps(values[0]).strip('"')
             raise config_error(key, value, f"trainer.exact={workers} is given; accepted with it is {only}")
     if OmegaConf.select(config, "guards.randomness") is None:
-        raise config_error("guards.randomness", "null", "counts what trainer.exact draws by worker; accepted is the guard")
+        raise config_error("guards.randomness", "null", "counts what trainer.exact draws by worker; use the guard")
     if is_plain(config, "datamodule"):
         if config.get("lr_scaling", "none") != "none":
             why = f"with trainer.exact={workers} the loaders of plain Lightning code alone know the global batch"
-            raise config_error("lr_scaling", config.lr_scaling, f"{why}; accepted is none")
+            raise config_error("lr_scaling", config.lr_scaling, f"{why}; use none")
         return
     batch_size, total = (OmegaConf.select(config, key) for key in (BATCH, GLOBAL_BATCH))
     if not isinstance(total if batch_size is None else batch_size, int):
-        needs = f"is of each of the {workers} virtual workers of trainer.exact; accepted is a number of samples"
+        needs = f"is of each of the {workers} virtual workers of trainer.exact; use a number of samples"
         raise config_error("datamodule.batch_size", batch_size, needs)
     if batch_size is None and isinstance(total, int) and total % workers:
-        raise config_error(GLOBAL_BATCH, total, f"accepted is a multiple of trainer.exact={workers}")
+        raise config_error(GLOBAL_BATCH, total, f"use a multiple of trainer.exact={workers}")

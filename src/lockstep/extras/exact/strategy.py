@@ -206,9 +206,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
         if not self._is_within_step:
             return super().all_gather(tensor, *args, **kwargs)
         why = f"{type(self.lightning_module).__name__} calls self.all_gather within a step, when not all virtual workers have"
-        raise config_error(
-            "trainer.exact", self.workers, f"{why} computed what it would gather; accepted is a step without, or null"
-        )
+        raise config_error("trainer.exact", self.workers, f"{why} computed what it would gather; use a step without, or null")
 
     @property
     def _own_workers(self) -> int:
@@ -255,7 +253,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
             if "more than 1 value per channel" not in str(error):
                 raise
             why = f"{share.samples} of {share.whole} samples are a virtual worker's, too few for BatchNorm"
-            raise config_error("trainer.exact", self.workers, f"{why}; accepted is a larger batch, drop_last, or null") from error
+            raise config_error("trainer.exact", self.workers, f"{why}; use a larger batch, drop_last, or null") from error
         finally:
             self._is_within_step = False
         self._check_generators(before)
@@ -266,7 +264,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
     def _check_generators(self, before: dict[str, bytes]) -> None:
         if drawn := [name for name, state in self._generators.states().items() if state != before[name]]:
             why = f"{type(self.lightning_module).__name__} draws from {drawn[0]}, which is not counted by virtual worker"
-            accepted = "accepted are the generators of torch, numpy and Python themselves, or null"
+            accepted = "use the generators of torch, numpy and Python themselves, or null"
             raise config_error("trainer.exact", self.workers, f"{why}; {accepted}")
 
     @contextmanager

@@ -42,7 +42,7 @@ class Freeze(Callback):
             for name in _matching(f"unfreeze.{epoch}", pattern, [name for name in frozen if self._ends[name] is None]):
                 self._ends[name] = epoch
         if len(frozen) == len(names) and 0 not in self.unfreeze:
-            raise config_error("callbacks.freeze.match", self.match, "leaves nothing to train; accepted is a part of the model")
+            raise config_error("callbacks.freeze.match", self.match, "leaves nothing to train; use a part of the model")
         for name in frozen:
             if self._ends[name] is None:
                 pl_module.get_parameter(name).requires_grad_(False)

@@ -53,11 +53,11 @@ def lora(net: nn.Module, rank: int = 8, alpha: float = 16.0, match: str = "", tr
     layers = {name: layer for name, layer in net.named_modules(remove_duplicate=False) if type(layer) is nn.Linear}
     matches = {name: layer for name, layer in layers.items() if re.search(match, name)}
     if not matches:
-        accepted = f"found in no name of a linear layer; accepted is part of {', '.join(layers) or 'one, and this net has none'}"
+        accepted = f"found in no name of a linear layer; use part of {', '.join(layers) or 'one, and this net has none'}"
         raise config_error("model.adapt.match", match, accepted)
     also = [] if train is None else [name for name, _ in net.named_parameters() if re.search(train, name)]
     if train is not None and not also:
-        raise config_error("model.adapt.train", train, "found in no parameter's name; accepted is part of one, or null")
+        raise config_error("model.adapt.train", train, "found in no parameter's name; use part of one, or null")
     for name, parameter in net.named_parameters():
         parameter.requires_grad_(name in also)
     adapted = {id(layer): LoRALinear(layer, rank, alpha / rank) for layer in matches.values()}  # one for each of several names

@@ -44,7 +44,7 @@ class LearningRateRange(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not pl_module.automatic_optimization:
-            words = "optimizes by hand; accepted is a model that leaves it to Lightning: one loss and one rate a step"
+            words = "optimizes by hand; use a model that leaves it to Lightning: one loss and one rate a step"
             raise config_error("model", type(pl_module).__name__, words)
         trainer.lr_scheduler_configs.clear()
         groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]

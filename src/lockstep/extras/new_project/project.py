@@ -39,12 +39,12 @@ def create(path: Path, model: str) -> None:
     """Write a project into a folder that is empty or not there yet. Raises ConfigError for one that is neither."""
     name = path.absolute().name.replace("-", "_")
     if not _can_be_a_package(name):
-        accepted = "accepted is a lower-case name of letters, digits, - and _ that begins with a letter and that no module has"
+        accepted = "use a lower-case name of letters, digits, - and _ that begins with a letter and that no module has"
         raise config_error("PATH", path, accepted)
     if (module := find_spec(name)) is not None:
-        raise config_error("PATH", path, f"there is a module {name}, {module.origin}; accepted is another name")
+        raise config_error("PATH", path, f"there is a module {name}, {module.origin}; use another name")
     if path.exists() and not (path.is_dir() and next(path.iterdir(), None) is None):
-        raise config_error("PATH", path, "is there already; accepted is a new folder, or an empty one")
+        raise config_error("PATH", path, "is there already; use a new folder, or an empty one")
     files = _render(name, _known(model))
     _write(path, files, [*files])
     (path / "logs").mkdir()
@@ -56,7 +56,7 @@ def update(path: Path) -> Update:
     record = read_json(path / RECORD) or {}
     name, model, hashes = record.get("name"), str(record.get("model")), record.get("files")
     if not isinstance(name, str) or not _can_be_a_package(name) or not isinstance(hashes, dict):
-        raise config_error("PATH", path, f"has no {RECORD}; accepted is a project that `{ENGINE} new` has written")
+        raise config_error("PATH", path, f"has no {RECORD}; use a project that `{ENGINE} new` has written")
     files = _render(name, _known(model))
     new = [file for file, text in files.items() if _hash(text) != hashes.get(file)]
     kept = [file for file in new if _hash_on_disk(path / file) not in (hashes.get(file), _hash(files[file]))]
@@ -87,7 +87,7 @@ def _can_be_a_package(name: str) -> bool:
 
 def _known(model: object) -> str:
     if model not in models():
-        raise config_error("--model", model, f"accepted is {', '.join(models())}")
+        raise config_error("--model", model, f"use {', '.join(models())}")
     return str(model)
 
 

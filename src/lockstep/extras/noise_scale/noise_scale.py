@@ -230,9 +230,9 @@ def _why_not(trainer: Any, model: LightningModule, has_halves: bool) -> str | No
     if getattr(trainer.strategy, "communication", None) is not None:
         return "with trainer.strategy.communication the gradient of a step is not the mean of its parts"
     if has_halves and hasattr(trainer.strategy, "workers"):
-        return "one virtual worker is one part of a step; accepted is trainer.exact=2 or more"
+        return "one virtual worker is one part of a step; use trainer.exact=2 or more"
     if has_halves and any(getattr(module, "_compiled_call_impl", None) is not None for module in model.modules()):
-        return "a compiled net can't be passed backward twice; accepted is trainer.accumulate_grad_batches=2 or more processes"
+        return "a compiled net can't be passed backward twice; use trainer.accumulate_grad_batches=2 or more processes"
     return None
 
 

@@ -31,7 +31,7 @@ class PipelineTrainer(Trainer):
 
     def __init__(self, *, stages: int, **trainer: Any) -> None:
         if (other := getattr(trainer.get("strategy"), "stages", stages)) != stages:
-            raise config_error("trainer.strategy.stages", other, f"trainer.stages is {stages}; accepted is that alone")
+            raise config_error("trainer.strategy.stages", other, f"trainer.stages is {stages}; use that alone")
         super().__init__(**trainer)
 
 
@@ -158,7 +158,7 @@ class Pipeline(DividedModel):
 def check_model(model: Any, stages: int) -> None:
     """Raise ConfigError for a model that so many stages can't compute, or not exactly."""
     if not isinstance(model, Task) or type(model).training_step is not Task.training_step:
-        needs = "has a training_step of its own, which stages can't take apart; accepted is a lockstep.models.Task with its own"
+        needs = "has a training_step of its own, which stages can't take apart; use a lockstep.models.Task with its own"
         raise config_error("model._target_", type(model).__name__, needs)
     net: Any = model.net
     if net._compiled_call_impl is not None:
@@ -167,25 +167,25 @@ def check_model(model: Any, stages: int) -> None:
     if why := _why_not(model, net):
         raise config_error("model.net._target_", type(net).__name__, why)
     if stages > (most := len(net.layers)):
-        raise config_error("trainer.stages", stages, f"the net has {most} layers; accepted is up to {most}")
+        raise config_error("trainer.stages", stages, f"the net has {most} layers; use up to {most}")
     for stage in range(stages):
         if not any(parameter.requires_grad for parameter in _held(net, stage, stages)):
-            raise config_error("trainer.stages", stages, f"stage {stage} has nothing to train; accepted are fewer")
+            raise config_error("trainer.stages", stages, f"stage {stage} has nothing to train; use fewer")
 
 
 def _why_not(model: Task, net: Any) -> str | None:
     if not all(hasattr(net, name) for name in ("layers", "stage", "stage_ends")):
-        needs = "has no layers, stage(inputs, x, layers) and stage_ends, by which it is cut; accepted is model=vit, model=gpt"
+        needs = "has no layers, stage(inputs, x, layers) and stage_ends, by which it is cut; use model=vit, model=gpt"
         return f"{needs}, or a net that has them"
     held = {parameter for stage in range(len(net.layers)) for parameter in _held(net, stage, len(net.layers))}
     for name, parameter in model.named_parameters():
         if parameter not in held:
-            return f"{name} is in no stage; accepted is a net whose layers and stage_ends have all parameters of the model"
+            return f"{name} is in no stage; use a net whose layers and stage_ends have all parameters of the model"
     for name, layer in net.named_modules():
         if is_batchnorm(layer):
-            return f"{name} would have the statistics of a micro-batch; accepted is a net without BatchNorm"
+            return f"{name} would have the statistics of a micro-batch; use a net without BatchNorm"
         if _draws(layer):
-            return f"{name} would draw the same in several stages; accepted is lockstep.nets.Dropout"
+            return f"{name} would draw the same in several stages; use lockstep.nets.Dropout"
     return None
 
 

@@ -108,7 +108,7 @@ class Stage(nn.Module):
         dist.all_gather_object(forms, form[0], group=self.group)
         if len({*forms[:-1]}) > 1:
             shapes = ", ".join(str(tuple(shape)) for shape, _ in forms[:-1])
-            needs = f"its stages send tensors of the shapes {shapes}; accepted are layers that return what they take"
+            needs = f"its stages send tensors of the shapes {shapes}; use layers that return what they take"
             raise config_error("model.net._target_", type(self.net).__name__, needs)
         return [(shape[1:], dtype) for shape, dtype in (forms[0], forms[-1])]
 

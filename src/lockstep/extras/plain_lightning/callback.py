@@ -223,7 +223,7 @@ class PlainLightning(Callback):
         before, now = (", ".join(map(str, sizes or ())) for sizes in (self._samples_before, self._samples))
         if batches_trained(trainer):
             words = f"is within an epoch whose batches have {before} samples over all processes; here they have {now}"
-            raise config_error("checkpoint", trainer.ckpt_path, f"{words}; accepted is a batch size with which they have as many")
+            raise config_error("checkpoint", trainer.ckpt_path, f"{words}; use a batch size with which they have as many")
         log.warning(f"From here on batches have {now} samples over all processes; before they had {before}")
 
     def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:

@@ -92,7 +92,7 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
     def check_length(self, shares: int) -> None:
         """Raise ConfigError for data that has fewer samples than there are shares."""
         if 0 < self.length < shares:
-            accepted = f"accepted is at least {shares}, one for each process or worker, or fewer of them"
+            accepted = f"use at least {shares}, one for each process or worker, or fewer of them"
             raise config_error("datamodule", f"{self.length} sample(s)", accepted)
 
     def set_epoch(self, epoch: int) -> None:

@@ -82,7 +82,7 @@ class MonitoredMetrics(Callback):
             if not is_there(metric):
                 mode = ", and optimized_mode says whether more of it is better" if key == "optimized_metric" else ""
                 logged = ", ".join(sorted(known))
-                words = f"{logged}; accepted is one of these{mode}" if logged else "nothing; accepted is a name that it logs"
+                words = f"{logged}; use one of these{mode}" if logged else "nothing; use a name that it logs"
                 if logged and metric.startswith("val") and not self._validated and trainer.enable_validation:
                     words += ", or trainer.num_sanity_val_steps=0 for a model that logs no validation in Lightning's sanity check"
                 raise config_error(key, metric, f"the model logs {words}")

@@ -89,7 +89,7 @@ def share_stream(loader: Any, share: tuple[int, int], name: str) -> None:
         return
     kind = type(dataset).__name__
     ways = f"datasets.distributed.split_dataset_by_node, {__name__}.Shard(STREAM)"
-    why = f"each process would read the whole {kind} of {name}; accepted is {ways}, sharded(STREAM) if it is divided, or 1"
+    why = f"each process would read the whole {kind} of {name}; use {ways}, sharded(STREAM) if it is divided, or 1"
     raise config_error("trainer.devices", share[1], why)
 
 
@@ -104,7 +104,7 @@ def name_missing_end(trainer: Any, module: LightningModule) -> None:
         except ValueError as error:
             if trainer.estimated_stepping_batches != -1:
                 raise
-            why = f"the data has no length to count steps by ({error}); accepted is a number of steps"
+            why = f"the data has no length to count steps by ({error}); use a number of steps"
             raise config_error("trainer.max_steps", -1, f"{why}, or of trainer.limit_train_batches") from error
 
     module.configure_optimizers = configured

@@ -17,9 +17,7 @@ def rename_rate(config: DictConfig) -> None:
     if not isinstance(params, dict) or RATE not in params or "lr" in (model.get("optimizer") or {}):
         return
     if (key := rate_key(model)) is None:
-        accepted = (
-            f"model has neither lr nor learning_rate; accepted is its own key in the place of the sweep: KEY={params[RATE]}"
-        )
+        accepted = f"model has neither lr nor learning_rate; use its own key in the place of the sweep: KEY={params[RATE]}"
         raise config_error(f"hydra.sweeper.params.{RATE}", params[RATE], accepted)
     with flag_override(config.hydra.sweeper, ["readonly", "struct"], False):
         config.hydra.sweeper.params = {f"model.{key}" if name == RATE else name: value for name, value in params.items()}
@@ -32,5 +30,5 @@ def check_data(config: DictConfig) -> None:
     if needed is None or not is_plain(config, "datamodule") or (needed == "batch_size" and needed in data):
         return
     if needed == "batch_size" or name is None or not Arguments(resolve("datamodule", name)).takes(needed):
-        words = f"datamodule has no {needed}; accepted is data that takes it, such as a lockstep.datamodules.DataModule"
+        words = f"datamodule has no {needed}; use data that takes it, such as a lockstep.datamodules.DataModule"
         raise config_error("sweep", sweep, words)

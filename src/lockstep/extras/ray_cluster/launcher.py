@@ -65,7 +65,7 @@ class RayExecutor(Executor):
             try:
                 ray.init(**options)
             except (ConnectionError, RuntimeError, ValueError) as error:
-                words = f"{' '.join(str(error).split())}; accepted is local, or the address of a cluster that runs"
+                words = f"{' '.join(str(error).split())}; use local, or the address of a cluster that runs"
                 raise config_error("hydra.launcher.address", settings.address, words) from error
         return ray
 
@@ -91,7 +91,7 @@ class RayExecutor(Executor):
             if (name := share.lacks(nodes)) is not None:
                 asked = {"GPU": share.devices, "CPU": dict(share.amounts)["CPU"] / share.devices, "nodes": share.nodes}[name]
                 had = ", ".join(" ".join(f"{name}={node.get(name, 0):g}" for name in ("CPU", "GPU")) for node in nodes)
-                raise config_error(_KEYS[name], asked, f"a job takes {share.words()}; accepted is what Ray has: {had}")
+                raise config_error(_KEYS[name], asked, f"a job takes {share.words()}; use what Ray has: {had}")
 
     def start(self, job: Job, view: JobView) -> Handle:
         return RayJob(self, job, self._shares[job.resources[0]])

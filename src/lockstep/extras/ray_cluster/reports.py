@@ -34,7 +34,7 @@ def make(node: dict[str, Any]) -> Any:
     try:
         return construct("hydra.sweeper.scheduler", node, {"time_attr": TIME, "metric": None, "mode": None})
     except AssertionError as error:  # by which Ray Tune checks them
-        raise config_error("hydra.sweeper.scheduler", node["_target_"], f"{error}; accepted is what it takes") from error
+        raise config_error("hydra.sweeper.scheduler", node["_target_"], f"{error}; use what it takes") from error
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from lockstep.sweeps.settings import Settings
 
 LOCAL = "local"
 _ADDRESS = Rule(
-    "accepted is local, auto, or HOST:PORT of a cluster that this machine is in",
+    "use local, auto, or HOST:PORT of a cluster that this machine is in",
     lambda v: v in (LOCAL, "auto") or (isinstance(v, str) and v.rpartition(":")[2].isdecimal() and "/" not in v),
 )
 

@@ -46,7 +46,7 @@ def _scheduler(value: Any) -> dict[str, Any] | None:
     target = value.get("_target_", "") if isinstance(value, Mapping) else value
     name = str(target).rpartition(".")[2]
     if name not in SCHEDULERS or target not in (name, SCHEDULERS[name]["_target_"]):
-        raise config_error("hydra.sweeper.scheduler", target, f"accepted is {', '.join(SCHEDULERS)}, or null")
+        raise config_error("hydra.sweeper.scheduler", target, f"use {', '.join(SCHEDULERS)}, or null")
     return SCHEDULERS[name] | (dict(value) if isinstance(value, Mapping) else {}) | {"_target_": SCHEDULERS[name]["_target_"]}
 
 
@@ -65,7 +65,7 @@ class TuneSweep(Search):
         if self._scheduler is not None:
             make(self._scheduler).set_search_properties(self._known["metric"], self._known["mode"])
             if OmegaConf.select(composed[0], "callbacks.stopping") is None:
-                accepted = "needs callbacks.stopping; accepted is sweep=ray_tune, which has it, or null"
+                accepted = "needs callbacks.stopping; use sweep=ray_tune, which has it, or null"
                 raise config_error("hydra.sweeper.scheduler", self._scheduler["_target_"], accepted)
         return composed
 

@@ -14,7 +14,7 @@ SMALL = 64  # pixels: images up to this size get the stem of the CIFAR experimen
 def resnet(input_shape: Sequence[int], num_outputs: int, depth: int) -> nn.Module:
     """torchvision.models.resnet{depth}, weights drawn anew; small images get a 3x3 stem without stride and pooling."""
     if depth not in (18, 34, 50, 101, 152):
-        raise config_error("model.net.depth", depth, "accepted is 18, 34, 50, 101, 152")
+        raise config_error("model.net.depth", depth, "use 18, 34, 50, 101, 152")
     net = torchvision.models.get_model(f"resnet{depth}", weights=None, num_classes=num_outputs)
     channels, height, _ = image_shape("lockstep.extras.resnet.resnet.resnet", input_shape)
     if height <= SMALL:

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 Point = tuple[str, ...]  # the overrides of a job
 _REFUSALS = 5  # of as many points as that one has to be able to start
 _OF_ONE_SEED = (optuna.samplers.GridSampler, optuna.samplers.QMCSampler)  # which points these try is their seed's
-SPACES = Rule("accepted is {KEY: SPACE}", lambda v: isinstance(v, Mapping))
+SPACES = Rule("use {KEY: SPACE}", lambda v: isinstance(v, Mapping))
 
 
 @dataclass

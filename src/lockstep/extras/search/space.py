@@ -35,9 +35,7 @@ class Space:
         fixed = {key: one for key, one in last.items() if not one.is_sweep_override()}
         distributions = {key: _distribution(key, one) for key, one in last.items() if one.is_sweep_override()}
         if not distributions:
-            accepted = (
-                "there is nothing to search; accepted is an override such as 'model.optimizer.lr=tag(log,interval(1e-4,1e-1))'"
-            )
+            accepted = "there is nothing to search; use an override such as 'model.optimizer.lr=tag(log,interval(1e-4,1e-1))'"
             raise config_error("hydra/sweeper", "optuna", accepted)
         return cls(tuple(f"{key}={one.get_value_element_as_str()}" for key, one in fixed.items()), distributions)
 
@@ -59,7 +57,7 @@ class Space:
             try:
                 check_distribution_compatibility(earlier[key], self.distributions[key])
             except ValueError as error:
-                accepted = f"the study has {earlier[key]}; accepted are its choices, or another hydra.sweep.dir"
+                accepted = f"the study has {earlier[key]}; use its choices, or another hydra.sweep.dir"
                 raise config_error(key, str(self.distributions[key]), accepted) from error
 
 
@@ -68,7 +66,7 @@ def _distribution(key: str, override: Override) -> Distribution:
     try:
         tags = set(getattr(sweep, "tags", ()))
         if unknown := tags - {_LOG}:
-            raise ConfigError(f"tag {', '.join(sorted(unknown))} is not known; accepted is {_LOG}")
+            raise ConfigError(f"tag {', '.join(sorted(unknown))} is not known; use {_LOG}")
         if isinstance(sweep, IntervalSweep):  # of integers where both ends are: int(interval(1,8))
             kind: Any = IntDistribution if isinstance(sweep.start, int) and isinstance(sweep.end, int) else FloatDistribution
             return kind(sweep.start, sweep.end, log=_LOG in tags)
@@ -85,7 +83,7 @@ def _range(sweep: RangeSweep, *, is_log: bool) -> Distribution:
     """The values that Hydra's own sweeper would take: `stop` is not one of them."""
     values = list(sweep.range())
     if not values:
-        raise ConfigError("holds no value; accepted is range(START,STOP) with START below STOP")
+        raise ConfigError("holds no value; use range(START,STOP) with START below STOP")
     low, step = min(values), abs(sweep.step)
     if all(isinstance(value, int) for value in values):
         return IntDistribution(int(low), int(max(values)), log=is_log, step=int(step))

@@ -38,7 +38,7 @@ def open_study(directory: Path, metric: str, mode: str, pruner: dict[str, Any]) 
 def load_study(directory: Path) -> optuna.Study:
     """Return the study of a search that has begun, for who only looks. Raise ConfigError if there is none."""
     if not (directory / STUDY).is_file():
-        raise config_error("SWEEP_DIR", directory, "has no search; accepted is the directory of hydra/sweeper=optuna")
+        raise config_error("SWEEP_DIR", directory, "has no search; use the directory of hydra/sweeper=optuna")
     return _study(directory)
 
 

@@ -32,12 +32,12 @@ class ActivationCheckpointing(Callback):
         matches = [name for name in names if name and re.search(self.match, name)]
         blocks = [name for name in matches if not any(name.startswith(f"{other}.") for other in matches)]
         if not blocks:
-            needs = f"found in no module's name; accepted is part of a name such as {join_first(names[1:])}"
+            needs = f"found in no module's name; use part of a name such as {join_first(names[1:])}"
             raise config_error("callbacks.activation_checkpointing.match", self.match, needs)
         for name in blocks:
             block: Any = pl_module.get_submodule(name)
             if any(is_batchnorm(layer) for layer in block.modules()):
-                needs = f"{name} has a BatchNorm, which would count each batch twice; accepted is a pattern without it"
+                needs = f"{name} has a BatchNorm, which would count each batch twice; use a pattern without it"
                 raise config_error("callbacks.activation_checkpointing.match", self.match, needs)
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
             self._done.append(block)

@@ -73,7 +73,7 @@ class DividedModel(PlannedWorldSize, ModelParallelStrategy):
     def setup_optimizers(self, trainer: Trainer) -> None:
         super().setup_optimizers(trainer)
         if any(isinstance(optimizer, LBFGS) for optimizer in self.optimizers):
-            needs = "sees all weights as one vector, of which a process holds a part; accepted is an optimizer that does not"
+            needs = "sees all weights as one vector, of which a process holds a part; use an optimizer that does not"
             raise config_error("model.optimizer._target_", "torch.optim.LBFGS", needs)
 
     @torch.no_grad()
@@ -88,7 +88,7 @@ class DividedModel(PlannedWorldSize, ModelParallelStrategy):
     def _io(self) -> AtomicCheckpointIO:
         if isinstance(io := self.checkpoint_io, AtomicCheckpointIO):
             return io
-        needs = "writes one file, with trainer.strategy.sharded_checkpoints=true; accepted is an AtomicCheckpointIO"
+        needs = "writes one file, with trainer.strategy.sharded_checkpoints=true; use an AtomicCheckpointIO"
         raise config_error("trainer.checkpoint_io._target_", type(io).__name__, needs)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None) -> None:

@@ -70,7 +70,7 @@ class ModelParallel(DividedModel):
         self.planned_world_size, self.blocks = world_size, blocks
         self.tensor_parallel_size, self.plan, self.sharded_checkpoints = tensor_parallel_size, plan, sharded_checkpoints
         if 1 < tensor_parallel_size <= world_size and plan is None:
-            needs = "says which layers are divided; accepted is a group: trainer/plan=OPTION chooses one"
+            needs = "says which layers are divided; use a group: trainer/plan=OPTION chooses one"
             raise config_error("trainer.strategy.plan", "null", needs)
 
     def setup_optimizers(self, trainer: Trainer) -> None:
@@ -105,7 +105,7 @@ class ModelParallel(DividedModel):
             style, divided = STYLES[key]
             for name, layer in _matching_layers(model, f"trainer.strategy.plan.{key}", pattern):
                 if (features := getattr(layer, divided)) % self.tensor_parallel_size:
-                    needs = f"does not divide the {features} {divided} of {name}; accepted is a divisor, or a plan without it"
+                    needs = f"does not divide the {features} {divided} of {name}; use a divisor, or a plan without it"
                     raise config_error("trainer.strategy.tensor_parallel_size", self.tensor_parallel_size, needs)
                 parallelize_module(layer, self.device_mesh["tensor_parallel"], style())
 
@@ -148,7 +148,7 @@ def _units(model: nn.Module, blocks: str) -> Iterator[nn.Module]:
 
     def within(parent: nn.Module, path: str, is_outermost: bool) -> Iterator[nn.Module]:
         if is_outermost and (own := next(iter(parent.named_parameters(path, recurse=False)), None)) is not None:
-            needs = f"{own[0]} is in no layer that is called; accepted is a model whose parameters are in layers, or trainer=ddp"
+            needs = f"{own[0]} is in no layer that is called; use a model whose parameters are in layers, or trainer=ddp"
             raise config_error("trainer.strategy._target_", f"{__name__}.ModelParallel", needs)
         for name, module in parent.named_children():
             inner, is_called = f"{path}.{name}".lstrip("."), type(module).forward is not nn.Module.forward
@@ -174,9 +174,7 @@ def _check_ties(model: nn.Module, units: list[nn.Module], blocks: str) -> None:
         for name, parameter in module.named_parameters(names[module], recurse=False):
             other, owner = owners.setdefault(parameter, (name, unit))
             if owner is not unit:
-                needs = (
-                    f"{other} and {name} are one parameter, which can't be in two blocks; accepted is a pattern with both in one"
-                )
+                needs = f"{other} and {name} are one parameter, which can't be in two blocks; use a pattern with both in one"
                 raise config_error("trainer.strategy.blocks", blocks, needs)
 
 
@@ -184,7 +182,7 @@ def _matching_layers(model: nn.Module, key: str, pattern: str) -> list[tuple[str
     layers = [(name, layer) for name, layer in model.named_modules() if type(layer) is nn.Linear]
     if not (matches := [(name, layer) for name, layer in layers if re.search(pattern, name)]):
         some = join_first([name for name, _ in layers]) or "one, and this model has none"
-        raise config_error(key, pattern, f"found in no name of a linear layer; accepted is part of {some}")
+        raise config_error(key, pattern, f"found in no name of a linear layer; use part of {some}")
     return matches
 
 

@@ -210,8 +210,8 @@ def _refusal(flags: tuple[str, ...], words: str) -> ConfigError:
             commands.check_flags([other for other in flags if other != flag])
             name, _, value = flag.removeprefix("--").partition("=")
             key = _KEYS.get(name, f"hydra.launcher.{name}" if name in SBATCH_KEYS else "hydra.launcher.sbatch")
-            return config_error(key, value.rpartition(":")[2], f"sbatch refuses {flag} ({words}); accepted is what it takes")
-    return config_error("hydra.launcher", " ".join(flags), f"sbatch refuses that ({words}); accepted is what it takes")
+            return config_error(key, value.rpartition(":")[2], f"sbatch refuses {flag} ({words}); use what it takes")
+    return config_error("hydra.launcher", " ".join(flags), f"sbatch refuses that ({words}); use what it takes")
 
 
 def _is_here(view: JobView) -> bool:

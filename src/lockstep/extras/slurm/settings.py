@@ -11,11 +11,9 @@ from lockstep.errors import config_error
 from lockstep.sweeps.settings import Settings
 
 SBATCH_KEYS = ("partition", "account", "time", "mem")  # keys that are its flags too
-_LINES = Rule(
-    "accepted is a list of text", lambda v: isinstance(v, Sequence) and not isinstance(v, str) and all(map(TEXT.test, v))
-)
+_LINES = Rule("use a list of text", lambda v: isinstance(v, Sequence) and not isinstance(v, str) and all(map(TEXT.test, v)))
 _TIME = Rule(
-    "accepted is a time as HH:MM:SS or D-HH:MM:SS, in quotes in a file",
+    "use a time as HH:MM:SS or D-HH:MM:SS, in quotes in a file",
     lambda v: isinstance(v, str) and re.fullmatch(r"\d+-\d+(:\d+){0,2}|\d+(:\d+){1,2}", v) is not None,
 )
 
@@ -40,7 +38,7 @@ class SlurmSettings(Settings):
     def gpus(self) -> int:
         """Returns the GPUs of a node. Raises ConfigError where nobody has said it: this machine need not be like those."""
         if self.gpus_per_node is None:
-            words = "accepted is the number of GPUs of a node, 0 where it has none; or trainer.accelerator=cpu"
+            words = "use the number of GPUs of a node, 0 where it has none; or trainer.accelerator=cpu"
             raise config_error("hydra.launcher.gpus_per_node", "null", words)
         return self.gpus_per_node
 

@@ -17,7 +17,7 @@ def one_cycle(
     The momentum, or an Adam's beta1, goes the other way, from torch's 0.95 to 0.85 and back, where the optimizer has one.
     """
     if frequency != 1:
-        raise config_error("model.lr_scheduler.frequency", frequency, "one_cycle moves at every interval; accepted is 1")
+        raise config_error("model.lr_scheduler.frequency", frequency, "one_cycle moves at every interval; use 1")
     total = training.length(interval)
     highest = [group["lr"] for group in optimizer.param_groups]
     has_momentum = "momentum" in optimizer.defaults or "betas" in optimizer.defaults
@@ -36,7 +36,7 @@ def plateau(
     patience: int,
 ) -> dict[str, Any]:
     if interval != "epoch":
-        raise config_error("model.lr_scheduler.interval", interval, "a plateau is looked for after an epoch; accepted is epoch")
+        raise config_error("model.lr_scheduler.interval", interval, "a plateau is looked for after an epoch; use epoch")
     if gamma >= 1:
-        raise config_error("model.lr_scheduler.gamma", gamma, "lowers the rate on a plateau; accepted is a number below 1")
+        raise config_error("model.lr_scheduler.gamma", gamma, "lowers the rate on a plateau; use a number below 1")
     return entry(ReduceLROnPlateau(optimizer, mode=mode, factor=gamma, patience=patience), interval, frequency, monitor)

@@ -20,7 +20,7 @@ class Torchrun(Cluster):
         world_size = self.read(env, "WORLD_SIZE", least=1)
         here = self.read(env, "LOCAL_WORLD_SIZE", default=world_size, least=1)
         if (nodes := self.read(env, "GROUP_WORLD_SIZE", default=world_size // here)) * here != world_size:
-            problem = f"{nodes} nodes have {world_size} processes; accepted is as many on each of them"
+            problem = f"{nodes} nodes have {world_size} processes; use as many on each of them"
             raise ConfigError(f"torchrun --nproc-per-node={here}: {problem}")
         return super().rank(env)
 

@@ -41,12 +41,12 @@ class ViT(nn.Module):
         check_at_least(0, registers=registers)
         channels, height, image_width = image_shape("lockstep.extras.vit.vit.ViT", input_shape)
         if width % heads:
-            raise config_error("model.net.heads", heads, f"accepted is a divisor of model.net.width={width}")
+            raise config_error("model.net.heads", heads, f"use a divisor of model.net.width={width}")
         if width % 4:
-            raise config_error("model.net.width", width, "accepted is a multiple of 4")
+            raise config_error("model.net.width", width, "use a multiple of 4")
         side = _patch(height, image_width) if patch is None else patch
         if height % side or image_width % side:
-            needs = f"accepted is what divides the images' {height} and {image_width} pixels"
+            needs = f"use what divides the images' {height} and {image_width} pixels"
             raise config_error("model.net.patch", patch, needs)
         self.patches = nn.Conv2d(channels, width, kernel_size=side, stride=side)
         self.positions = nn.Parameter(_waves(height // side, image_width // side, width))

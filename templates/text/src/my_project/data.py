@@ -19,7 +19,7 @@ class Corpus(DataModule):
 
     def load(self) -> Splits:
         if self.path is not None and not Path(self.path).is_file():
-            raise config_error("datamodule.path", self.path, "accepted is a text file")
+            raise config_error("datamodule.path", self.path, "use a text file")
         text = "\n".join(topics.topics.values()).encode() if self.path is None else Path(self.path).read_bytes()
         if len(text) <= 10 * self.context:
             raise config_error("datamodule.path", self.path, f"has {len(text)} bytes; ten windows take {10 * self.context + 1}")
