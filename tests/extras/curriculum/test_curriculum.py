@@ -120,5 +120,5 @@ def test_the_losses_of_a_run_are_the_scores_of_its_training_split(tmp_path: Path
     torch.testing.assert_close(losses, expected.double(), rtol=1e-5, atol=1e-6)
     save_scores(train, losses, tmp_path / "run" / "scores.pt")
     assert torch.equal(saved(train, str(tmp_path / "run")), losses)
-    with pytest.raises(ConfigError, match=r"^datamodule.curriculum.scores.path=.*/scores.pt: not of this training split; acc"):
+    with pytest.raises(ConfigError, match=r"^datamodule.curriculum.scores.path=.*/scores.pt: not of this training split; use"):
         saved(Digits(seed=1).splits.train, str(tmp_path / "run" / "scores.pt"))

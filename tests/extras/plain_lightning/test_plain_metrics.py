@@ -25,8 +25,8 @@ LOGS = "the model logs train_acc, train_acc_epoch, train_acc_step, train_loss, t
     [
         (["optimized_metric=val/acc"], rf"optimized_metric=val/acc: {LOGS}val_loss; use one of these"),
         (
-            ["callbacks.best_checkpoint.monitor=val_los"],
-            r"callbacks\.best_checkpoint\.monitor=val_los: the model logs ",
+            ["callbacks.best_checkpoint.monitor=val_loss_x"],
+            r"callbacks\.best_checkpoint\.monitor=val_loss_x: the model logs ",
         ),
         (["trainer.limit_val_batches=0"], "optimized_metric=val_acc: the model logs train_acc, "),
     ],
@@ -72,11 +72,11 @@ class SlowsByAnother(LitClassifier):
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.SGD(self.parameters(), lr=0.05)
         schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val_los"}}
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val_loss_x"}}
 
 
 def test_a_metric_that_the_model_itself_monitors_and_does_not_log_is_refused_too(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^ReduceLROnPlateau\.monitor=val_los: the model logs .*; use one of these$"):
+    with pytest.raises(ConfigError, match=r"^ReduceLROnPlateau\.monitor=val_loss_x: the model logs .*; use one of these$"):
         fitted(tmp_path, "model._target_=test_plain_metrics.SlowsByAnother")
 
 

@@ -40,5 +40,5 @@ def test_a_resnet_of_an_unknown_depth_is_refused() -> None:
 
 
 def test_data_that_is_no_images_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^model.net._target_=[\w.]+.resnet: takes images .* has shape \(10,\); accepted"):
+    with pytest.raises(ConfigError, match=r"^model.net._target_=[\w.]+.resnet: takes images .* has shape \(10,\); use"):
         resnet((10,), 3, depth=18)

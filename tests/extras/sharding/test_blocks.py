@@ -55,7 +55,7 @@ def test_blocks_come_before_what_they_are_in_and_what_is_not_called_or_has_no_pa
 def test_a_parameter_of_the_model_itself_is_refused() -> None:
     model = Model()
     model.temperature = nn.Parameter(torch.ones(1))
-    with pytest.raises(ConfigError, match=r"^trainer.strategy._target_=\S+: temperature is in no layer that is called; accepted"):
+    with pytest.raises(ConfigError, match=r"^trainer.strategy._target_=\S+: temperature is in no layer that is called; use"):
         list(_units(model, BLOCKS))
 
 

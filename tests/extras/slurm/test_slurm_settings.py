@@ -68,7 +68,7 @@ def test_what_no_node_can_give_is_refused_by_its_key(tmp_path: Path, monkeypatch
         flags[3]: "hydra.launcher.sbatch=high",
     }.items():
         (place / "impossible").write_text(f"{flag}\n")
-        with pytest.raises(ConfigError, match=rf"^{key}: sbatch refuses {flag} \(allocation failure: not available\); accepted"):
+        with pytest.raises(ConfigError, match=rf"^{key}: sbatch refuses {flag} \(allocation failure: not available\); use"):
             executor.check([few, many])
     (place / "impossible").write_text("--mem=900G\n--qos=high\n")
     with pytest.raises(ConfigError, match=r"^hydra.launcher=--nodes=1 .* --qos=high: sbatch refuses that \("):

@@ -139,7 +139,7 @@ def test_a_sample_counts_the_same_at_any_number_of_ranks(world_size: int, accumu
 
 
 def test_a_global_batch_that_no_plan_has_divided_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^datamodule.global_batch_size=24: is divided by lockstep.build; .* of 64 is 320$"):
+    with pytest.raises(ConfigError, match=r"^datamodule.global_batch_size=24: is divided by lockstep.build; .* of 24 is 120$"):
         pretend(Digits(global_batch_size=24), 0, world_size=5).train_dataloader()
 
 

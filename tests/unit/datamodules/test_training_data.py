@@ -24,6 +24,6 @@ def test_data_given_by_default_alone_is_refused(
     monkeypatch.setattr(HydraConfig.instance(), "cfg", OmegaConf.create({"hydra": hydra}))
     check_training_data(Classifier(), has_datamodule=True)
     check_training_data(OwnLoaders(), has_datamodule=False)
-    refusal = f"^datamodule={option}: is the default, and OwnLoaders has loaders of its own; accepted"
+    refusal = f"^datamodule={option}: is the default, and OwnLoaders has loaders of its own; use"
     with pytest.raises(ConfigError, match=refusal) if is_refused else nullcontext():
         check_training_data(OwnLoaders(), has_datamodule=True)

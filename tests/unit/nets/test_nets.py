@@ -67,7 +67,7 @@ def test_an_empty_batch_gives_every_parameter_a_gradient_of_zero(net: nn.Module)
 
 
 def test_data_that_is_no_images_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^model.net._target_=lockstep.nets.CNN: takes images .* has shape \(10,\); accepted"):
+    with pytest.raises(ConfigError, match=r"^model.net._target_=lockstep.nets.CNN: takes images .* has shape \(10,\); use"):
         CNN((10,), 3)
 
 
