@@ -7,18 +7,18 @@ from house import sizes
 
 CEILINGS = {
     "train.py": 39,
-    "core": 10_200,
-    "options": 12_200,
-    "all of src": 22_400,
-    "imported by a default run": 9_200,
-    "files imported by a default run": 128,
-    "largest file of src": 356,
-    "largest folder of options": 1_385,
+    "core": 10_400,
+    "options": 11_450,
+    "all of src": 21_800,
+    "imported by a default run": 9_100,
+    "files imported by a default run": 110,
+    "largest file of src": 333,
+    "largest folder of options": 1_350,
     "files of conf": 112,
     "scripts": 970,
-    "tests": 26_400,
-    "benchmarks": 2_979,
-    "docs, without reference.md": 1_994,
+    "tests": 26_800,
+    "benchmarks": 3_100,
+    "docs, without reference.md": 2_000,
     "README.md": 110,
 }  # lines, or files; these go down, and up by nothing but what mends a defect
 

@@ -39,7 +39,7 @@ def without_hydra(config: DictConfig) -> DictConfig:
 def derive(config: DictConfig, overrides: Iterable[str] = ()) -> None:
     """Set the values that follow from trainer.exact, which no Trainer takes, and from which batch size the command line has.
     Raise ConfigError for what does not go with it."""
-    given = {override_key(item): item.partition("=")[2] for item in overrides}
+    given = {override_key(item): item.partition("=")[2] for item in overrides if not item.startswith("~")}
     if given.get(GLOBAL_BATCH, "null") != "null":
         if given.get(BATCH, "null") != "null":
             accepted = f"is given beside {GLOBAL_BATCH}={given[GLOBAL_BATCH]}; use one of the two"
