@@ -13,7 +13,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lockstep.config.arguments import shown
 from lockstep.errors import NamedFailure, check_at_least, config_error
-from lockstep.runs.results import logged_numbers
+from lockstep.runs.results import logged_numbers, steps_made
 from lockstep.runs.saved import read_run_id
 from lockstep.trainer.lightning_internals import end_restart, read_logged_step, set_logged_step
 from lockstep.trainer.steps import batches_trained, begins_step
@@ -62,7 +62,7 @@ class LastCheckpoint(Checkpoint):
     def save(self, trainer: Trainer, wait: bool = False) -> None:
         """Save now unless this step is saved already; called at a step boundary, on every rank. `wait` for writes in the
         background, all ranks together."""
-        now = (trainer.current_epoch, trainer.global_step)
+        now = (trainer.current_epoch, steps_made(trainer))
         if now != self._saved_at:
             self._is_saving = True
             for logger in trainer.loggers:
@@ -89,7 +89,7 @@ class LastCheckpoint(Checkpoint):
                     raise config_error(f"{type(one).__name__}.{key}", shown(getattr(one, key)), accepted)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._saved_at, self._saved_time = (trainer.current_epoch, trainer.global_step), time.monotonic()
+        self._saved_at, self._saved_time = (trainer.current_epoch, steps_made(trainer)), time.monotonic()
         if trainer.world_size > 1:
             _check_same_step(trainer.strategy.broadcast(trainer.global_step), trainer)
         if not batches_trained(trainer):  # Lightning restarts what a checkpoint was loaded for; here there is nothing to restart
@@ -106,7 +106,7 @@ class LastCheckpoint(Checkpoint):
             self.save(trainer)
 
     def _is_due(self, trainer: Trainer, batch_idx: int) -> bool:
-        step, epoch = trainer.global_step, trainer.current_epoch
+        step, epoch = steps_made(trainer), trainer.current_epoch
         if not step:
             return False
         if self.every_n_steps is not None and step % self.every_n_steps == 0:
@@ -211,16 +211,18 @@ class BestCheckpoint(ModelCheckpoint):
         checkpoint.setdefault("metrics", logged_numbers(trainer))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        with self._named():
+        with self._named(trainer):
             super().on_validation_end(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        with self._named():
+        with self._named(trainer):
             super().on_train_epoch_end(trainer, pl_module)
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Name `optimized_metric` in an error in which Lightning names its own argument."""
+    def _named(self, trainer: Trainer) -> Iterator[None]:
+        """Name the argument of this class where Lightning does, and list what was logged. Lightning saves once at a step that it
+        has counted, and counts none of an optimizer that it does not wrap."""
+        self._last_global_step_saved = self._last_global_step_saved if trainer.global_step else -1
         try:
             yield
         except MisconfigurationException as error:

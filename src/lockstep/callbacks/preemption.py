@@ -10,6 +10,7 @@ from lightning import Callback, LightningModule, Trainer
 from lockstep.callbacks.checkpoints import find_last_checkpoint
 from lockstep.errors import check_at_least
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
+from lockstep.runs.results import steps_made
 from lockstep.trainer.steps import begins_step
 
 _PAUSE = 0.5  # seconds of training between two questions
@@ -34,7 +35,7 @@ class Preemption(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         STOP_SIGNALS.deferred = self._is_overdue = True
-        self._next_step, self._since = 0, (trainer.global_step, time.monotonic())
+        self._next_step, self._since = 0, (steps_made(trainer), time.monotonic())
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._is_overdue = True
@@ -49,11 +50,11 @@ class Preemption(Callback):
     def _leave_if_asked(self, trainer: Any) -> None:
         waits = trainer.world_size == 1 or self._is_overdue
         number = self._asked() or (self._ask(trainer)() if waits else 0)
-        is_due = not waits and trainer.global_step >= self._next_step
+        is_due = not waits and steps_made(trainer) >= self._next_step
         self._asked, self._is_overdue = self._ask(trainer) if is_due and not number else int, False
         if number:
             saver = find_last_checkpoint(trainer)
-            if saver is not None and trainer.global_step:
+            if saver is not None and steps_made(trainer):
                 saver.save(trainer, wait=True)
             raise Preempted(number)
 
@@ -73,7 +74,7 @@ class Preemption(Callback):
         agree, too, on how long a step takes, and so on the step at which they ask again."""
         if trainer.world_size == 1:
             return lambda: leading(STOP_SIGNALS.received)
-        (before, began), now, step = self._since, time.monotonic(), trainer.global_step
+        (before, began), now, step = self._since, time.monotonic(), steps_made(trainer)
         self._since = step, now
         microseconds = int((now - began) * 1e6 / max(1, step - before))
         own = [leading(STOP_SIGNALS.received), microseconds]

@@ -64,6 +64,11 @@ class NonFinite(Callback):
             is_finite = trainer.strategy.reduce_boolean_decision(is_finite)
         return is_finite
 
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
+        """A module that optimizes by hand need not return its losses. One that is scaled for float16 may well be infinite."""
+        if not pl_module.automatic_optimization and getattr(trainer.precision_plugin, "scaler", None) is None:
+            self._losses.append((trainer.global_step, loss.detach().sum(), None))
+
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if isinstance(loss, Tensor):  # else the batch was left out by the model, or it optimizes by itself

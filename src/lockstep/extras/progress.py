@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import TQDMProgressBar
 
 from lockstep.atomic_files import write_json
 from lockstep.extras.monitor import Monitor
-from lockstep.runs.results import logged_numbers
+from lockstep.runs.results import logged_numbers, steps_made
 
 log = logging.getLogger(__name__)
 INTERVAL = 10.0  # seconds between two writings of progress.json
@@ -59,7 +59,7 @@ class Progress(Monitor, TQDMProgressBar):
             self.train_progress_bar.clear()
         end = f"/{trainer.max_epochs}" if trainer.max_epochs and trainer.max_epochs > 0 else ""
         metrics = [f"{name} {value}" for name, value in sorted(_texts(trainer).items())]
-        log.info("  ".join([f"epoch {trainer.current_epoch}{end}", f"step {trainer.global_step}", *metrics]))
+        log.info("  ".join([f"epoch {trainer.current_epoch}{end}", f"step {steps_made(trainer)}", *metrics]))
 
     def _write(self, trainer: Trainer, batches: int) -> None:
         """Write progress.json, `batches` after an epoch. No value is read from the device."""
@@ -68,7 +68,7 @@ class Progress(Monitor, TQDMProgressBar):
         if share is not None:
             began, first = self._first = self._first or (now, share)
             left = (now - began) * (1 - share) / (share - first) if share > first else None  # at the pace so far
-        content = {"epoch": trainer.current_epoch, "epochs": trainer.max_epochs, "step": trainer.global_step}
+        content = {"epoch": trainer.current_epoch, "epochs": trainer.max_epochs, "step": steps_made(trainer)}
         content |= {"metrics": self._metrics, "share": share, "seconds_left": left}
         write_json(Path(trainer.default_root_dir) / "progress.json", content)
 

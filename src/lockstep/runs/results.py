@@ -101,7 +101,7 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
         "lacking_for_test": lacking,
         "test_note": getattr(datamodule, "test_note", None),
         "epochs": trainer.current_epoch,
-        "steps": trainer.global_step,
+        "steps": steps_made(trainer),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "precision": trainer.precision,
         "device_name": torch.cuda.get_device_name(device) if is_gpu else "cpu",
@@ -114,6 +114,11 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
         if hasattr(callback, "facts"):
             facts |= callback.facts() or {}
     return facts
+
+
+def steps_made(trainer: Any) -> int:
+    """Return the optimizer steps made; the batches, where a model steps optimizers that Lightning does not wrap, and count."""
+    return trainer.global_step or trainer.fit_loop.epoch_loop.batch_progress.total.processed
 
 
 def samples_trained(trainer: Trainer) -> int:
