@@ -1,4 +1,4 @@
-"""What a person sees on the terminal; plain text where the output is not one."""
+"""Output on the terminal, and plain text where there is none."""
 
 import contextlib
 import io

@@ -1,1 +1,1 @@
-"""What a run is asked to be: the command line's overrides, what each key accepts, and the plan it amounts to."""
+"""Config of a run: overrides of the command line, types of keys, and the plan that follows."""

@@ -1,4 +1,4 @@
-"""What Hydra and OmegaConf say of a command line, in one line that names the override."""
+"""Errors of Hydra and OmegaConf in one line that names the override."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""How many processes a run consists of, on what, and the batch and learning rate that follow."""
+"""Plan of a run: its processes, their devices, and the batch and learning rate that follow."""
 
 import math
 import os
@@ -44,7 +44,7 @@ def visible_gpus() -> int:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a composed config amounts to. Batch sizes are in samples, the learning rate is the effective one."""
+    """Processes, devices, batch and rate of a composed config. Batch sizes are in samples, the rate is the effective one."""
 
     accelerator: str
     devices: int

@@ -1,4 +1,4 @@
-"""What a setting of a sweep's launcher or sweeper may be: a test, and the words for what passes it."""
+"""Rules for settings of a sweep's launcher or sweeper: a test, and the words for what passes it."""
 
 import math
 from collections.abc import Callable

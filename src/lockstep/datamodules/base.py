@@ -1,4 +1,4 @@
-"""What all datamodules share: splits, loaders, batch sizes, standardisation."""
+"""Base of all datamodules: splits, loaders, batch sizes, standardisation."""
 
 import logging
 import math
@@ -41,7 +41,7 @@ def order_key(name: str) -> str:
 
 @dataclass(frozen=True)
 class DataSpec:
-    """What a net has to know of the data: input_shape without the batch, (channels, height, width) for images;
+    """Shapes of the data, which a net needs: input_shape without the batch, (channels, height, width) for images;
     num_outputs classes or regression targets; class_names where there are classes."""
 
     input_shape: tuple[int, ...]
@@ -176,7 +176,7 @@ class DataModule(LightningDataModule):
         self.start = (state_dict["epoch"], consumed)
 
     def order_facts(self) -> dict[str, int]:
-        """What decides which samples an epoch's batches have, and how many, over all processes."""
+        """Return what decides which samples an epoch's batches have, and how many, over all processes."""
         global_batch_size = self.global_batch_size or self.batch_size * self._share[1] * self._accumulate
         return {
             "seed": self.seed,
@@ -214,7 +214,7 @@ class DataModule(LightningDataModule):
         return Splits(train, val, test)
 
     def describe(self) -> dict[str, int]:
-        """How many samples each split has, for the record of a run."""
+        """Return how many samples each split has, for the record of a run."""
         return {name: 0 if split is None else len(split) for name, split in vars(self.splits).items()}
 
     def split(self, length: int) -> tuple[Tensor, Tensor]:
@@ -243,12 +243,12 @@ class DataModule(LightningDataModule):
 
     @property
     def _is_trained(self) -> bool:
-        """Is it a training that the data is for."""
+        """Return whether the data is for a training."""
         return self.trainer is not None and self.trainer.state.fn == "fit"
 
     @property
     def _share(self) -> tuple[int, int]:
-        """Which part of each global batch this process has, and of how many."""
+        """Return which part of each global batch this process has, and of how many."""
         return dp_rank_and_size(self.trainer) if self.trainer else (0, 1)
 
     @property

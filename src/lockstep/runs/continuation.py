@@ -1,4 +1,4 @@
-"""What a run that is resumed can't change: the checkpoint's optimizer and schedule go on as they were."""
+"""Checks of a resumed run against its checkpoint, whose optimizer and schedule go on as they were."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which process has a directory: a run its run directory, a sweep its sweep directory."""
+"""Locks of directories: a run holds its run directory, a sweep its sweep directory."""
 
 import fcntl
 import logging
@@ -66,7 +66,7 @@ def check_free(directory: Path, key: str, tries: int = ASKING) -> None:
 
 
 def is_held(directory: Path) -> bool:
-    """Does a process hold it, this one or another."""
+    """Return whether a process holds it, this one or another."""
     try:
         check_free(directory, "")
     except (ConfigError, OSError):

@@ -1,4 +1,4 @@
-"""What a run leaves behind for other programs: status.json and metrics.json, replaced atomically."""
+"""Records of a run for other programs: status.json and metrics.json, replaced atomically."""
 
 import functools
 import importlib.metadata

@@ -1,4 +1,4 @@
-"""What came out of a run, gathered from the trainer for its record and its loggers."""
+"""Results of a run, gathered from the trainer for its record and its loggers."""
 
 import os
 import resource

@@ -69,7 +69,7 @@ class Run:
 
     @property
     def is_owner(self) -> bool:
-        """Does this process write the status and speak to the person: the parent, or rank zero without one."""
+        """Return whether this process writes the status and speaks to the person: the parent, or rank zero without one."""
         return not self.has_parent and (self.rank is None or self.rank.global_rank == 0)
 
     def __enter__(self) -> Self:

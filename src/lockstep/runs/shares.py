@@ -1,4 +1,4 @@
-"""Which share of each batch a process has."""
+"""Share of each batch that a process has."""
 
 from typing import Any
 
@@ -11,5 +11,5 @@ def dp_rank_and_size(trainer: Any) -> tuple[int, int]:
 
 
 def is_first_of_share(trainer: Any) -> bool:
-    """Is this the process, among those with the same samples, that is to count them?"""
+    """Return whether this is the process, among those with the same samples, that is to count them."""
     return trainer.global_rank % (trainer.world_size // dp_rank_and_size(trainer)[1]) == 0

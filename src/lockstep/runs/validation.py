@@ -1,4 +1,4 @@
-"""Can a run start as it is configured, here and now? Asked before any process is started."""
+"""Check that a run can start here as it is configured, before any process is started."""
 
 import traceback
 from collections.abc import Iterable, Iterator

@@ -36,7 +36,7 @@ class JobConfigs:
         return config
 
     def _sets_value(self, override: Override) -> bool:
-        """Of the run's own config, as Hydra tells it from a choice (hydra/_internal/defaults_list.py::Overrides)."""
+        """Return whether an override sets a value of the run's own config (hydra/_internal/defaults_list.py::Overrides)."""
         if override.is_sweep_override() or override.is_hydra_override():
             return False
         return isinstance(override.value(), dict) or not self.loader.repository.group_exists(override.key_or_group)

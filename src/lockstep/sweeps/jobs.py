@@ -39,7 +39,7 @@ _PROGRESS |= {"seconds_per_epoch?": NUMBER, "samples_per_second?": NUMBER, "seco
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be run. `key` identifies the job across resumed and extended sweeps; `width` is the number of slots of `pool`.
+    """Job of a sweep. `key` identifies the job across resumed and extended sweeps; `width` is the number of slots of `pool`.
 
     config: the composed config, from which `key` is made.
     swept: the keys of the overrides that are not the same for all jobs.
@@ -78,7 +78,7 @@ class JobState(NamedTuple):
 
 @dataclass(frozen=True)
 class Exit:
-    """How an attempt has ended, as far as its executor knows.
+    """End of an attempt, as far as its executor knows.
 
     code: negative for a signal; None where nobody knows it.
     state: the job's, where the executor knows more than the code says.

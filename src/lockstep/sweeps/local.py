@@ -1,4 +1,4 @@
-"""Who runs a sweep's jobs, in general; and on this machine: process trees of their own, several at once, each on its slots."""
+"""Executors of a sweep's jobs: the interface, and this machine's, of process trees, several at once, each on its slots."""
 
 import contextlib
 import os

@@ -166,12 +166,12 @@ class JobView:
 
     @property
     def devices(self) -> int:
-        """Those of its record, once it has finished: train.py resume=DIRECTORY may have continued it on others."""
+        """Return those of its record, once it has finished: train.py resume=DIRECTORY may have continued it on others."""
         return int(self.record.get("world_size") or self.world_size)
 
     @property
     def seconds(self) -> float | None:
-        """How long the job has taken by its record, or else its last attempt so far. Nobody knows when one was killed."""
+        """Return the seconds of the job by its record, or else of its last attempt so far; None where one was killed."""
         if isinstance(wall_time := self.record.get("wall_time"), int | float):
             return wall_time
         if self.began is None or self.status not in (RUNNING, FINISHED, FAILED):

@@ -1,4 +1,4 @@
-"""What a sweep says of its jobs: the table on the terminal, results.csv, and results.md, which has means over seeds and folds."""
+"""Tables of a sweep's jobs: on the terminal, results.csv, and results.md, which has means over seeds and folds."""
 
 import csv
 import io

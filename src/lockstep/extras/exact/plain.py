@@ -50,9 +50,6 @@ class PlainWorkers(PlainLightning):
     def on_test_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         self._count_whole_batch(trainer)
 
-    def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
-        """Do nothing: random draws are counted, so there are none to look for."""
-
     def on_train_batch_end(self, trainer: Any, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         shares = trainer.strategy.shares
         self.samples_trained += (samples_in(batch) or 0) if shares is None else sum(share.samples for share in shares)

@@ -1,4 +1,4 @@
-"""What the gradient noise scale says of the number of devices, in a sweep's report."""
+"""Section of a sweep's report: what the gradient noise scale says of the number of devices."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean

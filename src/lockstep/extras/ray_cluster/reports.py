@@ -39,7 +39,7 @@ def make(node: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class Job:
-    """What schedulers that only continue or stop a trial want to know of it."""
+    """Stand-in for a trial, with what schedulers ask that only continue or stop it."""
 
     trial_id: str
 

@@ -16,8 +16,8 @@ _ADDRESS = Rule(
 
 @dataclass
 class RaySettings(Settings):
-    """What a job asks Ray for; may depend on the job's own config, by ${...}. conf/hydra/launcher/ray.yaml says what each key
-    means."""
+    """Resources that a job asks Ray for; they may depend on the job's own config, by ${...}. conf/hydra/launcher/ray.yaml says what
+    each key means."""
 
     address: Annotated[Any, _ADDRESS] = LOCAL
     num_cpus: Annotated[Any, integer(1).or_null()] = None
@@ -26,7 +26,7 @@ class RaySettings(Settings):
 
 @dataclass(frozen=True)
 class Share:
-    """What a job takes: on each of `nodes` nodes, `devices` processes, and amounts of Ray's resources."""
+    """Resources that a job takes: on each of `nodes` nodes, `devices` processes, and amounts of Ray's resources."""
 
     nodes: int
     devices: int

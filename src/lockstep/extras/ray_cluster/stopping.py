@@ -1,4 +1,4 @@
-"""What ends a job of a search by Ray Tune before its last epoch: others that were better by now."""
+"""Early end of a job of a search by Ray Tune, where others were better by the same epoch."""
 
 from pathlib import Path
 

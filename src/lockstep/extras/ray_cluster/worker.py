@@ -1,4 +1,4 @@
-"""What runs on a node of Ray's: the command of a job, or one node's part of it, as a process tree of its own.
+"""Command of a job on a node of Ray's, or one node's part of it, as a process tree of its own.
 
 python -m lockstep.extras.ray_cluster.worker [options of torchrun] train.py [overrides]
 

@@ -1,4 +1,4 @@
-"""Which number of devices and which rate to take, in words."""
+"""Choice of a number of devices and a rate, in words."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a sweep has measured: one row per job, also for jobs that have not finished."""
+"""Measurements of a sweep: one row per job, also for jobs that have not finished."""
 
 import json
 import re

@@ -93,7 +93,7 @@ def learning_rate(measured: Measurements, series: Sequence[Series]) -> Iterator[
 
 
 def origin(measured: Measurements) -> Iterator[Block]:
-    """What the jobs ran on."""
+    """Return the hardware and versions of the jobs."""
     rows = measured.rows
     facts = {"sweep": f"{measured.directory} (its jobs one by one: results.md there)", "chosen": " ".join(rows[0].variant)}
     facts |= {"overrides of all jobs": " ".join(item for item in rows[0].overrides if all(item in row.overrides for row in rows))}

@@ -1,4 +1,4 @@
-"""How speed and the final metric change with the number of devices."""
+"""Speed and final metric by the number of devices."""
 
 import itertools
 import operator
@@ -27,7 +27,7 @@ class Change:
 
     @property
     def lost(self) -> float:
-        """How much worse the metric is; 0 if it is not."""
+        """Return how much worse the metric is; 0 if it is not."""
         return abs(self.amount.mean) if self.verdict == WORSE else 0.0
 
     def __str__(self) -> str:

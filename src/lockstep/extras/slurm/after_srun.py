@@ -64,7 +64,7 @@ def _named_directory(overrides: Sequence[str]) -> Path | None:
 
 
 def _has_lost_ranks(code: int, said: dict[str, Any]) -> bool:
-    """Did ranks end without a word, by what this life of the job has left in status.json?"""
+    """Return whether ranks have ended without a word, by the status.json of this start of the job."""
     match said.get("status"):
         case "running":
             return code != ExitCode.FINISHED

@@ -56,7 +56,7 @@ exit $code
 
 
 class Queue:
-    """What squeue has said last of the jobs of one sweep, by their names."""
+    """Latest answer of squeue about the jobs of one sweep, by their names."""
 
     def __init__(self, sweep_dir: Path, poll: float = 10.0) -> None:
         self.prefix = f"{PREFIX}{hashlib.sha256(os.path.realpath(sweep_dir).encode()).hexdigest()[:8]}-"

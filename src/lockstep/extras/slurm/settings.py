@@ -20,8 +20,8 @@ _TIME = Rule(
 
 @dataclass
 class SlurmSettings(Settings):
-    """What a job asks SLURM for; may depend on the job's own config, by ${...}. conf/hydra/launcher/slurm.yaml says what each
-    key means."""
+    """Resources that a job asks SLURM for; they may depend on the job's own config, by ${...}. conf/hydra/launcher/slurm.yaml says
+    what each key means."""
 
     partition: Annotated[Any, TEXT.or_null()] = None
     account: Annotated[Any, TEXT.or_null()] = None
