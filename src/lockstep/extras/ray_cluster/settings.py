@@ -16,7 +16,7 @@ _ADDRESS = Rule(
 
 @dataclass
 class RaySettings(Settings):
-    """Resources that a job asks Ray for; they may depend on the job's own config, by ${...}. conf/hydra/launcher/ray.yaml says what
+    """Resources a job asks Ray for; they may depend on the job's own config, by ${...}. conf/hydra/launcher/ray.yaml says what
     each key means."""
 
     address: Annotated[Any, _ADDRESS] = LOCAL

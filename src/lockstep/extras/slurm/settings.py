@@ -20,7 +20,7 @@ _TIME = Rule(
 
 @dataclass
 class SlurmSettings(Settings):
-    """Resources that a job asks SLURM for; they may depend on the job's own config, by ${...}. conf/hydra/launcher/slurm.yaml says
+    """Resources a job asks SLURM for; they may depend on the job's own config, by ${...}. conf/hydra/launcher/slurm.yaml says
     what each key means."""
 
     partition: Annotated[Any, TEXT.or_null()] = None
