@@ -89,6 +89,16 @@ class Dropped(Classifier):
         return super().training_step((noise.dropout(batch[0], 0.2), batch[1]), batch_idx)
 
 
+class Augmented(Classifier):
+    """As augmentation on a GPU does, in the hook behind the transfer; its step draws other numbers."""
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return (batch[0] + noise.randn_like(batch[0]), batch[1]) if self.trainer.training else batch
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().training_step((batch[0] - noise.randn_like(batch[0]), batch[1]), batch_idx)
+
+
 class Transformed(Dataset[Any]):
     """Samples that each of the three generators moves."""
 
@@ -118,5 +128,6 @@ KINDS: dict[str, tuple[type[LightningModule], type[LightningDataModule] | None]]
     "variational autoencoder": (VAE, Vectors),
     "diffusion": (Diffusion, Vectors),
     "dropout": (Dropped, Vectors),
+    "augmentation behind the transfer": (Augmented, Vectors),
     "random transforms": (Classifier, RandomTransforms),
 }

@@ -52,6 +52,16 @@ class Step:
             raise ValueError(f"noise for {rows} rows in a batch of {self.samples} samples: each row must be a sample")
         return torch.arange(rows, device=device) * self.ranks + (self.first + self.rank)
 
+    def is_of_the_same(self, other: "Step") -> bool:
+        """Return whether both are of one process's share of one batch."""
+        return (self.seed, self.epoch, self.first, self.rank, self.ranks) == (
+            other.seed,
+            other.epoch,
+            other.first,
+            other.rank,
+            other.ranks,
+        )
+
     def next_stream(self) -> int:
         self.draws += 1
         return _STREAM + self.draws

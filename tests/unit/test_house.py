@@ -17,7 +17,7 @@ CEILINGS = {
     "files of conf": 112,
     "scripts": 970,
     "tests": 27_000,
-    "benchmarks": 3_100,
+    "benchmarks": 3_110,
     "docs, without reference.md": 2_000,
     "README.md": 110,
 }  # lines, or files; these go down, and up by nothing but what mends a defect

@@ -14,6 +14,7 @@ from lockstep import noise
 from lockstep.counter_rng import derive_seed, random_bits
 from lockstep.nets.dropout import Dropout
 from lockstep.runs.shares import dp_rank_and_size
+from lockstep.trainer.steps import batches_trained
 
 _DROPOUT = 1000  # the stream of the first layer's bits; augmentation has those from 0 on
 _UNKNOWN = 1 << 20  # samples, more than a batch has
@@ -51,12 +52,16 @@ class CounterBasedRandomness(Callback):
         self._is_on_gpu = False
         self._trained: list[Any] = []  # loaders
         self._evaluated: list[Any] = []
+        self._step: noise.Step | None = None  # of the training
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._is_on_gpu = trainer.strategy.root_device.type == "cuda"
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        """Begin for a run that goes on within an epoch, too, for which Lightning does not begin the epoch anew."""
         self._dropouts = [layer for layer in pl_module.modules() if isinstance(layer, Dropout) and layer.p > 0]
+        self._trained = CombinedLoader(trainer.train_dataloader).flattened
+        self._begin(trainer, batches_trained(trainer))
 
     def count(self, trainer: Trainer, batch_idx: int) -> None:
         """Seed the generators for a batch of the current epoch; -1 is before the first."""
@@ -71,17 +76,28 @@ class CounterBasedRandomness(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.count(trainer, -1)
         self._trained = CombinedLoader(trainer.train_dataloader).flattened
+        self._begin(trainer, 0)
+
+    def _begin(self, trainer: Any, batch_idx: int) -> noise.Step:
+        """Begin a batch before its hooks, which move it to the device and may augment it; once, so that none is drawn twice."""
+        step = _step(trainer, self._trained[:1], batch_idx, self.seed, trainer.current_epoch)
+        if self._step is None or not step.is_of_the_same(self._step):
+            self._step = step
+        noise.begin(self._step)
+        return self._step
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self.count(trainer, batch_idx)
-        step = _step(trainer, self._trained[:1], batch_idx, self.seed, trainer.current_epoch)
-        noise.begin(step)
+        step = self._begin(trainer, batch_idx)
         if self._dropouts:
             ids = getattr(batch, "ids", None)
             if ids is None and step.samples is not None:
                 ids = step.places(step.samples, pl_module.device)
             for layer, dropout in enumerate(self._dropouts):
                 dropout.count(None if ids is None else random_bits(self.seed, trainer.current_epoch, ids, _DROPOUT + layer))
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._begin(trainer, batch_idx + 1)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         noise.begin(None)
@@ -102,7 +118,7 @@ class CounterBasedRandomness(Callback):
             noise.begin(_step(trainer, self._evaluated[dataloader_idx:], batch_idx, seed, 0))
 
     def _end_evaluation(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        noise.begin(None)
+        noise.begin(self._step if trainer.state.fn == "fit" else None)
 
     on_validation_batch_start = on_test_batch_start = on_predict_batch_start = _evaluate
     on_validation_end = on_test_end = on_predict_end = _end_evaluation

@@ -34,7 +34,7 @@ def explain(error: Exception) -> str | None:
     said = [item for item in sys.argv[1:] if "=" in item and (item in str(error) or (key and override_key(item) == key))]
     reason = " ".join(str(cause).partition("full_key:")[0].split()) or type(cause).__name__
     if "Ambiguous value for argument" in reason:
-        reason = "several values are a sweep's; accepted with -m, or a list, KEY=[VALUE,VALUE]"
+        reason = "several values are a sweep's; use -m, or a list, KEY=[VALUE,VALUE]"
     if re.search(rf"In '({'|'.join(OF_THE_WHOLE)})/.*@\1\.", reason):
         reason += f"; {NEEDS_PACKAGE}"
     return f"{next(iter(said), key or ' '.join(sys.argv[1:]))}: {reason}"

@@ -53,7 +53,7 @@ def check_metric(cfg: DictConfig, key: str, metric: str) -> None:
     if metric.startswith("val/") and OmegaConf.select(cfg, "trainer.limit_val_batches") == 0:
         raise config_error(key, metric, "needs validation; trainer.limit_val_batches is 0")
     if metric.startswith("val/") and not _has_validation(cfg):
-        accepted = "use above 0, also for data that has a validation split of its own, and ignores it"
+        accepted = "set it above 0, also for data that has a validation split of its own, and ignores it"
         raise config_error(key, metric, f"needs validation; datamodule.val_fraction is 0; {accepted}")
     interval, epochs = (OmegaConf.select(cfg, f"trainer.{name}") for name in ("check_val_every_n_epoch", "max_epochs"))
     if metric.startswith("val/") and 0 < (epochs or -1) < (interval or 1):

@@ -40,7 +40,7 @@ def check_single(overrides: Sequence[str], params: Iterable[str] = ()) -> None:
     for key, value in ((override_key(item), item.partition("=")[2]) for item in overrides):
         is_of_sweep = key == "sweep" and value != "null" and not (swept and swept <= given)
         if key.startswith(_OF_SWEEPS) or is_of_sweep:
-            raise config_error(key, value, "is for sweeps; accepted with -m")
+            raise config_error(key, value, "is for sweeps; use -m")
 
 
 def is_group(key: str) -> bool:

@@ -66,12 +66,12 @@ def _check_launch(plan: Plan) -> None:
     rank = this_rank()
     if rank is None and plan.num_nodes > 1:
         raise config_error(
-            "trainer.num_nodes", plan.num_nodes, "torchrun, say, starts the processes of several nodes; accepted here is 1"
+            "trainer.num_nodes", plan.num_nodes, "torchrun, say, starts the processes of several nodes; use 1 here"
         )
     if rank is not None and rank.world_size != plan.world_size:
         raise ConfigError(
             f"trainer.devices={plan.devices} trainer.num_nodes={plan.num_nodes}: {rank.started_by} has started "
-            f"{rank.world_size} process(es); use a product of {rank.world_size}"
+            f"{rank.world_size} process(es); use numbers whose product is {rank.world_size}"
         )
 
 

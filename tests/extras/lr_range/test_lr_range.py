@@ -96,5 +96,5 @@ def test_a_model_that_optimizes_by_hand_is_refused() -> None:
 
 def test_what_is_for_sweeps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["lr_range.py", "sweep=lr"])
-    with pytest.raises(ConfigError, match=r"^sweep=lr: is for sweeps; accepted with -m$"):
+    with pytest.raises(ConfigError, match=r"^sweep=lr: is for sweeps; use -m$"):
         lr_range.main()

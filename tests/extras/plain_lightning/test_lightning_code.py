@@ -17,6 +17,7 @@ SAID = {
     "variational autoencoder": "",
     "diffusion": "",
     "dropout": "",
+    "augmentation behind the transfer": "",
     "random transforms": "",
     "GAN, noise drawn in the step": "random numbers are drawn in a training step",
     "negatives of all processes": "self.all_gather takes unequal numbers of samples from processes",

@@ -130,7 +130,7 @@ def test_a_process_group_of_another_size_is_refused(tmp_path: Path) -> None:
     }
     done = train("trainer.devices=4", cwd=tmp_path, **slurm)
     assert done.returncode == 2
-    line = "trainer.devices=4 trainer.num_nodes=1: slurm has started 2 process(es); use a product of 2"
+    line = "trainer.devices=4 trainer.num_nodes=1: slurm has started 2 process(es); use numbers whose product is 2"
     assert done.stderr.strip() == line
     (status,) = tmp_path.glob("logs/*/*/status.json")
     assert json.loads(status.read_text())["reason"] == line

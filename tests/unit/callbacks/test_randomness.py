@@ -28,7 +28,9 @@ def test_noise_is_a_function_of_seed_epoch_batch_and_rank() -> None:
 
 def test_dropout_is_told_the_samples_in_any_module() -> None:
     module = LightningModule()
-    trainer = SimpleNamespace(current_epoch=3, distributed_sampler_kwargs={"rank": 1, "num_replicas": 2})
+    place = SimpleNamespace(epoch_progress=SimpleNamespace(current=SimpleNamespace(started=3, completed=3)))
+    share = {"rank": 1, "num_replicas": 2}
+    trainer = SimpleNamespace(current_epoch=3, distributed_sampler_kwargs=share, train_dataloader=[], fit_loop=place)
     module.net = MLP((4,), 2, [5, 5], dropout=0.5)
     layers = [layer for layer in module.modules() if isinstance(layer, Dropout)]
     randomness = CounterBasedRandomness(seed=7)

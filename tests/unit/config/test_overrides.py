@@ -51,5 +51,5 @@ def test_the_command_line_of_one_job_of_a_sweep_is_a_single_run() -> None:
     """A job is forked and reproduced by the overrides that it was started with, its sweep=lr among them."""
     params = ["trainer.devices", "+model.optimizer.lr"]
     check_single(["sweep=lr", "trainer.devices=2", "model.optimizer.lr=0.1"], params)
-    with pytest.raises(ConfigError, match="sweep=lr: is for sweeps; accepted with -m"):
+    with pytest.raises(ConfigError, match="sweep=lr: is for sweeps; use -m"):
         check_single(["sweep=lr", "trainer.devices=2"], params)

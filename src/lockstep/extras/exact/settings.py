@@ -41,7 +41,7 @@ def _global_batch_size(config: DictConfig, workers: int) -> int:
 
 def _check(config: DictConfig, workers: Any) -> None:
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1 or workers & (workers - 1):
-        raise config_error("trainer.exact", workers, "use a power of two, the number of virtual workers, or null")
+        raise config_error("trainer.exact", workers, "use a power of two, which is the number of virtual workers; or null")
     devices, nodes = (OmegaConf.select(config, f"trainer.{name}") for name in ("devices", "num_nodes"))
     if isinstance(devices, int) and isinstance(nodes, int) and (workers % max(1, devices * nodes)):
         why = f"trainer.exact={workers} is not divided by {devices * nodes} process(es)"
@@ -57,7 +57,7 @@ def _check(config: DictConfig, workers: Any) -> None:
     for key, values in accepted.items():
         if (value := OmegaConf.select(config, key)) not in values:
             only = json.dumps(values[0]).strip('"')
-            raise config_error(key, value, f"trainer.exact={workers} is given; accepted with it is {only}")
+            raise config_error(key, value, f"trainer.exact={workers} is given; use {only} with it")
     if OmegaConf.select(config, "guards.randomness") is None:
         raise config_error("guards.randomness", "null", "counts what trainer.exact draws by worker; use the guard")
     if is_plain(config, "datamodule"):

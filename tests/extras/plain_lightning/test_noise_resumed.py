@@ -1,0 +1,61 @@
+"""Noise by lockstep.noise and random transforms, of a run that goes on within an epoch."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from in_process import last
+from plain_lightning import DigitsData, LitClassifier
+from test_plain_lightning import GOES_ON, fitted
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from lockstep import noise
+from lockstep.nets import Dropout
+
+
+class Noisy(LitClassifier):
+    """Draws as it is given a batch, in its step twice, and in a layer."""
+
+    def __init__(self, hidden: int = 16, lr: float = 0.05) -> None:
+        super().__init__(hidden, lr)
+        self.layer = Dropout(0.1)
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        x, y = batch
+        return [x + 0.1 * noise.randn_like(x), y] if self.trainer.training else batch
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch
+        return super().training_step([self.layer(noise.dropout(x + 0.1 * noise.rand_like(x), 0.1)), y], batch_idx)
+
+
+class Moved(Dataset[Any]):
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = self.data[index]
+        return x + 0.1 * torch.rand(()), y
+
+
+class MovedDigits(DigitsData):
+    def train_dataloader(self) -> Any:
+        loader: Any = super().train_dataloader()
+        return DataLoader(Moved(loader.dataset), loader.batch_size, shuffle=True, num_workers=self.hparams["num_workers"])
+
+
+@pytest.mark.filterwarnings(GOES_ON, "ignore:You have overridden `on_after_batch_transfer`")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_it_is_that_of_the_run_left_alone(workers: int, tmp_path: Path) -> None:
+    """It was another for the rest of the epoch: Lightning does not begin it anew."""
+    options = ("model._target_=test_noise_resumed.Noisy", "datamodule._target_=test_noise_resumed.MovedDigits")
+    options += (f"+datamodule.num_workers={workers}",)
+    fitted(tmp_path / "whole", *options, keep=tmp_path)
+    fitted(tmp_path / "again", *options, ckpt_path=tmp_path / "20.ckpt")  # of 14 an epoch
+    own, other = (last(tmp_path / name)["state_dict"] for name in ("again", "whole"))
+    assert all(torch.equal(own[name], tensor) for name, tensor in other.items())
