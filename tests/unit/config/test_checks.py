@@ -116,6 +116,6 @@ def test_without_a_fraction_validation_needs_a_split_of_the_data_s_own(
         (tmp_path / file).touch()
     cfg = changed(shipped, **{"datamodule.val_fraction": 0, "datamodule.data_dir": str(tmp_path)})
     if name is None:
-        assert refusal(cfg).startswith("optimized_metric=val/acc: needs validation; datamodule.val_fraction is 0; use above")
+        assert refusal(cfg).startswith("optimized_metric=val/acc: needs validation; datamodule.val_fraction is 0; set it above")
     else:
         validate(cfg)
