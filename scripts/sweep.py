@@ -77,12 +77,12 @@ def watch(sweep_dir: Path, interval: float, once: bool = False) -> int:
 
 
 def has_ended(sweep_jobs: SweepJobs) -> bool:
-    """Has neither a process nor a cluster any of its jobs?"""
+    """Return whether neither a process nor a cluster has any of its jobs."""
     return not sweep_jobs.is_running and not sweep_jobs.in_queue()
 
 
 def advice(sweep_jobs: SweepJobs) -> str:
-    """What a person can do about the sweep; nothing where it runs, or all is well."""
+    """Return what a person can do about the sweep; nothing where it runs, or all is well."""
     if sweep_jobs.is_running or sweep_jobs.exit_code == ExitCode.FINISHED:
         return ""
     command = sweep_command("resume", sweep_jobs.directory)

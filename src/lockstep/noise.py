@@ -10,7 +10,7 @@ Outside of a step the functions draw as torch's do. A step may draw as often as 
 within torch.utils.checkpoint is drawn anew when that is computed again, so use lockstep.nets.Dropout there.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy
@@ -43,24 +43,14 @@ class Step:
     rank: int
     ranks: int
     samples: int | None = None
-    draws: int = 0
-    lengths: list[int] | None = None  # lengths of all processes' shares of the batch
+    draws: int = field(default=0, compare=False)
+    lengths: list[int] | None = field(default=None, compare=False)  # of all processes' shares of the batch
 
     def places(self, rows: int, device: torch.device) -> Tensor:
         """Return the places of samples, (rows,) int64. Raises ValueError for rows that are no samples."""
         if self.samples and rows != self.samples:
             raise ValueError(f"noise for {rows} rows in a batch of {self.samples} samples: each row must be a sample")
         return torch.arange(rows, device=device) * self.ranks + (self.first + self.rank)
-
-    def is_of_the_same(self, other: "Step") -> bool:
-        """Return whether both are of one process's share of one batch."""
-        return (self.seed, self.epoch, self.first, self.rank, self.ranks) == (
-            other.seed,
-            other.epoch,
-            other.first,
-            other.rank,
-            other.ranks,
-        )
 
     def next_stream(self) -> int:
         self.draws += 1

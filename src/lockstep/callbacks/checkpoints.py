@@ -15,7 +15,7 @@ from lockstep.config.arguments import shown
 from lockstep.errors import NamedFailure, check_at_least, config_error
 from lockstep.runs.results import logged_numbers, steps_made
 from lockstep.runs.saved import read_run_id
-from lockstep.trainer.lightning_internals import end_restart, read_logged_step, set_logged_step
+from lockstep.trainer.lightning_internals import end_restart, forget_saved_step, read_logged_step, set_logged_step
 from lockstep.trainer.steps import batches_trained, begins_step
 
 log = logging.getLogger(__name__)
@@ -222,7 +222,8 @@ class BestCheckpoint(ModelCheckpoint):
     def _named(self, trainer: Trainer) -> Iterator[None]:
         """Name the argument of this class where Lightning does, and list what was logged. Lightning saves once at a step that it
         has counted, and counts none of an optimizer that it does not wrap."""
-        self._last_global_step_saved = self._last_global_step_saved if trainer.global_step else -1
+        if not trainer.global_step:
+            forget_saved_step(self)
         try:
             yield
         except MisconfigurationException as error:

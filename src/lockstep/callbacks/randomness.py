@@ -1,17 +1,16 @@
 """Noise inside the model, dropout say."""
 
-import random
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy
 import torch
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
 from lockstep import noise
 from lockstep.counter_rng import derive_seed, random_bits
+from lockstep.datamodules.seeded import generator_states, seed_generators, set_generators
 from lockstep.nets.dropout import Dropout
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.steps import batches_trained
@@ -26,14 +25,13 @@ def draw_alike_in_setup(source: Any) -> None:
 
     Lightning's prepare_data runs in one process alone, its DDP seeds anew before it, and a test comes after training.
     """
-    drawn = torch.get_rng_state(), numpy.random.get_state(), random.getstate()
-    source.setup = partial(_set_up, source.setup, drawn)  # which can be pickled: a spawned worker's dataset may hold the source
+    source.setup = partial(
+        _set_up, source.setup, generator_states()
+    )  # which can be pickled: a spawned worker's dataset may hold the source
 
 
 def _set_up(setup: Callable[..., None], drawn: tuple[Any, Any, Any], *arguments: Any, **named: Any) -> None:
-    torch.set_rng_state(drawn[0])
-    numpy.random.set_state(drawn[1])
-    random.setstate(drawn[2])
+    set_generators(drawn)
     setup(*arguments, **named)
 
 
@@ -66,12 +64,12 @@ class CounterBasedRandomness(Callback):
     def count(self, trainer: Trainer, batch_idx: int) -> None:
         """Seed the generators for a batch of the current epoch; -1 is before the first."""
         seed = derive_seed(self.seed, trainer.current_epoch, batch_idx, dp_rank_and_size(trainer)[0])
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed asks every kind of device, at every batch
+        if self.torch_alone:
+            torch.default_generator.manual_seed(seed)
+        else:
+            seed_generators(seed)
         if self._is_on_gpu:
             torch.cuda.manual_seed(seed)
-        if not self.torch_alone:
-            random.seed(seed)
-            numpy.random.seed(seed % 2**32)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.count(trainer, -1)
@@ -81,7 +79,7 @@ class CounterBasedRandomness(Callback):
     def _begin(self, trainer: Any, batch_idx: int) -> noise.Step:
         """Begin a batch before its hooks, which move it to the device and may augment it; once, so that none is drawn twice."""
         step = _step(trainer, self._trained[:1], batch_idx, self.seed, trainer.current_epoch)
-        if self._step is None or not step.is_of_the_same(self._step):
+        if self._step is None or step != self._step:
             self._step = step
         noise.begin(self._step)
         return self._step

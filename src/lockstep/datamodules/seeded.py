@@ -28,7 +28,9 @@ class Seeded(Dataset[Any]):
     """
 
     def __init__(self, dataset: Any, seed: int) -> None:
-        vars(self).update(dataset=dataset, seed=seed, fetches_batches=fetches_batches(dataset), draws=draws(dataset))
+        root = _root(dataset)
+        is_seeded = type(root) is not TensorDataset  # which has no transforms
+        vars(self).update(dataset=dataset, seed=seed, is_seeded=is_seeded, fetches_batches=hasattr(root, "__getitems__"))
 
     def __reduce__(self) -> Any:  # for spawned data workers: the dataset's attributes are no state of this object
         return Seeded, (self.dataset, self.seed)
@@ -45,19 +47,19 @@ class Seeded(Dataset[Any]):
     def __getitem__(self, drawn: Any) -> Any:
         if not isinstance(drawn, list):
             return self.__getitems__([drawn])[0]
-        with Restored(is_needed=self.draws):
+        with Restored(is_needed=self.is_seeded):
             self._seed(drawn[0])
             return self.dataset[[index_of(draw) for draw in drawn]]
 
-    def __getitems__(self, draws: Sequence[Any]) -> Any:
-        with Restored(is_needed=self.draws):
+    def __getitems__(self, drawn: Sequence[Any]) -> Any:
+        with Restored(is_needed=self.is_seeded):
             if self.fetches_batches:
-                self._seed(draws[0])
-                return self.dataset.__getitems__([index_of(draw) for draw in draws])
-            return [self._load(draw) for draw in draws]
+                self._seed(drawn[0])
+                return self.dataset.__getitems__([index_of(draw) for draw in drawn])
+            return [self._load(draw) for draw in drawn]
 
     def _load(self, draw: Any) -> Any:
-        if self.draws:
+        if self.is_seeded:
             self._seed(draw)
         return self.dataset[index_of(draw)]
 
@@ -78,13 +80,22 @@ class Restored:
 
     def __enter__(self) -> None:
         if self.is_needed:
-            self._states = torch.get_rng_state(), numpy.random.get_state(), random.getstate()
+            self._states = generator_states()
 
     def __exit__(self, *_: object) -> None:
         if self.is_needed:
-            torch.set_rng_state(self._states[0])
-            numpy.random.set_state(self._states[1])
-            random.setstate(self._states[2])
+            set_generators(self._states)
+
+
+def generator_states() -> tuple[Any, Any, Any]:
+    """Return the states of torch's, numpy's and Python's generators of CPUs."""
+    return torch.get_rng_state(), numpy.random.get_state(), random.getstate()
+
+
+def set_generators(states: tuple[Any, Any, Any]) -> None:
+    torch.set_rng_state(states[0])
+    numpy.random.set_state(states[1])
+    random.setstate(states[2])
 
 
 def seed_generators(seed: int) -> None:
@@ -94,17 +105,8 @@ def seed_generators(seed: int) -> None:
     numpy.random.seed(seed % 2**32)
 
 
-def fetches_batches(dataset: Any) -> bool:
-    """Return whether a dataset has `__getitems__`; for a Subset, which always has it, whether the dataset below it does."""
-    return hasattr(_root(dataset), "__getitems__")
-
-
-def draws(dataset: Any) -> bool:
-    """Return False for data that is known to have no transforms."""
-    return type(_root(dataset)) is not TensorDataset
-
-
 def _root(dataset: Any) -> Any:
+    """Return what a Subset is of; a Subset always has `__getitems__`, whether that has or not."""
     while type(dataset) is Subset:
         dataset = dataset.dataset
     return dataset

@@ -37,8 +37,14 @@ def without_hydra(config: DictConfig) -> DictConfig:
 
 
 def derive(config: DictConfig, overrides: Iterable[str] = ()) -> None:
-    """Set the values that follow from trainer.exact, which no Trainer takes, and from which batch size the command line has.
-    Raise ConfigError for what does not go with it."""
+    """Set the values that follow from others: from `overrides`, those of the command line, and trainer.exact. Raise ConfigError
+    for what does not go together."""
+    _choose_batch_size(config, overrides)
+    _apply_exact(config)
+
+
+def _choose_batch_size(config: DictConfig, overrides: Iterable[str]) -> None:
+    """Drop the batch_size of a file where the command line has the global one."""
     given = {override_key(item): item.partition("=")[2] for item in overrides if not item.startswith("~")}
     if given.get(GLOBAL_BATCH, "null") != "null":
         if given.get(BATCH, "null") != "null":
@@ -46,6 +52,10 @@ def derive(config: DictConfig, overrides: Iterable[str] = ()) -> None:
             raise config_error(BATCH, given[BATCH], accepted)
         if OmegaConf.select(config, BATCH) is not None:
             OmegaConf.update(config, BATCH, None)
+
+
+def _apply_exact(config: DictConfig) -> None:
+    """Replace trainer.exact, which no Trainer takes, by the values that follow from it."""
     if not OmegaConf.is_dict(OmegaConf.select(config, "trainer")) or "exact" not in config.trainer:
         return
     workers = config.trainer.exact

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 import uuid
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,13 +29,13 @@ class Handle:
     waits: str | None = None
     began = float("inf")
 
+    @abstractmethod
     def poll(self) -> Exit | None:
         """Return None while it is under way, and once how it has ended: nothing of it is left then."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stop(self, *, kill: bool = False) -> None:
         """Ask it to save and to end, or end it."""
-        raise NotImplementedError
 
 
 class Executor:
@@ -46,9 +47,9 @@ class Executor:
     def node_gpus(self, config: DictConfig) -> int | None:
         """Return the GPUs of each node that a job of this config is planned for; None for this machine. Raise ConfigError."""
 
+    @abstractmethod
     def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:
         """Return what a job takes, for the executor and for a person. Raise ConfigError where that is not to be had."""
-        raise NotImplementedError
 
     def check(self, jobs: Sequence[Job]) -> None:
         """Raise ConfigError for what is never to be had, before anything is written."""
@@ -70,9 +71,9 @@ class Executor:
         """Return the job to start now, None if there is room for none of them."""
         return waiting[0] if waiting else None
 
+    @abstractmethod
     def start(self, job: Job, view: JobView) -> Handle:
         """Start a job, or find it in the queue. Raise OSError."""
-        raise NotImplementedError
 
 
 @dataclass

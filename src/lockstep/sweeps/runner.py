@@ -103,8 +103,9 @@ class Runner:
                 view.begin(job, self.executor.place(view))
             handle = self.executor.start(job, view)
         except OSError as error:  # no process, or no file: its disk is full, say
-            end = Exit(None, JobState(FAILED, f"could not be started ({error.strerror or error})"))
-            self._conclude(Running(job, view, Handle(), saved), end, waiting)
+            view.end(Exit(None, JobState(FAILED, f"could not be started ({error.strerror or error})")))
+            view.save_end()
+            self._retry(job, view, waiting)
         else:
             self._running.append(Running(job, view, handle, saved))
 
@@ -122,18 +123,22 @@ class Runner:
         return None
 
     def _conclude(self, one: Running, end: Exit, waiting: list[Job]) -> None:
-        """Note the end. A failed job is tried again `retries` times, a preempted one as long as it advances: one that is stopped
-        before it can save would go round for ever."""
+        """Note the end. A preempted job is tried again as long as it advances: one that is stopped before it can save would go
+        round for ever."""
         one.view.end(end, one.ended_for)
         one.view.save_end()
-        if one.view.status == FAILED:
-            self._failures[one.job.key] += 1
-            if self._failures[one.job.key] <= self.settings.retries:
-                waiting.append(one.job)
-        elif one.view.status == INTERRUPTED and not (self.stopped or end.is_cancelled or end.code == ExitCode.REFUSED):
+        self._retry(one.job, one.view, waiting)
+        if one.view.status == INTERRUPTED and not (self.stopped or end.is_cancelled or end.code == ExitCode.REFUSED):
             has_advanced = _checkpoint_time(one.job) not in (None, one.saved_before)
             if has_advanced or end.is_lost:
                 waiting.append(one.job)
+
+    def _retry(self, job: Job, view: JobView, waiting: list[Job]) -> None:
+        """Try a job that has failed again, `retries` times."""
+        if view.status == FAILED:
+            self._failures[job.key] += 1
+            if self._failures[job.key] <= self.settings.retries:
+                waiting.append(job)
 
 
 def _checkpoint_time(job: Job) -> int | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 # Importing Lightning sets this, so that asking for GPUs leaves a process that can still be forked. torch's optimizers ask in
 # every step, and would load the NVML library each time.
@@ -82,3 +83,9 @@ def ignore_warnings_about_tasks() -> None:
 def _ignore(messages: Iterable[str]) -> None:
     for message in messages:
         warnings.filterwarnings("ignore", message=message)
+
+
+def forget_saved_step(callback: ModelCheckpoint) -> None:
+    """Make a ModelCheckpoint save again at the step at which it has saved. Lightning saves once at a step that it has counted,
+    and counts none of an optimizer that it does not wrap; no public attribute says otherwise."""
+    callback._last_global_step_saved = -1

@@ -6,12 +6,12 @@ import os
 import lightning.fabric
 import pytest
 from lightning import LightningModule, Trainer
-from lightning.pytorch.callbacks import EMAWeightAveraging
+from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 
-from lockstep.trainer.lightning_internals import is_attached
+from lockstep.trainer.lightning_internals import forget_saved_step, is_attached
 
 
 def test_lightning_still_broadcasts_before_every_batch() -> None:
@@ -39,6 +39,16 @@ def test_the_epoch_in_which_it_restarted_still_ends_without_a_plateau_s_step() -
     loop.restarting = True
     loop.restarting = False
     assert not loop.epoch_loop.restarting  # the public way reaches further
+
+
+def test_a_model_checkpoint_still_saves_once_at_a_step_that_lightning_has_counted() -> None:
+    """When this fails, see whether tests/extras/plain_lightning/test_by_hand.py passes without forget_saved_step."""
+    assert "self._last_global_step_saved == trainer.global_step" in inspect.getsource(
+        ModelCheckpoint._should_skip_saving_checkpoint
+    )
+    assert ModelCheckpoint()._last_global_step_saved == 0  # as the counter of steps that it does not see stays
+    forget_saved_step(callback := ModelCheckpoint())
+    assert callback._last_global_step_saved == -1
 
 
 def test_a_module_without_a_trainer_still_raises_for_it() -> None:

@@ -145,8 +145,8 @@ class PlainLightning(Callback):
         training = name == LOADERS[0]
         shared = [self._share(trainer, loader, name, training) for loader in loaders]
         samplers = [one.sampler for one in shared if isinstance(getattr(one, "sampler", None), SharedSampler)]
-        alike = len({(one.kept, one.global_batch_size) for one in samplers}) == 1 and len(samplers) == len(shared)
-        if are_together and not training and not alike and any(one.kept % one.num_replicas for one in samplers):
+        alike = len({(one.samples_per_epoch, one.global_batch_size) for one in samplers}) == 1 and len(samplers) == len(shared)
+        if are_together and not training and not alike and any(one.samples_per_epoch % one.num_replicas for one in samplers):
             self.warn(
                 f"{name} combines loaders that divide a batch unequally, and what is logged of it is weighted by one of them"
             )
@@ -170,7 +170,7 @@ class PlainLightning(Callback):
             sampler: Any = shared.sampler
             if trainer.state.fn == "fit" and getattr(trainer, "overfit_batches", 0):  # Lightning switches shuffling off
                 sampler.sampler = range(sampler.length)
-            self._has_uneven_data |= sampler.kept % share[1] > 0
+            self._has_uneven_data |= sampler.samples_per_epoch % share[1] > 0
             return shared
         elif share[1] > 1:
             self.warn(f"{name} draws batches or shares them out in its own way, which is left to Lightning")

@@ -74,8 +74,8 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
         self.sampler, self.batch_size, self.training = sampler, batch_size, training
         self.length, self.list_size = len(sampler), 1
         self.tail = 0 if drop_last else self.length % self.global_batch_size
-        self.samples_per_epoch = self.kept = self.length - self.length % self.global_batch_size + self.tail
-        self.samples_per_batch: int | None = self.global_batch_size  # over all processes, of an evaluation's batch too
+        self.samples_per_epoch = self.length - self.length % self.global_batch_size + self.tail
+        self.samples_per_batch = self.global_batch_size  # over all processes, of an evaluation's batch too
 
     @property
     def global_batch_size(self) -> int:
@@ -84,7 +84,7 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
     def samples_in(self, batch: int) -> tuple[int, int]:
         """Return how many samples of a batch of the epoch this rank has, 0 for a dummy, and how many all ranks have. A loader
         that is shorter than another one begins again."""
-        batch %= max(1, -(-self.kept // self.global_batch_size))
+        batch %= max(1, -(-self.samples_per_epoch // self.global_batch_size))
         if batch < self.length // self.global_batch_size:
             return self.batch_size, self.global_batch_size
         return len(range(self.rank, self.tail, self.num_replicas)), self.tail
@@ -100,11 +100,14 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
         getattr(self.sampler, "set_epoch", lambda _: None)(epoch)
 
     def __len__(self) -> int:
-        return len(range(self.rank, self.kept, self.num_replicas)) + self._has_dummy
+        return len(range(self.rank, self.samples_per_epoch, self.num_replicas)) + self._has_dummy
 
     def __iter__(self) -> Iterator[Any]:
         order = self._order()
-        places = [*range(self.rank, self.kept, self.num_replicas), *([self.kept - 1] if self._has_dummy else [])]
+        places = [
+            *range(self.rank, self.samples_per_epoch, self.num_replicas),
+            *([self.samples_per_epoch - 1] if self._has_dummy else []),
+        ]
         return (Draw(order[place], self.epoch, place) if self.training else order[place] for place in places)
 
     @property
@@ -147,7 +150,7 @@ def shared_loader(loader: DataLoader[Any], share: tuple[int, int], seed: int, tr
     shared.check_length(share[1])
     loading = loading_arguments(loader)
     data: Any = Seeded(loader.dataset, derive_seed(seed, training))
-    size = batch_size if training else batches_of_equal_number(shared.kept, batch_size, share[1])
+    size = batch_size if training else batches_of_equal_number(shared.samples_per_epoch, batch_size, share[1])
     shared.samples_per_batch = size * share[1]
     if loader.batch_sampler is None:
         shared.list_size = size
