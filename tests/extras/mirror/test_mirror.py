@@ -74,6 +74,23 @@ def test_a_checkpoint_is_copied_when_it_is_there_and_all_the_rest_at_the_end(
     assert caplog.messages[-1] == f"Copied to {prefix}/run"
 
 
+def test_a_checkpoint_that_is_saved_before_the_thread_looks_is_copied(
+    run: Path, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken for one that had been there: on a busy machine the first one waited for the second."""
+    begin = threading.Thread.start
+
+    def late(thread: threading.Thread) -> None:
+        save(run, 2)
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", late)
+    copy = started(run, prefix)
+    monkeypatch.undo()
+    wait_for(lambda: "last.ckpt" in Store.done, seconds=20)
+    copy.finish()
+
+
 def test_a_store_of_objects_is_written_to_without_renaming(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.extras.mirror.mirror._OBJECT_STORES", ("memory",))
     remote = Remote("memory://bucket/run")

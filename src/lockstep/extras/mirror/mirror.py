@@ -107,6 +107,7 @@ class Mirror:
         self._directory, self._note = directory, read_note(directory)
         self._copied: dict[Path, Stamp] = {}
         self._left: list[Path] = []
+        self._checkpoints_before = self._checkpoints()  # before the thread starts, which may be after the first save
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
         self._thread.start()
@@ -124,10 +125,9 @@ class Mirror:
             log.info(f"Copied to {self._note['url']}")
 
     def _work(self) -> None:
-        before = self._checkpoints()
         while not self._is_over.wait(POLL):
-            if (now := self._checkpoints()) != before:
-                before = now
+            if (now := self._checkpoints()) != self._checkpoints_before:
+                self._checkpoints_before = now
                 self._copy()
         self._copy()
 
