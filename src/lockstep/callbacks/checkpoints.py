@@ -220,8 +220,7 @@ class BestCheckpoint(ModelCheckpoint):
 
     @contextmanager
     def _named(self, trainer: Trainer) -> Iterator[None]:
-        """Name the argument of this class where Lightning does, and list what was logged. Lightning saves once at a step that it
-        has counted, and counts none of an optimizer that it does not wrap."""
+        """Name the argument of this class where Lightning names its own, and list what was logged."""
         if not trainer.global_step:
             forget_saved_step(self)
         try:

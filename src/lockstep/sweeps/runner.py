@@ -103,9 +103,8 @@ class Runner:
                 view.begin(job, self.executor.place(view))
             handle = self.executor.start(job, view)
         except OSError as error:  # no process, or no file: its disk is full, say
-            view.end(Exit(None, JobState(FAILED, f"could not be started ({error.strerror or error})")))
-            view.save_end()
-            self._retry(job, view, waiting)
+            end = Exit(None, JobState(FAILED, f"could not be started ({error.strerror or error})"))
+            self._note_end(job, view, end, waiting)
         else:
             self._running.append(Running(job, view, handle, saved))
 
@@ -123,18 +122,17 @@ class Runner:
         return None
 
     def _conclude(self, one: Running, end: Exit, waiting: list[Job]) -> None:
-        """Note the end. A preempted job is tried again as long as it advances: one that is stopped before it can save would go
-        round for ever."""
-        one.view.end(end, one.ended_for)
-        one.view.save_end()
-        self._retry(one.job, one.view, waiting)
+        """Try a preempted job again as long as it advances: one that is stopped before it can save would go round for ever."""
+        self._note_end(one.job, one.view, end, waiting, one.ended_for)
         if one.view.status == INTERRUPTED and not (self.stopped or end.is_cancelled or end.code == ExitCode.REFUSED):
             has_advanced = _checkpoint_time(one.job) not in (None, one.saved_before)
             if has_advanced or end.is_lost:
                 waiting.append(one.job)
 
-    def _retry(self, job: Job, view: JobView, waiting: list[Job]) -> None:
-        """Try a job that has failed again, `retries` times."""
+    def _note_end(self, job: Job, view: JobView, end: Exit, waiting: list[Job], ended_for: JobState | None = None) -> None:
+        """Note the end, and try a job that has failed again, `retries` times."""
+        view.end(end, ended_for)
+        view.save_end()
         if view.status == FAILED:
             self._failures[job.key] += 1
             if self._failures[job.key] <= self.settings.retries:

@@ -2,13 +2,12 @@
 
 import logging
 import pickle
-import random
 from typing import Any
 
-import numpy
 import torch
 from lightning import Callback, LightningModule, Trainer
 
+from lockstep.datamodules.seeded import generator_states
 from lockstep.extras.monitor import Monitor
 
 log = logging.getLogger(__name__)
@@ -23,7 +22,7 @@ class EquivalenceReport(Monitor, Callback):
 
     def __init__(self) -> None:
         self.causes: list[str] = []
-        self._states: dict[str, bytes] = {}  # the generators' states before a step
+        self._states: tuple[bytes, bytes] | None = None  # the generators' states before a step
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.causes = []
@@ -56,18 +55,18 @@ class EquivalenceReport(Monitor, Callback):
 
     def _look_before(self, trainer: Trainer, module: LightningModule, batch_idx: int) -> None:
         if batch_idx == 0 and trainer.world_size > 1:
-            self._states = generator_states(module.device)
+            self._states = _states(module.device)
 
     def _look_after(self, trainer: Trainer, module: LightningModule, batch_idx: int, stage: str) -> None:
-        if batch_idx or trainer.world_size == 1 or self._states == generator_states(module.device):
+        if batch_idx or trainer.world_size == 1 or self._states == _states(module.device):
             return
         if not any("lockstep.nets.Dropout" in cause for cause in self.causes):  # layers that draw are named already
             alike = "lockstep.noise draws them alike on any number of processes"
             self._say(f"random numbers are drawn in a {stage} step, by each process its own; {alike}")
 
 
-def generator_states(device: torch.device) -> dict[str, bytes]:
-    """Return the states of torch's generators, numpy's and Python's: another value after something has been drawn."""
-    drawn = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
-    others = {"numpy": numpy.random.get_state(), "Python": random.getstate()}
-    return {"torch": torch.cat(drawn).numpy().tobytes()} | {name: pickle.dumps(state) for name, state in others.items()}
+def _states(device: torch.device) -> tuple[bytes, bytes]:
+    """Return the states of torch's generators, and of numpy's and Python's: another value after something has been drawn."""
+    of_torch, *others = generator_states()
+    drawn = [of_torch, *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+    return torch.cat(drawn).numpy().tobytes(), pickle.dumps(others)
