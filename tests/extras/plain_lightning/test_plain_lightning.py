@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader, SequentialSampler
 from lockstep.build import build, build_trainer
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
-from lockstep.extras.plain_lightning.callback import PlainLightning
 from lockstep.extras.plain_lightning.loaders import SharedSampler
+from lockstep.extras.plain_lightning.weights import weight_of
 from lockstep.models.from_checkpoint import load_model
 from lockstep.runs.results import collect_facts, lacking_for_test
 from lockstep.runs.validation import validated
@@ -182,12 +182,11 @@ def test_of_several_loaders_a_batch_is_weighted_that_all_divide_alike(
     lengths: tuple[int, int], rank: int, weight: float, causes: int
 ) -> None:
     """Of what is left after two batches of 6."""
-    plain = PlainLightning(seed=0)
-    samplers = [SequentialSampler(range(length)) for length in lengths]
-    plain._samplers = [SharedSampler(sampler, 3, (rank, 2), 0, drop_last=False, training=True) for sampler in samplers]
-    plain._divide(2)
-    assert plain._weight == pytest.approx(weight)
-    assert len(plain.causes) == causes
+    orders = [SequentialSampler(range(length)) for length in lengths]
+    samplers = [SharedSampler(order, 3, (rank, 2), 0, drop_last=False, training=True) for order in orders]
+    found = weight_of(2, samplers, accumulated=1, batches=3)
+    assert found.in_batch == pytest.approx(weight)
+    assert found.is_known == (causes == 0)
 
 
 @pytest.mark.filterwarnings("ignore:Attribute 'net' is an instance of")

@@ -51,6 +51,7 @@ from lockstep.extras.plain_lightning.streams import (
     name_missing_end,
     share_stream,
 )
+from lockstep.extras.plain_lightning.weights import Weight, are_counted, weight_of
 from lockstep.models.task import Task
 from lockstep.runs.results import ended_by, logged_numbers
 from lockstep.runs.shares import dp_rank_and_size
@@ -107,7 +108,7 @@ class PlainLightning(Callback):
         self._samples: list[int | None] = []  # in a batch of each training loader, over all processes
         self._samples_before: list[int | None] | None = None  # the same, of the checkpoint
         self._accumulated = 1
-        self._weight = 1.0  # weight of this rank's gradient in the step
+        self._weight = Weight()
         self._batches = 0  # that were begun
         self._has_uneven_data = False
         self._is_even: bool | None = None  # True if ranks have as many samples in this training batch; None outside of one
@@ -215,7 +216,7 @@ class PlainLightning(Callback):
     def _mean_over_processes(self, trainer: Any, value: Any) -> Tensor:
         """Return the mean of a step's value, weighted as its gradient is."""
         own = torch.as_tensor(value, device=trainer.strategy.root_device).detach()
-        return trainer.strategy.reduce(own * self._weight, reduce_op="mean")
+        return trainer.strategy.reduce(own * self._weight.in_batch, reduce_op="mean")
 
     def _check_batches(self, trainer: Any) -> None:
         """Raise ConfigError if a run would go on within an epoch in batches of another size: some samples would be trained on
@@ -254,8 +255,7 @@ class PlainLightning(Callback):
         self._batches += 1
         if self._batches in _COMPARED and isinstance(trainer.strategy, DDPStrategy):
             self._compare(pl_module)
-        # the argument is the batch before for a step that takes a dataloader_iter
-        self._divide(trainer.fit_loop.epoch_loop.batch_idx)
+        self._divide(trainer)
         if self._is_dummy:
             self._around_batch.enter_context(counting_nothing(trainer, pl_module))
             self._around_batch.enter_context(without_statistics())
@@ -266,22 +266,27 @@ class PlainLightning(Callback):
         if names := weights_that_differ(model):
             self.warn(f"weights differ between processes after a step ({join_first(names)}): {_OWN_GRADIENTS}")
 
-    def _divide(self, batch_idx: int) -> None:
-        """Set this rank's weight in the batch, and whether its samples are a dummy's."""
-        samplers = self._shared_samplers
-        shared = [(sampler.num_replicas, *sampler.samples_in(batch_idx)) for sampler in samplers]
-        uneven = {whole if whole % ranks else 0 for ranks, _, whole in shared}
-        if len(samplers) < len(self._samplers):
-            uneven.add(0)
-        if len(uneven) > 1:
+    def _divide(self, trainer: Any) -> None:
+        """Set the weights of the batch."""
+        loop = trainer.fit_loop.epoch_loop  # the argument is the batch before for a step that takes a dataloader_iter
+        weight = weight_of(loop.batch_idx, self._samplers, trainer.accumulate_grad_batches, trainer.num_training_batches)
+        if not weight.is_known:
             self.warn("training loaders divide a batch unequally, whose gradient is not weighted; drop_last=True leaves it out")
-        ranks, own, whole = shared[0] if shared and len(uneven) == 1 else (1, 1, 1)
-        self._weight, self._is_dummy, self._is_even = own * ranks / whole, own == 0, uneven == {0}
+        self._weight, self._is_dummy, self._is_even = weight, weight.samples == 0, weight.is_even
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        if self._weight != 1.0 and loss.requires_grad:
-            weight = self._weight
+        weight = self._weight.in_batch * self._weight.in_step
+        if weight != 1.0 and loss.requires_grad:
             loss.register_hook(lambda gradient: gradient * weight)
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: LightningModule, optimizer: Any) -> None:
+        """Divide by the batches that were accumulated where their number was not known, as at the end of a stream."""
+        accumulated = trainer.accumulate_grad_batches
+        left = (trainer.fit_loop.epoch_loop.batch_idx + 1) % accumulated
+        if left and self._samplers and not are_counted(self._samplers):
+            gradients = [parameter.grad for group in optimizer.param_groups for parameter in group["params"]]
+            for gradient in (gradient for gradient in gradients if gradient is not None):
+                gradient.mul_(accumulated / left)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._around_batch.close()
