@@ -27,6 +27,7 @@ from lockstep.extras.plain_lightning.lightning_internals import (
     leaves_samplers,
     reduce_logs,
 )
+from lockstep.extras.plain_lightning.list_states import gather_lists_whole
 from lockstep.extras.plain_lightning.loaders import (
     LOADERS,
     SharedSampler,
@@ -125,6 +126,12 @@ class PlainLightning(Callback):
             if "configure_optimizers" not in vars(pl_module):
                 name_missing_end(trainer, pl_module)
 
+    def on_validation_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        if trainer.world_size > 1:
+            gather_lists_whole(pl_module)
+
+    on_test_start = on_validation_start
+
     def _drawing_alike(self, trainer: Any) -> AbstractContextManager[None]:
         """Draw, while loaders are made, the numbers of one process and of the epoch of their making: a part of the data, say."""
         epoch = trainer.current_epoch - trainer.current_epoch % (trainer.reload_dataloaders_every_n_epochs or sys.maxsize)
@@ -190,6 +197,7 @@ class PlainLightning(Callback):
         log.info(f"{names}: plain Lightning.{known if trainer.world_size > 1 else ''} {_WITHIN}")
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        self.on_validation_start(trainer, pl_module)
         self._accumulated = trainer.accumulate_grad_batches
         self._started = time.perf_counter(), time.process_time()
         self._is_first_epoch = True
