@@ -41,6 +41,7 @@ from lockstep.extras.plain_lightning.processes import (
     GATHERED,
     buffers_that_differ,
     decide_alike,
+    exchange_logs_of_steps,
     gather_unequal_lengths,
     weights_that_differ,
 )
@@ -140,6 +141,8 @@ class PlainLightning(Callback):
     def _combine_processes(self, trainer: Any, model: LightningModule) -> None:
         if trainer.world_size > 1:
             reduce_logs(trainer, self.warn)
+            if "training_step" not in vars(model):
+                exchange_logs_of_steps(model, lambda: trainer._logger_connector.exchange_step())
             if "all_gather" not in vars(model):
                 gather_unequal_lengths(model, self._gathers_unequally, self.warn)
 
