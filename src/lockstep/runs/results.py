@@ -45,7 +45,7 @@ def collect_metrics(trainer: Trainer) -> dict[str, float]:
     """The metrics of the checkpoint to use: training and validation as of when the best one was saved, then the test.
 
     Without a best checkpoint they are the last ones. In float64 where the model keeps them so. What a test has logged by a name
-    of the validation is test/NAME.
+    of the validation is test/NAME; if that begins with test, the validation's is val/NAME.
     """
     trained = dict(getattr(accountant(trainer), "results", {}))
     if (best := best_checkpoint(trainer)) is not None:
@@ -53,6 +53,8 @@ def collect_metrics(trainer: Trainer) -> dict[str, float]:
     latest = logged_numbers(trainer)
     if trainer.state.fn == TrainerFn.TESTING:
         latest = {f"test/{name}" if name in trained and not name.startswith("test") else name: latest[name] for name in latest}
+        if accountant(trainer) is not trainer.lightning_module:  # else the model has the test's own values in float64
+            trained = {f"val/{name}" if name in latest else name: value for name, value in trained.items()}
     return latest | trained
 
 

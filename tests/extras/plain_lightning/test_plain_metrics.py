@@ -16,6 +16,7 @@ from torchmetrics import CatMetric, SumMetric
 
 from lockstep.errors import ConfigError
 from lockstep.extras.plain_lightning.lightning_internals import counting_nothing
+from lockstep.runs.results import collect_metrics
 
 LOGS = "the model logs train_acc, train_acc_epoch, train_acc_step, train_loss, train_loss_epoch, train_loss_step, val_acc, "
 
@@ -118,3 +119,19 @@ def test_a_dummy_counts_for_nothing_in_sums_and_in_means_that_say_of_how_many_sa
     collected: dict[str, Tensor] = {item.meta.name: item.compute() for item in results.values()}
     assert collected == {"mean": 3.0, "sum": 3.0, "sum_of_last": 0.0}
     assert [metric.compute().tolist() for metric in metrics] == [3.0, 3.0]
+
+
+class WatchesTheTest(LitClassifier):
+    """Logs in validation, too, what its test logs."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        super().validation_step(batch, batch_idx)
+        self.log("test_acc", torch.tensor(33.0))
+
+
+def test_a_test_s_value_is_kept_where_the_validation_logs_the_name_too(tmp_path: Path) -> None:
+    trainer = fitted(tmp_path, "model._target_=test_plain_metrics.WatchesTheTest", "trainer.max_epochs=1")
+    (tested,) = trainer.test(trainer.lightning_module, trainer.datamodule, verbose=False)
+    metrics = collect_metrics(trainer)
+    assert (metrics["test_acc"], metrics["val/test_acc"]) == (tested["test_acc"], 33.0)
+    assert "val/val_acc" not in metrics

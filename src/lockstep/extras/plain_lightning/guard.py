@@ -33,7 +33,8 @@ class PlainLightningGuard(Callback):
         if isinstance(model, Task) and isinstance(datamodule, DataModule):
             return
         from lockstep.extras.plain_lightning.callback import PlainLightning
+        from lockstep.extras.plain_lightning.same_samples import SameSamples
 
         if not any(isinstance(callback, PlainLightning) for callback in trainer.callbacks):
             make = getattr(trainer.strategy, "plain_lightning", PlainLightning)
-            trainer.callbacks.append(make(self.seed))
+            trainer.callbacks += [make(self.seed), SameSamples(self.cfg)]
