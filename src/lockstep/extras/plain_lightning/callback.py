@@ -23,6 +23,7 @@ from lockstep.errors import config_error
 from lockstep.extras.any_batch.any_batch import samples_in
 from lockstep.extras.plain_lightning.lightning_internals import (
     begin_batches_again,
+    change_asked_loaders,
     counting_nothing,
     leaves_samplers,
     reduce_logs,
@@ -31,7 +32,6 @@ from lockstep.extras.plain_lightning.list_states import gather_lists_whole
 from lockstep.extras.plain_lightning.loaders import (
     LOADERS,
     SharedSampler,
-    change_loaders,
     drawing_from,
     samples_per_batch,
     shared_loader,
@@ -102,7 +102,6 @@ class PlainLightning(Callback):
         self.ended_by: str | None = None
         self._is_first_epoch = True
         self._has_said: set[str] = set()
-        self._shared: list[Any] = []  # sources whose loaders are shared out already
         self._samplers: list[Any] = []  # the training loaders'
         self._keeps_workers = False  # from epoch to epoch
         self._positioned: list[Positioned] = []
@@ -118,10 +117,8 @@ class PlainLightning(Callback):
         self._around_batch = ExitStack()
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
-        source = trainer.datamodule or pl_module
-        if not isinstance(source, DataModule) and source not in self._shared:
-            self._shared.append(source)
-            change_loaders(source, partial(self._share_all, trainer), partial(self._drawing_alike, trainer))
+        if not isinstance(trainer.datamodule, DataModule):
+            change_asked_loaders(trainer, partial(self._share_all, trainer), partial(self._drawing_alike, trainer))
         if not isinstance(pl_module, Task):
             self._combine_processes(trainer, pl_module)
             if "configure_optimizers" not in vars(pl_module):

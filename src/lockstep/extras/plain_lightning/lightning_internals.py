@@ -7,8 +7,8 @@ import inspect
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import cached_property
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from torch import nn
 from torchmetrics import Metric
 
 from lockstep.extras.any_batch.any_batch import samples_in
+from lockstep.extras.plain_lightning.loaders import with_change
 from lockstep.extras.plain_lightning.logs import Logged, combine, combine_on_device, explain_difference
 from lockstep.extras.plain_lightning.streams import gather_number
 from lockstep.runs.shares import dp_rank_and_size
@@ -50,6 +51,28 @@ def names_logged_in_validation(trainer: Any) -> set[str]:
 def leaves_samplers(trainer: Any) -> bool:
     """Return whether `use_distributed_sampler=False` tells Lightning that loaders share out their samples themselves."""
     return not trainer._accelerator_connector.use_distributed_sampler
+
+
+def change_asked_loaders(
+    trainer: Any, change: Callable[[str, list[Any], bool], list[Any]], around: Callable[[], AbstractContextManager[None]]
+) -> None:
+    """Let the trainer ask a module or a datamodule for loaders within `around`, and change these (see `change_loaders`). Calls of
+    the user's own get them as they are."""
+    evaluations = (trainer.fit_loop.epoch_loop.val_loop, trainer.validate_loop, trainer.test_loop, trainer.predict_loop)
+    for source in (loop._data_source for loop in (trainer.fit_loop, *evaluations)):
+        if "dataloader" not in vars(source):
+            source.dataloader = _asked(source, partial(change, source.name), around)
+
+
+def _asked(source: Any, change: Callable[..., Any], around: Callable[[], AbstractContextManager[None]]) -> Callable[[], Any]:
+    ask = source.dataloader
+
+    def made() -> Any:
+        with around():
+            return ask()
+
+    changed = with_change(made, change)
+    return lambda: changed() if source.is_module() else ask()
 
 
 def begin_batches_again(trainer: Trainer, before: Callable[[int], None], are_passed: bool = False) -> None:
