@@ -1,7 +1,6 @@
 """A LightningModule and a LightningDataModule, or loaders of the module's own, that know nothing of this package."""
 
 import logging
-import sys
 import time
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
@@ -45,6 +44,7 @@ from lockstep.extras.plain_lightning.processes import (
     gather_unequal_lengths,
     weights_that_differ,
 )
+from lockstep.extras.plain_lightning.reloads import Reloads
 from lockstep.extras.plain_lightning.streams import (
     Positioned,
     in_step,
@@ -106,6 +106,7 @@ class PlainLightning(Callback):
         self._keeps_workers = False  # from epoch to epoch
         self._positioned: list[Positioned] = []
         self._positions: dict[str, Any] = {}  # the checkpoint's, from which a run goes on
+        self._reloads = Reloads()
         self._samples: list[int | None] = []  # in a batch of each training loader, over all processes
         self._samples_before: list[int | None] | None = None  # the same, of the checkpoint
         self._accumulated = 1
@@ -130,10 +131,9 @@ class PlainLightning(Callback):
 
     on_test_start = on_validation_start
 
-    def _drawing_alike(self, trainer: Any) -> AbstractContextManager[None]:
+    def _drawing_alike(self, trainer: Any, name: str) -> AbstractContextManager[None]:
         """Draw, while loaders are made, the numbers of one process and of the epoch of their making: a part of the data, say."""
-        epoch = trainer.current_epoch - trainer.current_epoch % (trainer.reload_dataloaders_every_n_epochs or sys.maxsize)
-        return drawing_from(derive_seed(self.seed, epoch, len(LOADERS)))
+        return drawing_from(derive_seed(self.seed, self._reloads.epoch_of(trainer, name), len(LOADERS)))
 
     def _combine_processes(self, trainer: Any, model: LightningModule) -> None:
         if trainer.world_size > 1:
@@ -201,6 +201,7 @@ class PlainLightning(Callback):
         self._accumulated = trainer.accumulate_grad_batches
         self._started = time.perf_counter(), time.process_time()
         self._is_first_epoch = True
+        self._reloads.go_on(trainer)
         self._say_other_batch(trainer)
         if self._keeps_workers:
             log.info(_KEEPS_WORKERS)
@@ -321,9 +322,11 @@ class PlainLightning(Callback):
             self._save_positions(trainer, checkpoint)
         if trainer.state.fn == "fit":
             checkpoint["samples_per_batch"] = self._samples
+            self._reloads.save(trainer, checkpoint)
         self._say_left_out(leave_out_objects(checkpoint))
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self._reloads.load(checkpoint)
         self._positions = checkpoint.get("loader_positions", {})
         self._samples_before = checkpoint.get("samples_per_batch") or None  # empty in those of Lightning's finders
 

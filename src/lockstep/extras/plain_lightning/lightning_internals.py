@@ -21,11 +21,13 @@ from torch import nn
 from torchmetrics import Metric
 
 from lockstep.extras.any_batch.any_batch import samples_in
-from lockstep.extras.plain_lightning.loaders import with_change
+from lockstep.extras.plain_lightning.loaders import LOADERS, with_change
 from lockstep.extras.plain_lightning.logs import Logged, combine, combine_on_device, explain_difference
 from lockstep.extras.plain_lightning.streams import gather_number
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.steps import batches_trained
+
+TRAINING, VALIDATION, *_ = LOADERS
 
 
 def names_logged_in_training(trainer: Trainer) -> set[str]:
@@ -54,14 +56,14 @@ def leaves_samplers(trainer: Any) -> bool:
 
 
 def change_asked_loaders(
-    trainer: Any, change: Callable[[str, list[Any], bool], list[Any]], around: Callable[[], AbstractContextManager[None]]
+    trainer: Any, change: Callable[[str, list[Any], bool], list[Any]], around: Callable[[str], AbstractContextManager[None]]
 ) -> None:
     """Let the trainer ask a module or a datamodule for loaders within `around`, and change these (see `change_loaders`). Calls of
     the user's own get them as they are."""
     evaluations = (trainer.fit_loop.epoch_loop.val_loop, trainer.validate_loop, trainer.test_loop, trainer.predict_loop)
     for source in (loop._data_source for loop in (trainer.fit_loop, *evaluations)):
         if "dataloader" not in vars(source):
-            source.dataloader = _asked(source, partial(change, source.name), around)
+            source.dataloader = _asked(source, partial(change, source.name), partial(around, source.name))
 
 
 def _asked(source: Any, change: Callable[..., Any], around: Callable[[], AbstractContextManager[None]]) -> Callable[[], Any]:
@@ -73,6 +75,19 @@ def _asked(source: Any, change: Callable[..., Any], around: Callable[[], Abstrac
 
     changed = with_change(made, change)
     return lambda: changed() if source.is_module() else ask()
+
+
+def reload_epochs(trainer: Any) -> dict[str, float]:
+    """Return the epochs in which Lightning has asked for loaders last."""
+    loop = trainer.fit_loop
+    return {TRAINING: loop._last_train_dl_reload_epoch, VALIDATION: loop.epoch_loop.val_loop._last_val_dl_reload_epoch}
+
+
+def set_reload_epochs(trainer: Any, epochs: dict[str, float]) -> None:
+    loop = trainer.fit_loop
+    loop._last_train_dl_reload_epoch = epochs.get(TRAINING, loop._last_train_dl_reload_epoch)
+    validation = loop.epoch_loop.val_loop
+    validation._last_val_dl_reload_epoch = epochs.get(VALIDATION, validation._last_val_dl_reload_epoch)
 
 
 def begin_batches_again(trainer: Trainer, before: Callable[[int], None], are_passed: bool = False) -> None:
