@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch import Tensor
 
 from lockstep.callbacks.randomness import CounterBasedRandomness
@@ -31,6 +32,7 @@ from lockstep.extras.plain_lightning.list_states import gather_lists_whole
 from lockstep.extras.plain_lightning.loaders import (
     LOADERS,
     SharedSampler,
+    begins_anew,
     drawing_from,
     samples_per_batch,
     shared_loader,
@@ -73,6 +75,7 @@ _COMPARED = (2, 20)  # the batches before which processes compare what they hold
 _KEEPS_WORKERS = (
     "persistent_workers=True: what data workers draw at random goes on from epoch to epoch, and is another after a resumption"
 )
+_ANEW = "A train_dataloader draws batches by a {}, which begins as in the first epoch unless it has a set_epoch(epoch)"
 _GOES_ON = "This run goes on after the {} batches of its epoch that it has trained on, whatever Lightning says of loaders."
 
 
@@ -106,7 +109,7 @@ class PlainLightning(Callback):
         self._keeps_workers = False  # from epoch to epoch
         self._positioned: list[Positioned] = []
         self._positions: dict[str, Any] = {}  # the checkpoint's, from which a run goes on
-        self._reloads = Reloads()
+        self._reloads, self._made_in = Reloads(), 0  # epoch of the loaders that are asked for
         self._samples: list[int | None] = []  # in a batch of each training loader, over all processes
         self._samples_before: list[int | None] | None = None  # the same, of the checkpoint
         self._accumulated = 1
@@ -133,7 +136,8 @@ class PlainLightning(Callback):
 
     def _drawing_alike(self, trainer: Any, name: str) -> AbstractContextManager[None]:
         """Draw, while loaders are made, the numbers of one process and of the epoch of their making: a part of the data, say."""
-        return drawing_from(derive_seed(self.seed, self._reloads.epoch_of(trainer, name), len(LOADERS)))
+        self._made_in = self._reloads.epoch_of(trainer, name)
+        return drawing_from(derive_seed(self.seed, self._made_in, len(LOADERS)))
 
     def _combine_processes(self, trainer: Any, model: LightningModule) -> None:
         if trainer.world_size > 1:
@@ -153,6 +157,8 @@ class PlainLightning(Callback):
         training = name == LOADERS[0]
         shared = [self._share(trainer, loader, name, training) for loader in loaders]
         samplers = [one.sampler for one in shared if isinstance(getattr(one, "sampler", None), SharedSampler)]
+        for one in samplers:
+            one.begin_with(self._made_in)
         alike = len({(one.samples_per_epoch, one.global_batch_size) for one in samplers}) == 1 and len(samplers) == len(shared)
         if are_together and not training and not alike and any(one.samples_per_epoch % one.num_replicas for one in samplers):
             self.warn(
@@ -207,6 +213,9 @@ class PlainLightning(Callback):
             log.info(_KEEPS_WORKERS)
         if self._samples_before not in (None, self._samples):
             self._check_batches(trainer)
+        if trainer.ckpt_path and trainer.current_epoch:
+            for loader in filter(begins_anew, CombinedLoader(trainer.train_dataloader).flattened):
+                log.warning(_ANEW.format(type(loader.batch_sampler).__name__))
         if batches := batches_trained(trainer):
             log.info(_GOES_ON.format(batches))
             self._begin_again(trainer)
