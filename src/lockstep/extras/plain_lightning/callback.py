@@ -103,7 +103,7 @@ class PlainLightning(Callback):
         self.samples_trained, self.train_time, self.train_cpu_time = 0, 0.0, 0.0
         self.results: dict[str, float] = {}
         self.ended_by: str | None = None
-        self._is_first_epoch = True
+        self._begins_again = False  # in the first epoch after a resumption
         self._has_said: set[str] = set()
         self._samplers: list[Any] = []  # the training loaders'
         self._keeps_workers = False  # from epoch to epoch
@@ -170,6 +170,7 @@ class PlainLightning(Callback):
             left = [loader for loader in shared if not isinstance(getattr(loader, "dataset", None), Seeded)]
             self._keeps_workers = any(getattr(loader, "persistent_workers", False) for loader in left)
             self._samples = [samples_per_batch(loader, dp_rank_and_size(trainer)[1]) for loader in shared]
+            self._count(trainer, -1)  # Lightning begins to load at once, and does so once
         return shared
 
     def _share(self, trainer: Any, loader: Any, name: str, training: bool) -> Any:
@@ -206,7 +207,7 @@ class PlainLightning(Callback):
         self.on_validation_start(trainer, pl_module)
         self._accumulated = trainer.accumulate_grad_batches
         self._started = time.perf_counter(), time.process_time()
-        self._is_first_epoch = True
+        self._begins_again = trainer.ckpt_path is not None
         self._reloads.go_on(trainer)
         self._say_other_batch(trainer)
         if self._keeps_workers:
@@ -246,16 +247,19 @@ class PlainLightning(Callback):
         log.warning(f"From here on batches have {now} samples over all processes; before they had {before}")
 
     def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        if self._is_first_epoch:
+        if self._begins_again:
             self._begin_again(trainer)
 
     def _begin_again(self, trainer: Any) -> None:
-        """Load again what Lightning began to load before it knew the epoch, in whatever state the generators were."""
-        self._is_first_epoch = False
+        """Load again what Lightning began to load before it knew the epoch."""
+        self._begins_again = False
         if not isinstance(trainer.datamodule, DataModule):
-            counter = next((one for one in trainer.callbacks if isinstance(one, CounterBasedRandomness)), None)
-            before = (lambda _: None) if counter is None else lambda batch: counter.count(trainer, batch)
-            begin_batches_again(trainer, before, self._go_to_position(trainer))
+            begin_batches_again(trainer, partial(self._count, trainer), self._go_to_position(trainer))
+
+    def _count(self, trainer: Any, batch: int) -> None:
+        for one in trainer.callbacks:
+            if isinstance(one, CounterBasedRandomness):
+                one.count(trainer, batch)
 
     def _go_to_position(self, trainer: Any) -> bool:
         """Return whether the training loaders have gone by themselves to where the checkpoint was written."""

@@ -103,6 +103,8 @@ def begin_batches_again(trainer: Trainer, before: Callable[[int], None], are_pas
         _set_sampler_epoch(loader, trainer.current_epoch)
     before(-1)
     batches = iter(loop._data_fetcher)
+    if trainer.current_epoch == 0:
+        before(-1)  # the first epoch of a run begins after the first iterator is made
     loaded = getattr(batches, "iterator_wrapper", batches)  # the argument of a step that takes a dataloader_iter
     for batch in range(passed):
         if not are_passed:
