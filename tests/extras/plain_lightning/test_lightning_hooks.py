@@ -83,15 +83,37 @@ def test_what_data_workers_draw_is_the_same_after_a_resumption_whatever_generato
 class PartOfTheData(DigitsData):
     """Another one in each epoch."""
 
+    def __init__(self, batch_size: int = 32) -> None:
+        super().__init__(batch_size)
+        self.asked: list[tuple[str, int]] = []
+
+    def _part(self, kind: str, data: Any) -> Any:
+        self.asked.append((kind, self.trainer.current_epoch))  # pyright: ignore[reportOptionalMemberAccess]
+        return DataLoader(Subset(data, torch.randperm(len(data))[:100].tolist()), 50)
+
     def train_dataloader(self) -> Any:
-        return DataLoader(Subset(self.train, torch.randperm(1400)[:200].tolist()), 100)
+        return self._part("train", self.train)
+
+    def val_dataloader(self) -> Any:
+        return self._part("val", self.val)
 
 
-def test_what_is_drawn_as_loaders_are_made_again_is_the_same_after_a_resumption(tmp_path: Path) -> None:
-    part = ("datamodule._target_=test_lightning_hooks.PartOfTheData", "+trainer.reload_dataloaders_every_n_epochs=1")
-    whole = fitted(tmp_path / "run", *part, keep=tmp_path).lightning_module.state_dict()
-    resumed = fitted(tmp_path / "again", *part, ckpt_path=tmp_path / "2.ckpt").lightning_module.state_dict()
-    assert [name for name in whole if not torch.equal(resumed[name], whole[name])] == []
+EARLY = "model._target_=plain_lightning.LitClassifier"  # its schedule asks for the loader, before the epoch is known
+LATE = "model._target_=test_plain_lightning.AtOneRate"
+
+
+@pytest.mark.filterwarnings(GOES_ON)
+@pytest.mark.parametrize(("batches", "model"), [(6, LATE), (6, EARLY), (7, EARLY), (8, EARLY)])
+def test_loaders_are_made_again_in_the_epochs_of_a_run_that_was_not_interrupted(batches: int, model: str, tmp_path: Path) -> None:
+    """A run of five epochs that went on from the third made them in the fourth, and not in the fifth."""
+    part = ("datamodule._target_=test_lightning_hooks.PartOfTheData", "+trainer.reload_dataloaders_every_n_epochs=2")
+    part += ("trainer.max_epochs=5", model)
+    whole = fitted(tmp_path / "run", *part, keep=tmp_path)
+    resumed = fitted(tmp_path / "again", *part, ckpt_path=tmp_path / f"{batches}.ckpt")
+    assert {*whole.datamodule.asked} == {(kind, epoch) for kind in ("train", "val") for epoch in (0, 2, 4)}
+    assert {*resumed.datamodule.asked} - {("train", 0)} == {(kind, e) for kind in ("train", "val") for e in {batches // 2, 4}}
+    assert all(map(torch.equal, whole.lightning_module.parameters(), resumed.lightning_module.parameters()))
+    assert whole.callback_metrics["val_loss"] == resumed.callback_metrics["val_loss"]
 
 
 class MadeLater(LitClassifier):

@@ -267,7 +267,7 @@ class PlainStep:
         self.results.batch, self.results.batch_size, self.results.dataloader_idx = batch, None, None
 
     def _end_results(self) -> bool:
-        has_logged = not all(item.has_reset for item in self.results.values())
+        has_logged = self.trainer.world_size > 1 or not all(item.has_reset for item in self.results.values())
         if has_logged:
             self.connector.on_batch_end()
         self.results.batch = self.results.batch_size = None

@@ -1,7 +1,6 @@
 """A LightningModule and a LightningDataModule, or loaders of the module's own, that know nothing of this package."""
 
 import logging
-import sys
 import time
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
@@ -23,14 +22,15 @@ from lockstep.errors import config_error
 from lockstep.extras.any_batch.any_batch import samples_in
 from lockstep.extras.plain_lightning.lightning_internals import (
     begin_batches_again,
+    change_asked_loaders,
     counting_nothing,
     leaves_samplers,
     reduce_logs,
 )
+from lockstep.extras.plain_lightning.list_states import gather_lists_whole
 from lockstep.extras.plain_lightning.loaders import (
     LOADERS,
     SharedSampler,
-    change_loaders,
     drawing_from,
     samples_per_batch,
     shared_loader,
@@ -40,9 +40,11 @@ from lockstep.extras.plain_lightning.processes import (
     GATHERED,
     buffers_that_differ,
     decide_alike,
+    exchange_logs_of_steps,
     gather_unequal_lengths,
     weights_that_differ,
 )
+from lockstep.extras.plain_lightning.reloads import Reloads
 from lockstep.extras.plain_lightning.streams import (
     Positioned,
     in_step,
@@ -100,11 +102,11 @@ class PlainLightning(Callback):
         self.ended_by: str | None = None
         self._is_first_epoch = True
         self._has_said: set[str] = set()
-        self._shared: list[Any] = []  # sources whose loaders are shared out already
         self._samplers: list[Any] = []  # the training loaders'
         self._keeps_workers = False  # from epoch to epoch
         self._positioned: list[Positioned] = []
         self._positions: dict[str, Any] = {}  # the checkpoint's, from which a run goes on
+        self._reloads = Reloads()
         self._samples: list[int | None] = []  # in a batch of each training loader, over all processes
         self._samples_before: list[int | None] | None = None  # the same, of the checkpoint
         self._accumulated = 1
@@ -116,23 +118,28 @@ class PlainLightning(Callback):
         self._around_batch = ExitStack()
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
-        source = trainer.datamodule or pl_module
-        if not isinstance(source, DataModule) and source not in self._shared:
-            self._shared.append(source)
-            change_loaders(source, partial(self._share_all, trainer), partial(self._drawing_alike, trainer))
+        if not isinstance(trainer.datamodule, DataModule):
+            change_asked_loaders(trainer, partial(self._share_all, trainer), partial(self._drawing_alike, trainer))
         if not isinstance(pl_module, Task):
             self._combine_processes(trainer, pl_module)
             if "configure_optimizers" not in vars(pl_module):
                 name_missing_end(trainer, pl_module)
 
-    def _drawing_alike(self, trainer: Any) -> AbstractContextManager[None]:
+    def on_validation_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        if trainer.world_size > 1:
+            gather_lists_whole(pl_module)
+
+    on_test_start = on_validation_start
+
+    def _drawing_alike(self, trainer: Any, name: str) -> AbstractContextManager[None]:
         """Draw, while loaders are made, the numbers of one process and of the epoch of their making: a part of the data, say."""
-        epoch = trainer.current_epoch - trainer.current_epoch % (trainer.reload_dataloaders_every_n_epochs or sys.maxsize)
-        return drawing_from(derive_seed(self.seed, epoch, len(LOADERS)))
+        return drawing_from(derive_seed(self.seed, self._reloads.epoch_of(trainer, name), len(LOADERS)))
 
     def _combine_processes(self, trainer: Any, model: LightningModule) -> None:
         if trainer.world_size > 1:
             reduce_logs(trainer, self.warn)
+            if "training_step" not in vars(model):
+                exchange_logs_of_steps(model, lambda: trainer._logger_connector.exchange_step())
             if "all_gather" not in vars(model):
                 gather_unequal_lengths(model, self._gathers_unequally, self.warn)
 
@@ -190,9 +197,11 @@ class PlainLightning(Callback):
         log.info(f"{names}: plain Lightning.{known if trainer.world_size > 1 else ''} {_WITHIN}")
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        self.on_validation_start(trainer, pl_module)
         self._accumulated = trainer.accumulate_grad_batches
         self._started = time.perf_counter(), time.process_time()
         self._is_first_epoch = True
+        self._reloads.go_on(trainer)
         self._say_other_batch(trainer)
         if self._keeps_workers:
             log.info(_KEEPS_WORKERS)
@@ -313,9 +322,11 @@ class PlainLightning(Callback):
             self._save_positions(trainer, checkpoint)
         if trainer.state.fn == "fit":
             checkpoint["samples_per_batch"] = self._samples
+            self._reloads.save(trainer, checkpoint)
         self._say_left_out(leave_out_objects(checkpoint))
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self._reloads.load(checkpoint)
         self._positions = checkpoint.get("loader_positions", {})
         self._samples_before = checkpoint.get("samples_per_batch") or None  # empty in those of Lightning's finders
 

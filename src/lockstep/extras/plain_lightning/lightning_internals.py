@@ -5,9 +5,10 @@ tests/extras/plain_lightning fails when one of them is gone.
 
 import inspect
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import cached_property
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -15,13 +16,18 @@ import torch.distributed as dist
 from lightning import Trainer
 from lightning.fabric.utilities.data import _set_sampler_epoch
 from lightning.pytorch.trainer.connectors.logger_connector.logger_connector import _LoggerConnector
+from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection, _ResultMetric, _Sync
 from torch import nn
 from torchmetrics import Metric
 
-from lockstep.extras.plain_lightning.logs import Logged, combine, explain_difference
+from lockstep.extras.any_batch.any_batch import samples_in
+from lockstep.extras.plain_lightning.loaders import LOADERS, with_change
+from lockstep.extras.plain_lightning.logs import Logged, combine, combine_on_device, explain_difference
 from lockstep.extras.plain_lightning.streams import gather_number
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.steps import batches_trained
+
+TRAINING, VALIDATION, *_ = LOADERS
 
 
 def names_logged_in_training(trainer: Trainer) -> set[str]:
@@ -49,6 +55,41 @@ def leaves_samplers(trainer: Any) -> bool:
     return not trainer._accelerator_connector.use_distributed_sampler
 
 
+def change_asked_loaders(
+    trainer: Any, change: Callable[[str, list[Any], bool], list[Any]], around: Callable[[str], AbstractContextManager[None]]
+) -> None:
+    """Let the trainer ask a module or a datamodule for loaders within `around`, and change these (see `change_loaders`). Calls of
+    the user's own get them as they are."""
+    evaluations = (trainer.fit_loop.epoch_loop.val_loop, trainer.validate_loop, trainer.test_loop, trainer.predict_loop)
+    for source in (loop._data_source for loop in (trainer.fit_loop, *evaluations)):
+        if "dataloader" not in vars(source):
+            source.dataloader = _asked(source, partial(change, source.name), partial(around, source.name))
+
+
+def _asked(source: Any, change: Callable[..., Any], around: Callable[[], AbstractContextManager[None]]) -> Callable[[], Any]:
+    ask = source.dataloader
+
+    def made() -> Any:
+        with around():
+            return ask()
+
+    changed = with_change(made, change)
+    return lambda: changed() if source.is_module() else ask()
+
+
+def reload_epochs(trainer: Any) -> dict[str, float]:
+    """Return the epochs in which Lightning has asked for loaders last."""
+    loop = trainer.fit_loop
+    return {TRAINING: loop._last_train_dl_reload_epoch, VALIDATION: loop.epoch_loop.val_loop._last_val_dl_reload_epoch}
+
+
+def set_reload_epochs(trainer: Any, epochs: dict[str, float]) -> None:
+    loop = trainer.fit_loop
+    loop._last_train_dl_reload_epoch = epochs.get(TRAINING, loop._last_train_dl_reload_epoch)
+    validation = loop.epoch_loop.val_loop
+    validation._last_val_dl_reload_epoch = epochs.get(VALIDATION, validation._last_val_dl_reload_epoch)
+
+
 def begin_batches_again(trainer: Trainer, before: Callable[[int], None], are_passed: bool = False) -> None:
     """Load the epoch's batches from the first on, and pass over those that were trained on, unless the loaders have done so.
 
@@ -73,8 +114,33 @@ def begin_batches_again(trainer: Trainer, before: Callable[[int], None], are_pas
 def reduce_logs(trainer: Any, warn: Callable[[str], None]) -> None:
     """Give a trainer of several processes that has not logged yet a connector that reduces. `warn` is called, equally on every
     rank, with a line for each name that can't be the same as on one process."""
-    if not isinstance(trainer._logger_connector, ReducedLogs):
-        trainer._logger_connector = ReducedLogs(trainer, warn)
+    if isinstance(trainer._logger_connector, ReducedLogs):
+        return
+    trainer._logger_connector = connector = ReducedLogs(trainer, warn)
+    if connector.may_sync:
+        trainer.fit_loop.epoch_loop._results = StepResults(training=True)
+        for loop in (trainer.fit_loop.epoch_loop.val_loop, trainer.validate_loop, trainer.test_loop):
+            loop._results = StepResults(training=False)
+
+
+class StepResults(_ResultCollection):
+    """Keep what is logged of a step with sync_dist=True until ranks exchange it by key. Lightning reduces it while it is logged,
+    and mixes the values of ranks that log in another order, or other keys."""
+
+    def __init__(self, training: bool) -> None:
+        super().__init__(training)
+        self.unsynced: dict[str, int] = {}  # keys, and the samples of which they are
+
+    def log(self, *arguments: Any, **options: Any) -> None:
+        if options["sync_dist_group"] is None and not options["rank_zero_only"]:
+            options["sync_dist_fn"] = _Sync.no_op
+        super().log(*arguments, **options)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def update_metrics(self, key: str, value: Any, batch_size: int) -> None:
+        super().update_metrics(key, value, batch_size)  # pyright: ignore[reportAttributeAccessIssue]
+        item, meta = self[key], self[key].meta
+        if batch_size and item.is_tensor and meta.on_step and meta.sync.should and meta.sync.fn is _Sync.no_op:  # 0: a dummy
+            self.unsynced[key] = samples_in(self.batch) or 1
 
 
 class ReducedLogs(_LoggerConnector):
@@ -91,9 +157,16 @@ class ReducedLogs(_LoggerConnector):
         self._reduced: dict[str, Any] = {}  # the value that was computed for a key
 
     @cached_property
+    def may_sync(self) -> bool:
+        return self._is_named("sync_dist")
+
+    @cached_property
     def _may_stop(self) -> bool:
+        return self._is_named("should_stop")
+
+    def _is_named(self, name: str) -> bool:
         trainer: Any = self.trainer
-        return names_should_stop((trainer.lightning_module, *trainer.callbacks))
+        return is_named((trainer.lightning_module, *trainer.callbacks), name)
 
     def _stop_alike(self, is_now: bool) -> None:
         if is_now and self.trainer.state.fn == "fit" and self._may_stop:
@@ -103,8 +176,36 @@ class ReducedLogs(_LoggerConnector):
                 self._warn(f"trainer.should_stop is set by {sum(wishes)} of {len(wishes)} processes alone, and all stop")
 
     def on_batch_end(self) -> None:
+        self.exchange_step()
         super().on_batch_end()
         self._stop_alike(self.trainer.training)
+
+    def exchange_step(self) -> None:
+        """Combine what ranks have logged of a step with sync_dist=True, by key and weighted by samples; a collective. What some
+        alone have logged is combined of these."""
+        if not self.may_sync:
+            return
+        results: Any = self.trainer._results
+        own, results.unsynced = results.unsynced, {}
+        if not any(orders := gather_number(zlib.crc32(repr([*own]).encode()) if own else 0)):
+            return
+        metas = {key: results[key].meta for key in own}
+        if len({*orders}) > 1:
+            ranks: list[dict[str, Any]] = [{} for _ in orders]
+            dist.all_gather_object(ranks, metas)
+            metas = {key: meta for rank in ranks for key, meta in rank.items()}
+        table = torch.zeros(len(metas), 2, dtype=torch.float64, device=self.trainer.strategy.root_device)
+        for row, key in zip(table, metas, strict=True):
+            if key in own:
+                row[0], row[1] = results[key]._forward_cache.detach(), own[key]
+        tables = [torch.zeros_like(table) for _ in orders]
+        dist.all_gather(tables, table)
+        shares = torch.stack(tables[:: len(tables) // dp_rank_and_size(self.trainer)[1]], dim=-1)
+        for (key, meta), (values, weights) in zip(metas.items(), shares, strict=True):
+            item = results.setdefault(key, _ResultMetric(meta, is_tensor=True).to(table.device))
+            item._forward_cache = combine_on_device(meta.sync.op, values, weights).to(item.value.dtype)
+            item.value = item.value if meta.on_epoch else item._forward_cache
+            item.has_reset = False
 
     def reset_results(self) -> None:
         self._stop_alike(self.trainer.validating)  # after its last hook
@@ -163,13 +264,13 @@ def logged(results: Any, metric: Any) -> Logged:
     return Logged(meta.fx, tuple(dict.fromkeys(results._forked_name(metric, False))), reduction, float(metric.value), weight)
 
 
-def names_should_stop(parts: Iterable[Any]) -> bool:
-    """Return whether the files of the parts' classes name should_stop, except those of this package, torch and Lightning."""
+def is_named(parts: Iterable[Any], name: str) -> bool:
+    """Return whether the files of the parts' classes have this name, except those of this package, torch and Lightning."""
     modules = {kind.__module__ for part in parts for kind in type(part).__mro__}
     for module in modules - {"builtins"}:
         if module.partition(".")[0] not in ("lightning", "lockstep", "torch", "torchmetrics"):
             with suppress(OSError, TypeError, KeyError):  # typed at a prompt, or compiled
-                if "should_stop" in inspect.getsource(sys.modules[module]):
+                if name in inspect.getsource(sys.modules[module]):
                     return True
     return False
 

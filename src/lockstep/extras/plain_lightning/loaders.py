@@ -6,7 +6,7 @@ taken once. Lightning's own sampler repeats samples until ranks have equal numbe
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial, wraps
 from itertools import islice
 from typing import Any
@@ -35,23 +35,18 @@ def drawing_from(seed: int) -> Iterator[None]:
         yield
 
 
-def change_loaders(
-    source: Any,
-    change: Callable[[str, list[Any], bool], list[Any]],
-    around: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> None:
-    """Make each method of a datamodule or a module that makes loaders run within `around`, and replace its loaders by what
-    `change` returns for the method's name, the loaders and whether an evaluation takes a batch of each at once."""
+def change_loaders(source: Any, change: Callable[[str, list[Any], bool], list[Any]]) -> None:
+    """Replace the loaders that each method of a datamodule or a module makes by what `change` returns for the method's name, the
+    loaders and whether an evaluation takes a batch of each at once."""
     for name in LOADERS:
         if is_overridden(name, source):
-            setattr(source, name, _with_change(getattr(source, name), partial(change, name), around))
+            setattr(source, name, with_change(getattr(source, name), partial(change, name)))
 
 
-def _with_change(make: Callable[..., Any], change: Callable[[list[Any], bool], list[Any]], around: Callable[[], Any]) -> Any:
+def with_change(make: Callable[..., Any], change: Callable[[list[Any], bool], list[Any]]) -> Any:
     @wraps(make)
     def changed(*arguments: Any) -> Any:
-        with around():
-            made = make(*arguments)
+        made = make(*arguments)
         loaders = made if isinstance(made, CombinedLoader) else CombinedLoader(made)
         is_combined = made is loaders
         loaders.flattened = change(loaders.flattened, is_combined and loaders._mode != "sequential")

@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from torch import Tensor
+
 
 class Logged(NamedTuple):
     """Value of one rank under a key. names: in trainer.callback_metrics; weight: the samples of a mean."""
@@ -32,6 +34,16 @@ def combine(parts: list[Logged]) -> float | None:
     }
     reduce = reductions.get(parts[0].reduction)
     return None if reduce is None else reduce()
+
+
+def combine_on_device(reduction: str, values: Tensor, weights: Tensor) -> Tensor:
+    """Return the value of a step of all ranks, without waiting for the device. Those without samples do not count."""
+    counts = weights > 0
+    if reduction in ("max", "min"):
+        sign = 1 if reduction == "max" else -1
+        return sign * (sign * values).where(counts, -math.inf).amax()
+    counted = values.where(counts, 0.0)
+    return counted.sum() if reduction == "sum" else (counted * weights).sum() / weights.sum()
 
 
 def explain_difference(parts: list[Logged], logging: int, shares: int) -> list[str]:

@@ -92,3 +92,16 @@ def decide_alike(trainer: Any, module: LightningModule, mean: Callable[[Any], Te
 
     if asked:
         module.lr_scheduler_step = stepped
+
+
+def exchange_logs_of_steps(module: LightningModule, exchange: Callable[[], None]) -> None:
+    """Call `exchange` after each training step: callbacks may monitor its values before Lightning ends the batch."""
+    step = module.training_step
+
+    @wraps(step)
+    def stepped(*arguments: Any, **named: Any) -> Any:
+        output = step(*arguments, **named)
+        exchange()
+        return output
+
+    module.training_step = stepped
