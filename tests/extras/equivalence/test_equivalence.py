@@ -4,12 +4,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from in_process import BARE, prepared
 from lightning import LightningModule
 from torch import Tensor, nn
+from torchmetrics import MeanMetric, SumMetric
+from torchmetrics.classification import MulticlassAccuracy
+from torchvision.ops import FrozenBatchNorm2d
 from unwatched import unwatched
 
-from lockstep.extras.equivalence.equivalence import EquivalenceReport
+from lockstep.extras.equivalence.equivalence import EquivalenceReport, metrics_of_batches
 from lockstep.trainer.batchnorm import synchronise_batchnorm
 
 NOTHING: tuple[str, ...] = ()
@@ -19,14 +23,17 @@ def causes(**parts: Any) -> list[str]:
     """Of a plain module on two processes; `parts` are attributes of the trainer, `net` the module's, `shares` that of a batch."""
     module = LightningModule()
     module.net = parts.pop("net", nn.Identity())
+    report = EquivalenceReport()
+    report.on_fit_start(on_two_processes(**parts), module)
+    return report.causes
+
+
+def on_two_processes(**parts: Any) -> Any:
     shares = {"rank": 0, "num_replicas": parts.pop("shares", 2)}
-    trainer: Any = SimpleNamespace(
+    return SimpleNamespace(
         distributed_sampler_kwargs=shares,
         **{"world_size": 2, "callbacks": [], "strategy": None, "precision": "32-true", "datamodule": None} | parts,
     )
-    report = EquivalenceReport()
-    report.on_fit_start(trainer, module)
-    return report.causes
 
 
 @pytest.mark.parametrize(
@@ -60,13 +67,12 @@ def test_a_composed_run(overrides: tuple[str, ...], said: tuple[str, ...], tmp_p
     [
         (nn.Dropout(0.1), "noise drawn by each process (lockstep.nets.Dropout derives it from the sample): net.0 (Dropout)"),
         (nn.LSTM(2, 2, num_layers=2, dropout=0.1), "noise drawn"),
-        (nn.InstanceNorm2d(2, track_running_stats=True), "running statistics of each process's own samples"),
         (nn.Dropout(0.0), None),
     ],
     ids=lambda value: type(value).__name__,
 )
 def test_a_layer(layer: nn.Module, words: str | None) -> None:
-    result = [cause for cause in causes(net=nn.Sequential(layer)) if cause.startswith(words or ("noise", "running"))]
+    result = [cause for cause in causes(net=nn.Sequential(layer)) if cause.startswith(words or "noise")]
     assert len(result) == (words is not None)
 
 
@@ -80,6 +86,40 @@ def test_a_batchnorm_that_is_not_synchronised() -> None:
     (cause,) = [cause for cause in causes(net=net) if "BatchNorm" in cause or "batchnorm" in cause]
     why = "BatchNorm by a forward of its own, which is not synchronised: each process's own samples, in "
     assert cause == f"{why}net.0 (Centred)"
+
+
+def test_running_statistics_are_named_that_change_in_a_step() -> None:
+    norms = [nn.InstanceNorm2d(2, track_running_stats=True), nn.InstanceNorm2d(2, track_running_stats=True), FrozenBatchNorm2d(2)]
+    report, trainer, module = EquivalenceReport(), on_two_processes(), LightningModule()
+    module.net = nn.Sequential(*norms)
+    norms[1].eval()
+    report.on_fit_start(trainer, module)
+    report.on_train_batch_start(trainer, module, batch := torch.rand(2, 2, 3, 3), 0)
+    module.net(batch)
+    report.on_train_batch_end(trainer, module, None, batch, 0)
+    why = "running statistics of each process's own samples, which only BatchNorm shares"
+    assert report.causes == [f"{why}: net.0 (InstanceNorm2d)"]
+
+
+class OfBatches(SumMetric):
+    """As a mean average precision of each batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("batches", torch.zeros(()), dist_reduce_fx="sum")
+
+    def update(self, value: Any) -> None:
+        super().update(value)
+        self.batches += 1  # pyright: ignore
+
+
+def test_a_metric_that_is_a_mean_of_batches_is_named() -> None:
+    metrics = [MeanMetric(), MeanMetric(), OfBatches(), SumMetric(), MulticlassAccuracy(2, average="micro")]
+    for _ in range(3):
+        for metric, value in zip(metrics, (0.25, torch.rand(4), 0.5, 1.0), strict=False):
+            metric.update(value)
+        metrics[4].update(torch.tensor([0, 1, 1, 1]), torch.tensor([0, 0, 0, 0]))
+    assert metrics_of_batches(nn.ModuleList(metrics)) == ["0 (MeanMetric)", "2 (OfBatches)"]
 
 
 def test_it_never_ends_a_run() -> None:

@@ -139,6 +139,18 @@ class BiasBeforeNorm(Plain):
         return torch.optim.Adam(self.parameters(), lr=0.01)
 
 
+class Overlap(Plain):
+    """A loss that is no mean over samples behind BatchNorm."""
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+        self.layer = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))
+
+    def loss(self, batch: Any) -> Tensor:
+        outputs, targets = self(batch[0]).sigmoid(), (batch[1] > 0).to(batch[1])
+        return 1 - 2 * (outputs * targets).sum() / (outputs + targets).sum()
+
+
 class Tokens(Plain):
     """Sparse gradients, its own logger's methods; a sum over tokens, over a constant, or their mean."""
 

@@ -158,6 +158,7 @@ UNEQUAL = {  # what differs first, and why
     "bytes": (odd("", "trainer/communication=fp16", steps=1), "in step 0: gradients", "gradients that are sent in fewer"),
     "tokens": (odd("a mean", "test=false", **TOKENS), "in step 0: gradients", ALONE),
     "negatives": (odd("in-batch negatives"), "in step 0: gradients", ALONE),
+    "Dice": (odd("", model="Overlap"), "in step 0: gradients", ALONE),
     "padding": (odd("", data="PaddedValidation"), "in the validation after step 1: validation samples", UNEVEN),
     "noise": (odd("noise", steps=1), "in step 0: gradients", NOISE),
     "in gradients": (odd("noise in gradients", steps=1), "after step 0: weights of layer.bias of process 1", NOISE),

@@ -43,13 +43,6 @@ def _norms_with_own_statistics(model: nn.Module) -> Iterator[str]:
     own = [f"{name} ({type(layer).__name__})" for name, layer in synchronised if takes_own_statistics(layer)]
     if own:
         yield f"BatchNorm by a forward of its own, which is not synchronised: each process's own samples, in {join_first(own)}"
-    others = [
-        f"{name} ({type(layer).__name__})"
-        for name, layer in model.named_modules()
-        if getattr(layer, "running_mean", None) is not None and not is_batchnorm(layer)
-    ]
-    if others:
-        yield f"running statistics of each process's own samples, which only BatchNorm shares: {join_first(others)}"
 
 
 def _noise_of_each_process(trainer: Any, model: nn.Module) -> Iterator[str]:

@@ -6,9 +6,15 @@ from typing import Any
 
 import torch
 from lightning import Callback, LightningModule, Trainer
+from torch import nn
+from torchmetrics import Metric
+from torchmetrics.aggregation import MeanMetric
 
+from lockstep.console import join_first
 from lockstep.datamodules.seeded import generator_states
+from lockstep.extras.any_batch.any_batch import samples_in
 from lockstep.extras.monitor import Monitor
+from lockstep.trainer.batchnorm import is_batchnorm
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +29,8 @@ class EquivalenceReport(Monitor, Callback):
     def __init__(self) -> None:
         self.causes: list[str] = []
         self._states: tuple[bytes, bytes] | None = None  # the generators' states before a step
+        self._means: dict[str, torch.Tensor] = {}  # running means before training
+        self._has_samples = False  # True if a batch has several
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.causes = []
@@ -31,6 +39,7 @@ class EquivalenceReport(Monitor, Callback):
 
             for cause in find_causes(trainer, pl_module):
                 self._say(cause)
+            self._means = {name: mean.clone() for name, mean in running_means(pl_module).items()}
 
     def _say(self, cause: str) -> None:
         if cause not in self.causes:
@@ -38,7 +47,7 @@ class EquivalenceReport(Monitor, Callback):
             log.info(f"Not as on one process: {cause}")
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self._look_before(trainer, pl_module, batch_idx)
+        self._look_before(trainer, pl_module, batch, batch_idx)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._look_after(trainer, pl_module, batch_idx, "training")
@@ -46,23 +55,56 @@ class EquivalenceReport(Monitor, Callback):
     def on_validation_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        self._look_before(trainer, pl_module, batch_idx)
+        self._look_before(trainer, pl_module, batch, batch_idx)
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         self._look_after(trainer, pl_module, batch_idx, "validation")
 
-    def _look_before(self, trainer: Trainer, module: LightningModule, batch_idx: int) -> None:
+    def _look_before(self, trainer: Any, module: LightningModule, batch: Any, batch_idx: int) -> None:
         if batch_idx == 0 and trainer.world_size > 1:
-            self._states = _states(module.device)
+            self._states, self._has_samples = _states(module.device), (samples_in(batch) or 0) > 1
 
-    def _look_after(self, trainer: Trainer, module: LightningModule, batch_idx: int, stage: str) -> None:
-        if batch_idx or trainer.world_size == 1 or self._states == _states(module.device):
+    def _look_after(self, trainer: Any, module: LightningModule, batch_idx: int, stage: str) -> None:
+        if batch_idx or trainer.world_size == 1:
+            return
+        now = running_means(module)
+        changed = [name for name, mean in self._means.items() if name in now and not torch.equal(now[name], mean)]
+        if changed:
+            self._say(f"running statistics of each process's own samples, which only BatchNorm shares: {join_first(changed)}")
+        if self._states == _states(module.device):
             return
         if not any("lockstep.nets.Dropout" in cause for cause in self.causes):  # layers that draw are named already
             alike = "lockstep.noise draws them alike on any number of processes"
             self._say(f"random numbers are drawn in a {stage} step, by each process its own; {alike}")
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Name metrics that are means over batches."""
+        if trainer.world_size > 1 and self._has_samples:
+            for name in metrics_of_batches(pl_module):
+                self._say(f"{name} is a mean of batches' values, which other batches do not have; update it with samples' values")
+
+    on_train_epoch_end = on_validation_epoch_end
+
+
+def running_means(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return those of layers that are no BatchNorm, by names."""
+    layers = {f"{name} ({type(layer).__name__})": layer for name, layer in model.named_modules() if not is_batchnorm(layer)}
+    means = {name: getattr(layer, "running_mean", None) for name, layer in layers.items()}
+    return {name: mean for name, mean in means.items() if isinstance(mean, torch.Tensor)}
+
+
+def metrics_of_batches(model: nn.Module) -> list[str]:
+    """Return the names of metrics that count their updates: torchmetrics' MeanMetric, given a number for each batch, and those of
+    the user. torchmetrics' others count samples."""
+    metrics = [(name, metric) for name, metric in model.named_modules() if isinstance(metric, Metric) and metric.update_count > 1]
+    return [
+        f"{name} ({type(metric).__name__})"
+        for name, metric in metrics
+        if (isinstance(metric, MeanMetric) or not type(metric).__module__.startswith("torchmetrics."))
+        and any(isinstance(x, torch.Tensor) and x.ndim == 0 and x == metric.update_count for x in metric.metric_state.values())
+    ]
 
 
 def _states(device: torch.device) -> tuple[bytes, bytes]:

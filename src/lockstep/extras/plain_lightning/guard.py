@@ -33,8 +33,9 @@ class PlainLightningGuard(Callback):
         if isinstance(model, Task) and isinstance(datamodule, DataModule):
             return
         from lockstep.extras.plain_lightning.callback import PlainLightning
+        from lockstep.extras.plain_lightning.kept_state import KeptState
         from lockstep.extras.plain_lightning.same_samples import SameSamples
 
         if not any(isinstance(callback, PlainLightning) for callback in trainer.callbacks):
             make = getattr(trainer.strategy, "plain_lightning", PlainLightning)
-            trainer.callbacks += [make(self.seed), SameSamples(self.cfg)]
+            trainer.callbacks += [make(self.seed), SameSamples(self.cfg), KeptState()]
