@@ -47,6 +47,7 @@ from lockstep.extras.plain_lightning.processes import (
     weights_that_differ,
 )
 from lockstep.extras.plain_lightning.reloads import Reloads
+from lockstep.extras.plain_lightning.same_samples import check_processes
 from lockstep.extras.plain_lightning.streams import (
     Positioned,
     in_step,
@@ -156,9 +157,12 @@ class PlainLightning(Callback):
         """Return loaders with this rank's share of what each of these draws."""
         training = name == LOADERS[0]
         shared = [self._share(trainer, loader, name, training) for loader in loaders]
-        samplers = [one.sampler for one in shared if isinstance(getattr(one, "sampler", None), SharedSampler)]
+        divided = [one for one in shared if isinstance(getattr(one, "sampler", None), SharedSampler)]
+        samplers = [one.sampler for one in divided]
         for one in samplers:
             one.begin_with(self._made_in)
+        if dp_rank_and_size(trainer)[1] > 1:
+            check_processes(name, divided)
         alike = len({(one.samples_per_epoch, one.global_batch_size) for one in samplers}) == 1 and len(samplers) == len(shared)
         if are_together and not training and not alike and any(one.samples_per_epoch % one.num_replicas for one in samplers):
             self.warn(

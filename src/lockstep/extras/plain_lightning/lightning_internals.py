@@ -185,9 +185,9 @@ class ReducedLogs(_LoggerConnector):
     def exchange_step(self) -> None:
         """Combine what ranks have logged of a step with sync_dist=True, by key and weighted by samples; a collective. What some
         alone have logged is combined of these."""
-        if not self.may_sync:
-            return
         results: Any = self.trainer._results
+        if not isinstance(results, StepResults):
+            return
         own, results.unsynced = results.unsynced, {}
         if not any(orders := gather_number(zlib.crc32(repr([*own]).encode()) if own else 0)):
             return

@@ -111,6 +111,12 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
     def _has_dummy(self) -> bool:
         return self.training and 0 < self.tail <= self.rank
 
+    def first_drawn(self) -> str:
+        """Return the first samples and the last, as they are drawn: nothing if the data alone say them."""
+        return (
+            "" if type(self.sampler) in (RandomSampler, SequentialSampler) else repr([*(order := self._order())[:3], *order[-1:]])
+        )
+
     def _order(self) -> list[int]:
         """Return the epoch's order. A sampler of the user's own may have a generator of its own: it draws the orders of epochs
         before, too, and each of them once."""
