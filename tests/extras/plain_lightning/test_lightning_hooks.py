@@ -14,8 +14,9 @@ from lightning import Callback, seed_everything
 from lightning.fabric.utilities.seed import reset_seed
 from plain_lightning import DigitsData, LitClassifier
 from test_plain_lightning import GOES_ON, METRIC, MINE, QUIET, fitted
+from test_torch_loaders import Own
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, Subset
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
@@ -73,11 +74,33 @@ class NoisyData(DigitsData):
         return DataLoader(Noisy(self.train), 100, shuffle=True, num_workers=1, generator=generator)
 
 
-def test_what_data_workers_draw_is_the_same_after_a_resumption_whatever_generator_a_loader_has(tmp_path: Path) -> None:
-    noisy = ("datamodule._target_=test_lightning_hooks.NoisyData", "trainer.max_epochs=3", "trainer.limit_train_batches=2")
-    whole = fitted(tmp_path / "run", *noisy, keep=tmp_path).lightning_module.state_dict()
-    resumed = fitted(tmp_path / "again", *noisy, ckpt_path=tmp_path / "4.ckpt").lightning_module.state_dict()
+class OrderedData(DigitsData):
+    """In an order that a generator of its own draws."""
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.train, 100, sampler=Own(1400), num_workers=1)
+
+
+class Batches(BatchSampler):
+    """One of the user's own."""
+
+
+class BatchedData(DigitsData):
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.train, batch_sampler=Batches(range(1400), 100, False))
+
+
+@pytest.mark.parametrize(("kind", "lines"), [("NoisyData", 0), ("OrderedData", 0), ("BatchedData", 1)])
+def test_what_is_drawn_is_the_same_after_a_resumption_whatever_generator_a_loader_has_or_is_said(
+    kind: str, lines: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    drawn = (f"datamodule._target_=test_lightning_hooks.{kind}", "trainer.max_epochs=3", "trainer.limit_train_batches=2")
+    whole = fitted(tmp_path / "run", *drawn, keep=tmp_path).lightning_module.state_dict()
+    assert "draws batches by a Batches" not in caplog.text
+    resumed = fitted(tmp_path / "again", *drawn, ckpt_path=tmp_path / "4.ckpt").lightning_module.state_dict()
     assert [name for name in whole if not torch.equal(resumed[name], whole[name])] == []
+    line = "A train_dataloader draws batches by a Batches, which begins as in the first epoch unless it has a set_epoch(epoch)"
+    assert caplog.messages.count(line) == lines
 
 
 class PartOfTheData(DigitsData):

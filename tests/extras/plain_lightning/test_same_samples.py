@@ -1,5 +1,6 @@
 """Samples whose order is that of a set, which Python's hash seed decides."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -7,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 from commands import python
+from in_process import become_rank
 from plain_lightning import DigitsData
+from ranks import in_ranks
 from test_accumulation import Stream
 from test_plain_lightning import fitted
-from torch.utils.data import Dataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler, TensorDataset
 
 from lockstep.errors import ConfigError
 from lockstep.extras.plain_lightning.same_samples import fingerprint
@@ -77,3 +80,41 @@ def test_a_fingerprint_is_of_the_first_three_samples_and_the_last_and_reads_a_co
     drawn = Drawn()
     assert [fingerprint(drawn), fingerprint(Stream()), fingerprint([])] == [None] * 3
     assert (drawn.opened, drawn.random.random()) == (False, np.random.default_rng(0).random())
+
+
+class OwnPart(DigitsData):
+    """Each process makes a part of the data, or draws one, by itself."""
+
+    def __init__(self, batch_size: int, kind: str) -> None:
+        super().__init__(batch_size)
+        self.kind = kind
+
+    def train_dataloader(self) -> Any:
+        rank, ranks = self.trainer.global_rank, self.trainer.world_size  # pyright: ignore[reportOptionalMemberAccess]
+        parts = {"half": range(rank, 96, ranks), "split": range(60) if rank == 0 else range(60, 96)}
+        if self.kind == "drawn":
+            return DataLoader(self.train, 8, sampler=SubsetRandomSampler(parts["half"]))
+        return DataLoader(Subset(self.train, parts[self.kind]), 8)
+
+
+def refusals(rank: int, world_size: int, folder: Path) -> list[str]:
+    become_rank(rank, world_size)
+    lines = []
+    for kind in ("half", "split", "drawn"):
+        own = ("datamodule._target_=test_same_samples.OwnPart", f"+datamodule.kind={kind}", f"trainer.devices={world_size}")
+        with pytest.raises(ConfigError) as refusal:
+            fitted(folder / kind, *own)
+        lines.append(str(refusal.value))
+    left = ("+trainer.use_distributed_sampler=false", "trainer.max_epochs=1", "model._target_=test_plain_lightning.AtOneRate")
+    return [*lines, str(fitted(folder / "left", *own, *left).global_step)]
+
+
+@pytest.mark.slow
+def test_processes_with_data_of_their_own_are_refused(tmp_path: Path) -> None:
+    """Half of the samples was trained on, or processes waited for each other."""
+    lines = in_ranks(2, partial(refusals, folder=tmp_path), tmp_path)
+    key, needs = "trainer.use_distributed_sampler=true: train_dataloader has", "; make the same whole in each, which is then "
+    differ = f"{key} other samples in each process, or draws them in another order{needs}"
+    assert lines[0] == lines[1]
+    expected = [differ, f"{key} 60, 36 samples in the processes{needs}", differ, "6"]
+    assert all(line.startswith(begin) for line, begin in zip(lines[0], expected, strict=True))

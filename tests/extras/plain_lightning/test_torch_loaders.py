@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -81,6 +82,33 @@ def test_several_ranks_take_the_batches_of_one_each_sample_once(way: str, world_
     assert set(tail) == set(whole[2])  # one sample, which the others take as a dummy
     if way != "in order":
         assert share_out(numbers(6, **WAYS[way]), 1, epoch=3)[0] != share_out(numbers(6, **WAYS[way]), 1, epoch=2)[0]
+
+
+class Own(Sampler[int]):
+    """Draws from a generator of its own."""
+
+    def __init__(self, numbers: int = 13) -> None:
+        self.numbers, self.random = numbers, np.random.default_rng(7)
+
+    def __len__(self) -> int:
+        return self.numbers
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.random.permutation(self.numbers).tolist())
+
+
+def test_a_sampler_with_a_generator_of_its_own_draws_each_epoch_once_wherever_a_run_begins() -> None:
+    own = Own()
+    expected = [list(own) for _ in range(4)]
+    shared = SharedSampler(Own(), 2, (0, 1), 0, drop_last=False, training=False)
+    orders = []
+    for epoch in (0, 0, 1, 3, 3):  # begun twice, and resumed
+        shared.set_epoch(epoch)
+        orders.append(list(shared))
+    assert orders == [expected[epoch] for epoch in (0, 0, 1, 3, 3)]
+    reloaded = SharedSampler(Own(), 2, (0, 1), 0, drop_last=False, training=False)
+    reloaded.begin_with(2)
+    assert list(reloaded) == expected[0]
 
 
 def test_a_batch_sampler_of_torch_s_own_is_shared_out_too() -> None:

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch import Tensor
 
 from lockstep.callbacks.randomness import CounterBasedRandomness
@@ -31,6 +32,7 @@ from lockstep.extras.plain_lightning.list_states import gather_lists_whole
 from lockstep.extras.plain_lightning.loaders import (
     LOADERS,
     SharedSampler,
+    begins_anew,
     drawing_from,
     samples_per_batch,
     shared_loader,
@@ -45,6 +47,7 @@ from lockstep.extras.plain_lightning.processes import (
     weights_that_differ,
 )
 from lockstep.extras.plain_lightning.reloads import Reloads
+from lockstep.extras.plain_lightning.same_samples import check_processes
 from lockstep.extras.plain_lightning.streams import (
     Positioned,
     in_step,
@@ -73,6 +76,7 @@ _COMPARED = (2, 20)  # the batches before which processes compare what they hold
 _KEEPS_WORKERS = (
     "persistent_workers=True: what data workers draw at random goes on from epoch to epoch, and is another after a resumption"
 )
+_ANEW = "A train_dataloader draws batches by a {}, which begins as in the first epoch unless it has a set_epoch(epoch)"
 _GOES_ON = "This run goes on after the {} batches of its epoch that it has trained on, whatever Lightning says of loaders."
 
 
@@ -100,13 +104,13 @@ class PlainLightning(Callback):
         self.samples_trained, self.train_time, self.train_cpu_time = 0, 0.0, 0.0
         self.results: dict[str, float] = {}
         self.ended_by: str | None = None
-        self._is_first_epoch = True
+        self._begins_again = False  # in the first epoch after a resumption
         self._has_said: set[str] = set()
         self._samplers: list[Any] = []  # the training loaders'
         self._keeps_workers = False  # from epoch to epoch
         self._positioned: list[Positioned] = []
         self._positions: dict[str, Any] = {}  # the checkpoint's, from which a run goes on
-        self._reloads = Reloads()
+        self._reloads, self._made_in = Reloads(), 0  # epoch of the loaders that are asked for
         self._samples: list[int | None] = []  # in a batch of each training loader, over all processes
         self._samples_before: list[int | None] | None = None  # the same, of the checkpoint
         self._accumulated = 1
@@ -133,7 +137,8 @@ class PlainLightning(Callback):
 
     def _drawing_alike(self, trainer: Any, name: str) -> AbstractContextManager[None]:
         """Draw, while loaders are made, the numbers of one process and of the epoch of their making: a part of the data, say."""
-        return drawing_from(derive_seed(self.seed, self._reloads.epoch_of(trainer, name), len(LOADERS)))
+        self._made_in = self._reloads.epoch_of(trainer, name)
+        return drawing_from(derive_seed(self.seed, self._made_in, len(LOADERS)))
 
     def _combine_processes(self, trainer: Any, model: LightningModule) -> None:
         if trainer.world_size > 1:
@@ -152,7 +157,12 @@ class PlainLightning(Callback):
         """Return loaders with this rank's share of what each of these draws."""
         training = name == LOADERS[0]
         shared = [self._share(trainer, loader, name, training) for loader in loaders]
-        samplers = [one.sampler for one in shared if isinstance(getattr(one, "sampler", None), SharedSampler)]
+        divided = [one for one in shared if isinstance(getattr(one, "sampler", None), SharedSampler)]
+        samplers = [one.sampler for one in divided]
+        for one in samplers:
+            one.begin_with(self._made_in)
+        if dp_rank_and_size(trainer)[1] > 1:
+            check_processes(name, divided)
         alike = len({(one.samples_per_epoch, one.global_batch_size) for one in samplers}) == 1 and len(samplers) == len(shared)
         if are_together and not training and not alike and any(one.samples_per_epoch % one.num_replicas for one in samplers):
             self.warn(
@@ -164,6 +174,7 @@ class PlainLightning(Callback):
             left = [loader for loader in shared if not isinstance(getattr(loader, "dataset", None), Seeded)]
             self._keeps_workers = any(getattr(loader, "persistent_workers", False) for loader in left)
             self._samples = [samples_per_batch(loader, dp_rank_and_size(trainer)[1]) for loader in shared]
+            self._count(trainer, -1)  # Lightning begins to load at once, and does so once
         return shared
 
     def _share(self, trainer: Any, loader: Any, name: str, training: bool) -> Any:
@@ -203,13 +214,16 @@ class PlainLightning(Callback):
         self.on_validation_start(trainer, pl_module)
         self._accumulated = trainer.accumulate_grad_batches
         self._started = time.perf_counter(), time.process_time()
-        self._is_first_epoch = True
+        self._begins_again = trainer.ckpt_path is not None
         self._reloads.go_on(trainer)
         self._say_other_batch(trainer)
         if self._keeps_workers:
             log.info(_KEEPS_WORKERS)
         if self._samples_before not in (None, self._samples):
             self._check_batches(trainer)
+        if trainer.ckpt_path and trainer.current_epoch:
+            for loader in filter(begins_anew, CombinedLoader(trainer.train_dataloader).flattened):
+                log.warning(_ANEW.format(type(loader.batch_sampler).__name__))
         if batches := batches_trained(trainer):
             log.info(_GOES_ON.format(batches))
             self._begin_again(trainer)
@@ -240,16 +254,19 @@ class PlainLightning(Callback):
         log.warning(f"From here on batches have {now} samples over all processes; before they had {before}")
 
     def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        if self._is_first_epoch:
+        if self._begins_again:
             self._begin_again(trainer)
 
     def _begin_again(self, trainer: Any) -> None:
-        """Load again what Lightning began to load before it knew the epoch, in whatever state the generators were."""
-        self._is_first_epoch = False
+        """Load again what Lightning began to load before it knew the epoch."""
+        self._begins_again = False
         if not isinstance(trainer.datamodule, DataModule):
-            counter = next((one for one in trainer.callbacks if isinstance(one, CounterBasedRandomness)), None)
-            before = (lambda _: None) if counter is None else lambda batch: counter.count(trainer, batch)
-            begin_batches_again(trainer, before, self._go_to_position(trainer))
+            begin_batches_again(trainer, partial(self._count, trainer), self._go_to_position(trainer))
+
+    def _count(self, trainer: Any, batch: int) -> None:
+        for one in trainer.callbacks:
+            if isinstance(one, CounterBasedRandomness):
+                one.count(trainer, batch)
 
     def _go_to_position(self, trainer: Any) -> bool:
         """Return whether the training loaders have gone by themselves to where the checkpoint was written."""

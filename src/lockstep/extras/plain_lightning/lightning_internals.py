@@ -103,6 +103,8 @@ def begin_batches_again(trainer: Trainer, before: Callable[[int], None], are_pas
         _set_sampler_epoch(loader, trainer.current_epoch)
     before(-1)
     batches = iter(loop._data_fetcher)
+    if trainer.current_epoch == 0:
+        before(-1)  # the first epoch of a run begins after the first iterator is made
     loaded = getattr(batches, "iterator_wrapper", batches)  # the argument of a step that takes a dataloader_iter
     for batch in range(passed):
         if not are_passed:
@@ -183,9 +185,9 @@ class ReducedLogs(_LoggerConnector):
     def exchange_step(self) -> None:
         """Combine what ranks have logged of a step with sync_dist=True, by key and weighted by samples; a collective. What some
         alone have logged is combined of these."""
-        if not self.may_sync:
-            return
         results: Any = self.trainer._results
+        if not isinstance(results, StepResults):
+            return
         own, results.unsynced = results.unsynced, {}
         if not any(orders := gather_number(zlib.crc32(repr([*own]).encode()) if own else 0)):
             return

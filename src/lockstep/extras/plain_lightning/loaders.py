@@ -68,6 +68,7 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
         super().__init__(range(len(sampler)), *reversed(share), shuffle=False, seed=seed)  # pyright: ignore[reportArgumentType]
         self.sampler, self.batch_size, self.training = sampler, batch_size, training
         self.length, self.list_size = len(sampler), 1
+        self.begin_with(0)
         self.tail = 0 if drop_last else self.length % self.global_batch_size
         self.samples_per_epoch = self.length - self.length % self.global_batch_size + self.tail
         self.samples_per_batch = self.global_batch_size  # over all processes, of an evaluation's batch too
@@ -90,9 +91,10 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
             accepted = f"use at least {shares}, one for each process or worker, or fewer of them"
             raise config_error("datamodule", f"{self.length} sample(s)", accepted)
 
-    def set_epoch(self, epoch: int) -> None:
-        super().set_epoch(epoch)
-        getattr(self.sampler, "set_epoch", lambda _: None)(epoch)
+    def begin_with(self, epoch: int) -> None:
+        """Take this epoch as the first of which the sampler draws."""
+        self.epoch, self._drawn = epoch, epoch - 1
+        self._last: list[int] = []  # drawn
 
     def __len__(self) -> int:
         return len(range(self.rank, self.samples_per_epoch, self.num_replicas)) + self._has_dummy
@@ -109,9 +111,25 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
     def _has_dummy(self) -> bool:
         return self.training and 0 < self.tail <= self.rank
 
+    def first_drawn(self) -> str:
+        """Return the first samples and the last, as they are drawn: nothing if the data alone say them."""
+        return (
+            "" if type(self.sampler) in (RandomSampler, SequentialSampler) else repr([*(order := self._order())[:3], *order[-1:]])
+        )
+
     def _order(self) -> list[int]:
-        seed = derive_seed(self.seed, self.epoch)
+        """Return the epoch's order. A sampler of the user's own may have a generator of its own: it draws the orders of epochs
+        before, too, and each of them once."""
+        if self.epoch < self._drawn or type(self.sampler).__module__.startswith("torch.utils.data"):
+            return self._draw(self.epoch)
+        for epoch in range(self._drawn + 1, self.epoch + 1):
+            self._drawn, self._last = epoch, self._draw(epoch)
+        return self._last
+
+    def _draw(self, epoch: int) -> list[int]:
+        seed = derive_seed(self.seed, epoch)
         with drawing_from(seed):
+            getattr(self.sampler, "set_epoch", lambda _: None)(epoch)
             if isinstance(generator := getattr(self.sampler, "generator", None), torch.Generator):
                 generator.manual_seed(seed)
             return list(self.sampler)
@@ -168,6 +186,13 @@ def own_sampler(loader: DataLoader[Any], batches: Any) -> Any | None:
         return RandomSampler(data) if sampler.shuffle else SequentialSampler(data)
     is_share = isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1
     return sampler if hasattr(sampler, "__len__") and not is_share else None
+
+
+def begins_anew(loader: Any) -> bool:
+    """Return whether a loader may draw the first epoch's batches after a resumption, by a batch sampler that goes on from epoch
+    to epoch in a way of its own."""
+    batches = getattr(loader, "batch_sampler", None)
+    return type(batches) not in (type(None), BatchSampler) and not any(hasattr(batches, n) for n in ("set_epoch", "state_dict"))
 
 
 def batches_of_equal_number(samples: int, batch_size: int, shares: int) -> int:

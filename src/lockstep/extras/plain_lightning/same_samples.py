@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from lightning import Callback, LightningDataModule, LightningModule
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from lockstep.callbacks.stepped_rate import is_own_checkpoint
+from lockstep.console import join_first
 from lockstep.datamodules.seeded import Restored, Seeded
 from lockstep.errors import config_error
 
@@ -52,6 +54,24 @@ class SameSamples(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._before = state_dict
+
+
+def check_processes(name: str, loaders: list[Any]) -> None:
+    """Raise ConfigError if processes have other data from which each would take its share, or draw it in another order; a
+    collective. `name` is the hook that made these loaders, which are shared out."""
+    own = [(len(one.dataset), one.sampler.length, fingerprint(one.dataset), one.sampler.first_drawn()) for one in loaders]
+    ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(ranks, own)
+    for each in zip(*ranks, strict=False):
+        sizes, lengths, samples, orders = zip(*each, strict=True)
+        if len({*sizes}) > 1 or len({*lengths}) > 1:
+            differ = f"{name} has {join_first(lengths)} samples in the processes"
+        elif (None not in samples and any(one != samples[0] for one in samples)) or len({*orders}) > 1:
+            differ = f"{name} has other samples in each process, or draws them in another order"
+        else:
+            continue
+        needs = "make the same whole in each, which is then shared out, or use false for data that is divided already"
+        raise config_error("trainer.use_distributed_sampler", "true", f"{differ}; {needs}")
 
 
 def fingerprint(dataset: Any) -> list[int] | None:
