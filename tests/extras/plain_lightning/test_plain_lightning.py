@@ -4,6 +4,7 @@ import logging
 import shutil
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 from lockstep.build import build, build_trainer
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
+from lockstep.extras.plain_lightning.callback import PlainLightning
 from lockstep.extras.plain_lightning.loaders import SharedSampler
 from lockstep.extras.plain_lightning.weights import weight_of
 from lockstep.models.from_checkpoint import load_model
@@ -172,6 +174,15 @@ def test_what_is_promised_is_said_once(tmp_path: Path, caplog: pytest.LogCapture
     assert said.startswith("LitClassifier and DigitsData: plain Lightning. If the run is resumed within an epoch, the metrics")
     assert not [record for record in caplog.records if record.message.startswith(("Not as on one process", "A step"))]
     assert caplog.messages.count("best.ckpt is chosen by the highest val_acc.") == 1
+
+
+@pytest.mark.parametrize("causes", [[], ["train_dataloader draws batches in its own way"]])
+def test_what_a_named_cause_contradicts_is_not_promised(causes: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    plain = PlainLightning(seed=0)
+    plain.causes = causes
+    with caplog.at_level(logging.INFO):
+        plain._introduce(SimpleNamespace(world_size=2, callbacks=[plain], datamodule=None), LitClassifier())
+    assert ("Each sample is taken once, gradients are those of the whole batch" in caplog.text) == (causes == [])
 
 
 @pytest.mark.parametrize(

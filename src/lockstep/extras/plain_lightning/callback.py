@@ -201,13 +201,16 @@ class PlainLightning(Callback):
             self.causes.append(line)
             log.warning(f"Not as on one process: {line}")
 
-    def on_fit_start(self, trainer: Any, pl_module: LightningModule) -> None:
+    def _introduce(self, trainer: Any, pl_module: LightningModule) -> None:
+        """Say what holds, once loaders are made: not what a cause that was named contradicts."""
         parts = [part for part in (pl_module, trainer.datamodule) if part is not None and not isinstance(part, Task | DataModule)]
         names = " and ".join(type(part).__name__ for part in parts)
-        known = f" {self.same} Not known: {self.not_known}; {command_line('scripts/parity.py')} finds them."
+        same = "" if any(getattr(callback, "causes", ()) for callback in trainer.callbacks) else f" {self.same}"
+        known = f"{same} Not known: {self.not_known}; {command_line('scripts/parity.py')} finds them."
         log.info(f"{names}: plain Lightning.{known if trainer.world_size > 1 else ''} {_WITHIN}")
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        self._introduce(trainer, pl_module)
         self.on_validation_start(trainer, pl_module)
         self._accumulated = trainer.accumulate_grad_batches
         self._started = time.perf_counter(), time.process_time()
