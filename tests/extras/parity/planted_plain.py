@@ -60,6 +60,27 @@ def _padded(sentences: list[Tensor]) -> dict[str, Tensor]:
     return {"ids": ids, "labels": torch.where(labels < 0, labels, labels % 3)}
 
 
+class Packed:
+    """Samples of several lengths in one tensor, in a class of one's own."""
+
+    def __init__(self, samples: list[Any]) -> None:
+        self.rows, self.size = torch.cat([sample[: 1 + number % 3] for number, sample in samples]), len(samples)
+        counts = torch.tensor([1 + number % 3 for number, _ in samples])
+        self.of_sample = torch.repeat_interleave(torch.arange(len(samples)), counts)
+
+    def to(self, device: Any) -> "Packed":
+        return self
+
+
+class Ragged(Rows):
+    """13 of them: the last batch of two processes has 5."""
+
+    def train_dataloader(self) -> Any:
+        return DataLoader([(n, torch.full((3, 4), float(n % 4))) for n in range(13)], self.batch_size, collate_fn=Packed)
+
+    val_dataloader = test_dataloader = train_dataloader  # pyright: ignore
+
+
 class Plain(LightningModule):
     """A linear model, a mean squared error, and a torchmetrics mean, which adds in float32; and one defect."""
 
@@ -137,6 +158,22 @@ class BiasBeforeNorm(Plain):
 
     def configure_optimizers(self) -> Any:
         return torch.optim.Adam(self.parameters(), lr=0.01)
+
+
+class LogsNothing(Plain):
+    """Of packed samples."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        sums = (
+            torch.zeros(batch.size, 2)
+            .to(self.layer.weight)
+            .index_add(0, batch.of_sample, self.layer(batch.rows.to(self.layer.weight)))
+        )
+        return (sums - 1).square().mean()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None: ...
+
+    test_step = validation_step
 
 
 class Overlap(Plain):

@@ -132,6 +132,7 @@ EQUAL_BUT = {  # with what is said beside it
     "sparse, with a logger, padded, in dictionaries": (odd("", "test=false", **TOKENS), "test, since it logged no"),
     "bound to float32": (odd("float32 alone", "parity.precision=run"), ""),
     "averaged weights": (odd("", *SWA), ""),
+    "packed samples, a tail, nothing logged": (odd("", model="LogsNothing", data="Ragged", steps=3), "since it logged nothing"),
     "loaders that alone know their size": (
         odd("", "~datamodule.batch_size", "~datamodule.global_batch_size"),
         "batches as the loaders",

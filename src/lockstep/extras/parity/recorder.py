@@ -92,14 +92,17 @@ class Recorder(Callback):
 
     def on_train_batch_end(self, trainer: Any, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        self._losses += [loss.detach()] if isinstance(loss, Tensor) else []
+        weight = next((one.counted_weight for one in trainer.callbacks if isinstance(one, PlainLightning)), None)
+        self._losses += [loss.detach() * (1.0 if weight is None else weight)] if isinstance(loss, Tensor) else []
         self._metrics = dict(trainer.callback_metrics)
         if trainer.global_step == self._optimizer_steps:
             return  # further batches are accumulated
         self._is_in_step, self._optimizer_steps = False, trainer.global_step
         total = trainer.strategy.reduce(sum(self._losses, torch.zeros((), device=pl_module.device)), reduce_op="mean")
         # where processes have unequal numbers of samples, the mean of their means is not that of the batch
-        is_mean = isinstance(batch, Batch) or len({number for _, number in all_ranks(self._batches[-1])}) == 1
+        is_mean = (
+            weight is not None or isinstance(batch, Batch) or len({number for _, number in all_ranks(self._batches[-1])}) == 1
+        )
         if self._losses and is_mean:
             self.moments[-1]["loss"] = {"": sketch(torch.as_tensor(total))}
         self._add_samples(trainer, "samples")

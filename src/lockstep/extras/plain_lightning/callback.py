@@ -347,6 +347,11 @@ class PlainLightning(Callback):
         self.ended_by = ended_by(trainer)  # a test has the model's `configure_callbacks` make others
 
     @property
+    def counted_weight(self) -> float | None:
+        """Weight of this rank's mean in that of the batch; None if it is not known how many samples ranks have."""
+        return self._weight.in_batch if are_counted(self._samplers) and self._weight.is_known else None
+
+    @property
     def _shared_samplers(self) -> list[SharedSampler]:
         return [sampler for sampler in self._samplers if isinstance(sampler, SharedSampler)]
 
