@@ -46,6 +46,8 @@ class Recorder(Callback):
 
     def _larger(self, name: str, loader: Any) -> Any:
         """Return a loader of larger batches. Raises ConfigError for a loader of training that draws batches in its own way."""
+        if name != LOADERS[0] and getattr(loader, "drop_last", False):
+            return loader  # which leaves out what one process does
         if type(loader) is DataLoader and type(loader.batch_sampler) in (BatchSampler, type(None)) and loader.batch_size:
             order = {} if is_stream(loader) else {"sampler": loader.sampler}
             sizes = {"batch_size": loader.batch_size * self.larger_batches, "drop_last": loader.drop_last}
