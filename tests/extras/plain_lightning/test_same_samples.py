@@ -113,7 +113,7 @@ def refusals(rank: int, world_size: int, folder: Path) -> list[str]:
 def test_processes_with_data_of_their_own_are_refused(tmp_path: Path) -> None:
     """Half of the samples was trained on, or processes waited for each other."""
     lines = in_ranks(2, partial(refusals, folder=tmp_path), tmp_path)
-    key, needs = "trainer.use_distributed_sampler=true: train_dataloader has", "; make the same whole in each, which is then "
+    key, needs = "trainer.devices=2: train_dataloader has", "; make the same whole in each, or use +trainer.use_distr"
     differ = f"{key} other samples in each process, or draws them in another order{needs}"
     assert lines[0] == lines[1]
     expected = [differ, f"{key} 60, 36 samples in the processes{needs}", differ, "6"]

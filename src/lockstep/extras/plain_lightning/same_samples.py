@@ -71,8 +71,8 @@ def check_processes(name: str, shared: list[tuple[Any, Any]]) -> None:
             differ = f"{name} has other samples in each process, or draws them in another order"
         else:
             continue
-        needs = "make the same whole in each, which is then shared out, or use false for data that is divided already"
-        raise config_error("trainer.use_distributed_sampler", "true", f"{differ}; {needs}")
+        needs = "make the same whole in each, or use +trainer.use_distributed_sampler=false for data that is divided already"
+        raise config_error("trainer.devices", len(ranks), f"{differ}; {needs}")
 
 
 def fingerprint(dataset: Any) -> list[int] | None:
