@@ -194,7 +194,7 @@ def test_of_several_loaders_a_batch_is_weighted_that_all_divide_alike(
 ) -> None:
     """Of what is left after two batches of 6."""
     orders = [SequentialSampler(range(length)) for length in lengths]
-    samplers = [SharedSampler(order, 3, (rank, 2), 0, drop_last=False, training=True) for order in orders]
+    samplers = [SharedSampler(order, 3, (rank, 2), 0, dropped=0, training=True) for order in orders]
     found = weight_of(2, samplers, accumulated=1, batches=3)
     assert found.in_batch == pytest.approx(weight)
     assert found.is_known == (causes == 0)

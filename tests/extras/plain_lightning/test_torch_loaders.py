@@ -100,13 +100,13 @@ class Own(Sampler[int]):
 def test_a_sampler_with_a_generator_of_its_own_draws_each_epoch_once_wherever_a_run_begins() -> None:
     own = Own()
     expected = [list(own) for _ in range(4)]
-    shared = SharedSampler(Own(), 2, (0, 1), 0, drop_last=False, training=False)
+    shared = SharedSampler(Own(), 2, (0, 1), 0, dropped=0, training=False)
     orders = []
     for epoch in (0, 0, 1, 3, 3):  # begun twice, and resumed
         shared.set_epoch(epoch)
         orders.append(list(shared))
     assert orders == [expected[epoch] for epoch in (0, 0, 1, 3, 3)]
-    reloaded = SharedSampler(Own(), 2, (0, 1), 0, drop_last=False, training=False)
+    reloaded = SharedSampler(Own(), 2, (0, 1), 0, dropped=0, training=False)
     reloaded.begin_with(2)
     assert list(reloaded) == expected[0]
 
@@ -157,10 +157,15 @@ def test_what_is_dropped_is_what_one_process_drops() -> None:
     assert together(share_out(numbers(2, 13, drop_last=True), 3)) == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
 
 
+@pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("length", range(3, 26))
-def test_an_evaluation_takes_each_sample_once_in_as_many_batches_on_every_rank(length: int) -> None:
-    ranks = share_out(numbers(3, length), 3, training=False)
-    assert sorted(sample for rank in ranks for batch in rank for sample in batch) == list(range(length))
+def test_an_evaluation_takes_each_sample_of_one_process_once_in_as_many_batches_on_every_rank(
+    length: int, drop_last: bool
+) -> None:
+    """With drop_last it left out up to a batch of all processes."""
+    ranks = share_out(numbers(3, length, drop_last=drop_last), 3, training=False)
+    kept = length - length % 3 if drop_last else length
+    assert sorted(sample for rank in ranks for batch in rank for sample in batch) == list(range(kept))
     assert len({len(rank) for rank in ranks}) == 1
     assert all(batch for rank in ranks for batch in rank)
 

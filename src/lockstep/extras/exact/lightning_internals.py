@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from lockstep.extras.exact.metrics import WorkerMetrics
-from lockstep.extras.plain_lightning.lightning_internals import ReducedLogs, logged
 from lockstep.extras.plain_lightning.logs import Logged, combine
+from lockstep.extras.plain_lightning.reduced_logs import ReducedLogs, logged
 
 _KEPT = 256  # terms of a sum, before they become the few that have the same sum
 

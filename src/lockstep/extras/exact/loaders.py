@@ -14,7 +14,13 @@ from torch.utils.data import DataLoader, Dataset
 
 from lockstep.counter_rng import derive_seed
 from lockstep.datamodules.seeded import Restored, index_of, seed_generators
-from lockstep.extras.plain_lightning.loaders import SharedSampler, batches_of_equal_number, loading_arguments, own_sampler
+from lockstep.extras.plain_lightning.loaders import (
+    SharedSampler,
+    batches_of_equal_number,
+    dropped_of,
+    loading_arguments,
+    own_sampler,
+)
 
 
 class Drawn(NamedTuple):
@@ -75,17 +81,16 @@ def workers_loader(
     order = own_sampler(loader, loader.batch_sampler)
     if order is None:
         return None
-    drop_last = getattr(loader.batch_sampler, "drop_last", False)
     batch_size = getattr(loader.batch_sampler, "batch_size", 1)
     workers = own * share[1]
+    dropped = dropped_of(loader.batch_sampler, len(order), workers if training else 1)
     if not training:
-        kept = len(order) - (len(order) % (batch_size * workers) if drop_last else 0)
-        batch_size = batches_of_equal_number(kept, batch_size, workers)
-    sampler = WorkersSampler(order, batch_size * own, share, seed, drop_last, training)
+        batch_size = batches_of_equal_number(len(order) - dropped, batch_size, workers)
+    sampler = WorkersSampler(order, batch_size * own, share, seed, dropped, training)
     sampler.check_length(workers)
     batches: Any = WorkerBatches(loader, own, seed)
     loading: dict[str, Any] = loading_arguments(loader) | {"collate_fn": _as_it_is}
-    return DataLoader(batches, sampler.batch_size, sampler=sampler, drop_last=drop_last, **loading)
+    return DataLoader(batches, sampler.batch_size, sampler=sampler, **loading)
 
 
 def _as_it_is(shares: Shares) -> Shares:

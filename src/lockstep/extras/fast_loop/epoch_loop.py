@@ -236,7 +236,7 @@ class PlainStep:
             raise RuntimeError(_NONE_OF_SEVERAL)
         if output is None:
             Closure.warning_cache.warn("`training_step` returned `None`. If this was on purpose, ignore this warning...")
-        return ClosureResult.from_training_step_output(output)
+        return self.loop.automatic_optimization.output_result_cls.from_training_step_output(output)
 
     def _zero_grad(self) -> None:
         progress = self.steps.zero_grad

@@ -46,6 +46,8 @@ class Recorder(Callback):
 
     def _larger(self, name: str, loader: Any) -> Any:
         """Return a loader of larger batches. Raises ConfigError for a loader of training that draws batches in its own way."""
+        if name != LOADERS[0] and getattr(loader, "drop_last", False):
+            return loader  # which leaves out what one process does
         batches = getattr(loader, "batch_sampler", None)
         is_torchs = draws_as(loader, DataLoader) and (batches is None or draws_as(batches, BatchSampler))
         if is_torchs and loader.batch_size:

@@ -4,10 +4,10 @@ guard.py                is composed for every run, and gives a trainer the callb
 monitored.py            checks that a module logs what its run is compared by
 callback.py             acts from outside as a Task and a DataModule do by themselves
 loaders.py              torch's loaders shared out over processes; streams.py: streams, which say how they are divided
-logs.py                 combines the values that ranks have logged
+reduced_logs.py         reduces what modules log over processes, by logs.py
 list_states.py          gathers metrics' states that are lists
 reloads.py              makes loaders again in the epochs of a run that was not interrupted
 lightning_internals.py  the private names of Lightning that this needs
 sweep_rate.py           lets the sweeps of conf/sweep change the rate of a module, or refuses them, by swept.py
-processes.py            comparisons and exchanges between processes
+processes.py            comparisons and exchanges between processes; agreements.py: decisions of one that all take
 """

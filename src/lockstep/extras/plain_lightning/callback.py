@@ -11,6 +11,7 @@ import torch.distributed as dist
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from lockstep.callbacks.randomness import CounterBasedRandomness
@@ -21,12 +22,13 @@ from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.seeded import Seeded
 from lockstep.errors import config_error
 from lockstep.extras.any_batch.any_batch import samples_in
+from lockstep.extras.plain_lightning.agreements import agree_on_batches, agree_on_steps, combine_outputs, decide_alike
 from lockstep.extras.plain_lightning.lightning_internals import (
     begin_batches_again,
     change_asked_loaders,
     counting_nothing,
     leaves_samplers,
-    reduce_logs,
+    take_skipped_steps,
 )
 from lockstep.extras.plain_lightning.list_states import gather_lists_whole
 from lockstep.extras.plain_lightning.loaders import (
@@ -41,12 +43,11 @@ from lockstep.extras.plain_lightning.plain_values import is_plain, leave_out_obj
 from lockstep.extras.plain_lightning.processes import (
     GATHERED,
     buffers_that_differ,
-    decide_alike,
-    exchange_logs_of_steps,
     gather_unequal_lengths,
     weights_that_differ,
 )
 from lockstep.extras.plain_lightning.rates_by_world import name_rates_by_world
+from lockstep.extras.plain_lightning.reduced_logs import reduce_logs
 from lockstep.extras.plain_lightning.reloads import Reloads
 from lockstep.extras.plain_lightning.same_samples import check_processes
 from lockstep.extras.plain_lightning.streams import (
@@ -147,9 +148,24 @@ class PlainLightning(Callback):
         if trainer.world_size > 1:
             reduce_logs(trainer, self.warn)
             if "training_step" not in vars(model):
-                exchange_logs_of_steps(model, lambda: trainer._logger_connector.exchange_step())
+                take_skipped_steps(trainer)
+                agree_on_steps(model, partial(self._agree, trainer, model))
+            if "on_train_batch_start" not in vars(model) and is_overridden("on_train_batch_start", model, LightningModule):
+                agree_on_batches(model, self.warn, self._around_batch.close)
             if "all_gather" not in vars(model):
                 gather_unequal_lengths(model, self._gathers_unequally, self.warn)
+
+    def _agree(self, trainer: Any, model: LightningModule, output: Any) -> Any:
+        """Return a step's output, and weight it by the samples of those processes that have one."""
+        trainer._logger_connector.exchange_step()
+        if not model.automatic_optimization or not isinstance(trainer.strategy, DDPStrategy):
+            return output
+        wrapper: Any = trainer.strategy.model
+        samples = 0 if output is None else self._weight.samples
+        output, number = combine_outputs(output, samples, model, wrapper.find_unused_parameters)
+        if number:
+            self._weight = self._weight._replace(samples=samples, in_batch=samples * trainer.world_size / number)
+        return output
 
     def _gathers_unequally(self) -> bool:
         if self._is_even is False:
@@ -160,12 +176,14 @@ class PlainLightning(Callback):
         """Return loaders with this rank's share of what each of these draws."""
         training = name == LOADERS[0]
         shared = [self._share(trainer, loader, name, training) for loader in loaders]
-        divided = [one for one in shared if isinstance(getattr(one, "sampler", None), SharedSampler)]
-        samplers = [one.sampler for one in divided]
+        divided = [
+            pair for pair in zip(loaders, shared, strict=True) if isinstance(getattr(pair[1], "sampler", None), SharedSampler)
+        ]
+        samplers = [one.sampler for _, one in divided]
         for one in samplers:
             one.begin_with(self._made_in)
         if dp_rank_and_size(trainer)[1] > 1:
-            check_processes(name, divided)
+            check_processes(name, [(loader.dataset, one.sampler) for loader, one in divided])
         alike = len({(one.samples_per_epoch, one.global_batch_size) for one in samplers}) == 1 and len(samplers) == len(shared)
         if are_together and not training and not alike and any(one.samples_per_epoch % one.num_replicas for one in samplers):
             self.warn(
@@ -323,7 +341,8 @@ class PlainLightning(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._around_batch.close()
         self._is_even = None
-        self.samples_trained += 0 if self._is_dummy else samples_in(batch) or 0
+        is_skipped = self._weight.samples == 0 or (pl_module.automatic_optimization and not outputs)
+        self.samples_trained += 0 if is_skipped else samples_in(batch) or 0
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.train_time, self.train_cpu_time = time.perf_counter() - self._started[0], time.process_time() - self._started[1]

@@ -60,18 +60,18 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
     """Every world_size-th sample of the order in which one process draws them, from the rank-th on.
 
     The order is drawn anew in each epoch by the loader's own sampler, with generators seeded from (seed, epoch): it is the same
-    on every rank, and after a resumption. With drop_last it ends with the last whole batch of all ranks. Where a batch of an
-    epoch of training has fewer samples than there are ranks, each of the others gets its last one as a dummy (see `samples_in`).
+    on every rank, and after a resumption. The last `dropped` samples of an epoch are left out. Where a batch of an epoch of
+    training has fewer samples than there are ranks, each of the others gets its last one as a dummy (see `samples_in`).
     trainer.overfit_batches puts a SequentialSampler in the place of any other.
     """
 
-    def __init__(self, sampler: Any, batch_size: int, share: tuple[int, int], seed: int, drop_last: bool, training: bool) -> None:
+    def __init__(self, sampler: Any, batch_size: int, share: tuple[int, int], seed: int, dropped: int, training: bool) -> None:
         super().__init__(range(len(sampler)), *reversed(share), shuffle=False, seed=seed)  # pyright: ignore[reportArgumentType]
         self.sampler, self.batch_size, self.training = sampler, batch_size, training
         self.length, self.list_size = len(sampler), 1
         self.begin_with(0)
-        self.tail = 0 if drop_last else self.length % self.global_batch_size
-        self.samples_per_epoch = self.length - self.length % self.global_batch_size + self.tail
+        self.samples_per_epoch = self.length - dropped
+        self.tail = self.samples_per_epoch % self.global_batch_size
         self.samples_per_batch = self.global_batch_size  # over all processes, of an evaluation's batch too
 
     @property
@@ -82,15 +82,15 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
         """Return how many samples of a batch of the epoch this rank has, 0 for a dummy, and how many all ranks have. A loader
         that is shorter than another one begins again."""
         batch %= max(1, -(-self.samples_per_epoch // self.global_batch_size))
-        if batch < self.length // self.global_batch_size:
+        if batch < self.samples_per_epoch // self.global_batch_size:
             return self.batch_size, self.global_batch_size
         return len(range(self.rank, self.tail, self.num_replicas)), self.tail
 
     def check_length(self, shares: int) -> None:
         """Raise ConfigError for data that has fewer samples than there are shares."""
-        if 0 < self.length < shares:
+        if 0 < self.samples_per_epoch < shares:
             accepted = f"use at least {shares}, one for each process or worker, or fewer of them"
-            raise config_error("datamodule", f"{self.length} sample(s)", accepted)
+            raise config_error("datamodule", f"{self.samples_per_epoch} sample(s)", accepted)
 
     def begin_with(self, epoch: int) -> None:
         """Take this epoch as the first of which the sampler draws."""
@@ -159,8 +159,8 @@ def shared_loader(loader: DataLoader[Any], share: tuple[int, int], seed: int, tr
     if sampler is None:
         return None
     batch_size = getattr(batches, "batch_size", 1)
-    drop_last = getattr(batches, "drop_last", False)
-    shared = (SharedLists if takes_lists else SharedSampler)(sampler, batch_size, share, seed, drop_last, training)
+    dropped = dropped_of(batches, len(sampler), share[1] if training else 1)
+    shared = (SharedLists if takes_lists else SharedSampler)(sampler, batch_size, share, seed, dropped, training)
     shared.check_length(share[1])
     loading = loading_arguments(loader)
     data: Any = Seeded(loader.dataset, derive_seed(seed, training))
@@ -169,7 +169,13 @@ def shared_loader(loader: DataLoader[Any], share: tuple[int, int], seed: int, tr
     if loader.batch_sampler is None:
         shared.list_size = size
         return DataLoader(data, batch_size=None, sampler=shared, **loading)
-    return DataLoader(data, batch_size=size, sampler=shared, drop_last=drop_last, **loading)
+    return DataLoader(data, batch_size=size, sampler=shared, **loading)
+
+
+def dropped_of(batches: Any, samples: int, shares: int) -> int:
+    """Return how many samples are left out with drop_last if so many processes divide a batch; 1 in an evaluation, which leaves
+    out what one process does."""
+    return samples % (batches.batch_size * shares) if getattr(batches, "drop_last", False) else 0
 
 
 def loading_arguments(loader: DataLoader[Any]) -> dict[str, Any]:

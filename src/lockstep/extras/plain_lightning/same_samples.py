@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lightning import Callback, LightningDataModule, LightningModule
+from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from numpy import ndarray
@@ -56,10 +57,10 @@ class SameSamples(Callback):
         self._before = state_dict
 
 
-def check_processes(name: str, loaders: list[Any]) -> None:
+def check_processes(name: str, shared: list[tuple[Any, Any]]) -> None:
     """Raise ConfigError if processes have other data from which each would take its share, or draw it in another order; a
-    collective. `name` is the hook that made these loaders, which are shared out."""
-    own = [(len(one.dataset), one.sampler.length, fingerprint(one.dataset), one.sampler.first_drawn()) for one in loaders]
+    collective. `name` is the hook that made the loaders, `shared` are their datasets and what shares each out."""
+    own = [(sized_len(data), sampler.length, fingerprint(data), sampler.first_drawn()) for data, sampler in shared]
     ranks: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(ranks, own)
     for each in zip(*ranks, strict=False):
