@@ -184,16 +184,53 @@ def test_how_batches_are_loaded_stays_as_it_was() -> None:
     assert (whole.batch_size, list(whole)) == (None, [1, 3])
 
 
+class Collates(DataLoader[Any]):
+    """As a graph library's."""
+
+    def __init__(self, dataset: Any, batch_size: int, exclude_keys: Any = None, **options: Any) -> None:
+        super().__init__(dataset, batch_size, collate_fn=torch.tensor, **options)
+
+
+class Named(BatchSampler):
+    name = "as torch's"
+
+
+class NamedShares(DistributedSampler[int]):
+    name = "as torch's"
+
+
+def test_what_matters_is_how_batches_are_drawn_not_the_class() -> None:
+    data: Any = range(8)
+    loaders = [
+        Collates(data, 2),
+        Collates(data, 2, sampler=NamedShares(data, num_replicas=2, rank=1, shuffle=False)),
+        DataLoader(data, batch_sampler=Named(SequentialSampler(data), 2, drop_last=False)),
+    ]
+    for loader in loaders:
+        assert together(share_out(loader, 2)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    shared: Any = shared_loader(loaders[0], (0, 2), 0, training=True)
+    assert shared.collate_fn is torch.tensor
+
+
 class Loader(DataLoader[Any]):
     """One of the user's own."""
+
+    def __iter__(self) -> Any:
+        return super().__iter__()
 
 
 class Shares(DistributedSampler[int]):
     """Says in a way of its own which samples a process takes."""
 
+    def __iter__(self) -> Any:
+        return super().__iter__()
+
 
 class Batches(BatchSampler):
     """And a way of its own to make batches."""
+
+    def __iter__(self) -> Any:
+        return super().__iter__()
 
 
 @pytest.mark.parametrize(

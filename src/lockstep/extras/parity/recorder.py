@@ -17,7 +17,7 @@ from lockstep.extras.equivalence.equivalence import EquivalenceReport
 from lockstep.extras.parity.sketches import Sketch, Sums, add_sums, sketch, sums_of
 from lockstep.extras.parity.switches import all_ranks
 from lockstep.extras.plain_lightning.callback import PlainLightning
-from lockstep.extras.plain_lightning.loaders import LOADERS, change_loaders, loading_arguments
+from lockstep.extras.plain_lightning.loaders import LOADERS, change_loaders, draws_as, loading_arguments
 from lockstep.extras.plain_lightning.streams import is_stream
 from lockstep.runs.shares import dp_rank_and_size
 
@@ -48,7 +48,9 @@ class Recorder(Callback):
         """Return a loader of larger batches. Raises ConfigError for a loader of training that draws batches in its own way."""
         if name != LOADERS[0] and getattr(loader, "drop_last", False):
             return loader  # which leaves out what one process does
-        if type(loader) is DataLoader and type(loader.batch_sampler) in (BatchSampler, type(None)) and loader.batch_size:
+        batches = getattr(loader, "batch_sampler", None)
+        is_torchs = draws_as(loader, DataLoader) and (batches is None or draws_as(batches, BatchSampler))
+        if is_torchs and loader.batch_size:
             order = {} if is_stream(loader) else {"sampler": loader.sampler}
             sizes = {"batch_size": loader.batch_size * self.larger_batches, "drop_last": loader.drop_last}
             return DataLoader(loader.dataset, **order, **sizes, **loading_arguments(loader))

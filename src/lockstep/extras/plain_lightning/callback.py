@@ -46,6 +46,7 @@ from lockstep.extras.plain_lightning.processes import (
     gather_unequal_lengths,
     weights_that_differ,
 )
+from lockstep.extras.plain_lightning.rates_by_world import name_rates_by_world
 from lockstep.extras.plain_lightning.reduced_logs import reduce_logs
 from lockstep.extras.plain_lightning.reloads import Reloads
 from lockstep.extras.plain_lightning.same_samples import check_processes
@@ -129,6 +130,8 @@ class PlainLightning(Callback):
             self._combine_processes(trainer, pl_module)
             if "configure_optimizers" not in vars(pl_module):
                 name_missing_end(trainer, pl_module)
+                if trainer.world_size > 1:
+                    name_rates_by_world(trainer, pl_module, self.warn)
 
     def on_validation_start(self, trainer: Any, pl_module: LightningModule) -> None:
         if trainer.world_size > 1:

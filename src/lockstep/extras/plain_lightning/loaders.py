@@ -25,6 +25,7 @@ LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dat
 # would take their seeds: it has the state that the epoch before has left, and after a resumption another one.
 _LOADING = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
 _LOADING += ("prefetch_factor", "persistent_workers", "in_order")
+_DRAWING = ("__iter__", "__len__", "_get_iterator", "_index_sampler", "_auto_collation")  # of loaders and samplers
 
 
 @contextmanager
@@ -152,7 +153,7 @@ def shared_loader(loader: DataLoader[Any], share: tuple[int, int], seed: int, tr
 
     Raises ConfigError for data that has fewer samples than there are shares.
     """
-    takes_lists = loader.batch_sampler is None and type(loader.sampler) is BatchSampler
+    takes_lists = loader.batch_sampler is None and draws_as(loader.sampler, BatchSampler)
     batches: Any = loader.sampler if takes_lists else loader.batch_sampler
     sampler = own_sampler(loader, batches)
     if sampler is None:
@@ -182,23 +183,30 @@ def loading_arguments(loader: DataLoader[Any]) -> dict[str, Any]:
 
 
 def own_sampler(loader: DataLoader[Any], batches: Any) -> Any | None:
-    """Return the sampler of the single samples of which `batches` makes those of torch's own loader; None if batches are drawn
-    otherwise, if their number is not known, or if a class of the user's own has shared them out."""
-    if type(loader) is not DataLoader or type(batches) not in (type(None), BatchSampler):
+    """Return the sampler of the single samples of which `batches` makes those of the loader; None if batches are drawn in another
+    way than torch's, if their number is not known, or if a class of the user's own has shared them out."""
+    if not draws_as(loader, DataLoader) or not (batches is None or draws_as(batches, BatchSampler)):
         return None
-    sampler = loader.sampler if batches is None else batches.sampler
-    if type(sampler) is DistributedSampler:
-        data: Any = sampler.dataset
+    sampler: Any = loader.sampler if batches is None else batches.sampler
+    if draws_as(sampler, DistributedSampler):
+        data = sampler.dataset
         return RandomSampler(data) if sampler.shuffle else SequentialSampler(data)
     is_share = isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1
     return sampler if hasattr(sampler, "__len__") and not is_share else None
+
+
+def draws_as(part: Any, kind: type) -> bool:
+    """Return whether an object of a class derived from one of torch's draws as that does, whatever else it does: collate, say."""
+    methods = (name for name in _DRAWING if hasattr(kind, name))
+    return isinstance(part, kind) and all(getattr(type(part), name) is getattr(kind, name) for name in methods)
 
 
 def begins_anew(loader: Any) -> bool:
     """Return whether a loader may draw the first epoch's batches after a resumption, by a batch sampler that goes on from epoch
     to epoch in a way of its own."""
     batches = getattr(loader, "batch_sampler", None)
-    return type(batches) not in (type(None), BatchSampler) and not any(hasattr(batches, n) for n in ("set_epoch", "state_dict"))
+    is_torchs = batches is None or draws_as(batches, BatchSampler)
+    return not is_torchs and not any(hasattr(batches, name) for name in ("set_epoch", "state_dict"))
 
 
 def batches_of_equal_number(samples: int, batch_size: int, shares: int) -> int:
