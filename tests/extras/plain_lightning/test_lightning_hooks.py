@@ -82,7 +82,10 @@ class OrderedData(DigitsData):
 
 
 class Batches(BatchSampler):
-    """One of the user's own."""
+    """Draws in a way of its own."""
+
+    def __iter__(self) -> Any:
+        yield from [*super().__iter__()]
 
 
 class BatchedData(DigitsData):

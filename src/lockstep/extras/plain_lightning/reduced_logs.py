@@ -121,9 +121,11 @@ class ReducedLogs(_LoggerConnector):
 
     def epoch_end_reached(self) -> None:
         super().epoch_end_reached()
+        self._compute_metrics()
         self._reduce()
 
     def on_epoch_end(self) -> None:
+        self._compute_metrics()
         self._reduce()
         self._stop_alike(self.trainer.training)
         super().on_epoch_end()
@@ -141,6 +143,25 @@ class ReducedLogs(_LoggerConnector):
                 self._warn(line)
             if (value := combine(parts)) is not None:
                 self._keep(key, value, pending.get(key), parts[0].names)
+
+    def _compute_metrics(self) -> None:
+        """Compute the torchmetrics of an epoch in one order on all ranks. Those that have not logged one take part in it."""
+        results: Any = self.trainer._results
+        pending = {key: item for key, item in results.valid_items() if self._is_uncomputed(item)}
+        ranks: list[dict[str, tuple[str, tuple[str, ...]]]] = [{} for _ in range(dist.get_world_size())]
+        own = {key: (item.meta.metric_attribute, results._forked_name(item, False)) for key, item in pending.items()}
+        dist.all_gather_object(ranks, own)
+        for key, (attribute, names) in sorted({key: value for rank in ranks for key, value in rank.items()}.items()):
+            if key in pending:
+                pending[key].compute()
+            else:
+                metric: Any = self.trainer.lightning_module.get_submodule(attribute)
+                values: Any = dict.fromkeys(names, metric.compute())
+                self._callback_metrics.update(values)
+                metric.reset()  # as Lightning does where it was logged
+
+    def _is_uncomputed(self, item: Any) -> bool:
+        return not item.is_tensor and item.meta.on_epoch and item._computed is None
 
     def _collected(self, key: str, value: Logged) -> list[Logged]:
         """Return what this process has collected under a key; a subclass may have it in parts."""
