@@ -141,8 +141,7 @@ class ReducedLogs(_LoggerConnector):
             parts = [part for rank in each for part in rank]
             for line in explain_difference(parts, len(each), len(shares)):
                 self._warn(line)
-            if (value := combine(parts)) is not None:
-                self._keep(key, value, pending.get(key), parts[0].names)
+            self._keep(key, combine(parts), pending.get(key), parts[0].names)
 
     def _compute_metrics(self) -> None:
         """Compute the torchmetrics of an epoch in one order on all ranks. Those that have not logged one take part in it."""
@@ -182,13 +181,7 @@ class ReducedLogs(_LoggerConnector):
 
 def logged(results: Any, metric: Any) -> Logged:
     meta = metric.meta
-    kinds = {
-        "mean": meta.is_mean_reduction,
-        "sum": meta.is_sum_reduction,
-        "max": meta.is_max_reduction,
-        "min": meta.is_min_reduction,
-    }
-    reduction = next((kind for kind, holds in kinds.items() if holds), "custom")
+    reduction = meta.sync.op  # Lightning accepts mean, sum, max and min
     weight = float(metric.cumulated_batch_size) if reduction == "mean" else 1.0
     return Logged(meta.fx, tuple(dict.fromkeys(results._forked_name(metric, False))), reduction, float(metric.value), weight)
 
