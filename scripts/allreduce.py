@@ -1,6 +1,6 @@
 """Measure the time of an all-reduce by message size, over real processes and the actual backend.
 
-    python scripts/allreduce.py [--processes 2 4] [--backend gloo|nccl] [--seconds 5] [--largest 64] [--json FILE]
+    lockstep allreduce [--processes 2 4] [--backend gloo|nccl] [--seconds 5] [--largest 64] [--json FILE]
 
 Between hosts it is started by torchrun, as scripts/torchrun_multinode.sh scripts/allreduce.py: over the processes of that.
 

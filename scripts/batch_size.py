@@ -1,7 +1,7 @@
 """Find the largest batch that fits in the memory of one device, by short trainings.
 
-    python scripts/batch_size.py [any overrides of train.py]
-    python scripts/batch_size.py model=resnet50 trainer.precision=bf16-mixed
+    lockstep batch_size [any overrides of train.py]
+    lockstep batch_size model=resnet50 trainer.precision=bf16-mixed
 
 Each size makes three optimizer steps and a validation batch, in this one process: 16 samples, twice as many until memory runs out
 or an epoch is one batch, then by bisection, to one part in 16. 10% of a GPU's memory stay free.

@@ -1,7 +1,7 @@
 """Test a checkpoint of a run with the run's own config, at any number of devices.
 
-    python scripts/evaluate.py RUN_DIR [key=value ...]
-    python scripts/evaluate.py RUN_DIR trainer.devices=3 --checkpoint last
+    lockstep evaluate RUN_DIR [key=value ...]
+    lockstep evaluate RUN_DIR trainer.devices=3 --checkpoint last
 
 The result is kept as RUN_DIR/evaluations/ID/metrics.json.
 """

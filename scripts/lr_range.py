@@ -1,7 +1,7 @@
 """Find a learning rate: one short training whose rate rises until it diverges (Smith 2017, arXiv:1506.01186).
 
-    python scripts/lr_range.py [any overrides of train.py]
-    python scripts/lr_range.py trainer.devices=2 model=resnet18 datamodule=cifar10 lr_range.from=1e-5 lr_range.to=3
+    lockstep lr_range [any overrides of train.py]
+    lockstep lr_range trainer.devices=2 model=resnet18 datamodule=cifar10 lr_range.from=1e-5 lr_range.to=3
 
 It takes the samples as a run takes them, and suggests the rate at which the loss falls fastest: for this global batch, and for
 the beginning of a training. No checkpoint is saved.

@@ -1,8 +1,8 @@
 """Predict images with a trained classifier, to CSV: path, prediction, probability; or data by a module's predict_step.
 
-    python scripts/predict.py RUN_DIR INPUT... [key=value ...]
-    python scripts/predict.py RUN_DIR photos/ cat.jpg --output predictions.csv datamodule.batch_size=256
-    python scripts/predict.py RUN_DIR trainer.devices=2                  # no INPUT: of predict_dataloader, the test split say
+    lockstep predict RUN_DIR INPUT... [key=value ...]
+    lockstep predict RUN_DIR photos/ cat.jpg --output predictions.csv datamodule.batch_size=256
+    lockstep predict RUN_DIR trainer.devices=2                           # no INPUT: of predict_dataloader, the test split say
 
 An INPUT is an image or a folder, which is searched through. Images become the size and colour of the training data. One
 that can't be read is named, the others are predicted, and the exit code is 1.

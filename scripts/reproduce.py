@@ -1,6 +1,6 @@
 """Bring back the code of a run: a worktree of its commit with what the working tree had beside it.
 
-python scripts/reproduce.py RUN_DIR [PATH]
+lockstep reproduce RUN_DIR [PATH]
 
 Installs nothing and trains nothing. Prints the one command that runs it again, from the folder in which you are. PATH is where
 the worktree comes to lie; by default it is beside the checkout. `git worktree remove PATH` takes it away.

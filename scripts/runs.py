@@ -1,10 +1,10 @@
 """List the runs below a folder with their results, and compare two of them.
 
-python scripts/runs.py [LOGS]                                    # all runs, those of sweeps too; LOGS is logs by default
-python scripts/runs.py --where model=cnn seed=1 --sort val/acc   # the best first
-python scripts/runs.py --best --where model=cnn                  # the directory of the best alone, for other commands
-python scripts/runs.py --json                                    # all metrics, for notebooks
-python scripts/runs.py diff RUN_DIR RUN_DIR                      # config, code, versions, machine, metrics
+lockstep runs [LOGS]                                             # all runs, those of sweeps too; LOGS is logs by default
+lockstep runs --where model=cnn seed=1 --sort val/acc            # the best first
+lockstep runs --best --where model=cnn                           # the directory of the best alone, for other commands
+lockstep runs --json                                             # all metrics, for notebooks
+lockstep runs diff RUN_DIR RUN_DIR                               # config, code, versions, machine, metrics
 
 KEY is a column, a metric, a config group or a key of the config. Exit codes: 0, or 2 where there is no such run or key.
 """

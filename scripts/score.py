@@ -1,7 +1,7 @@
 """Write the loss of each training sample by a trained model: what a curriculum takes for how hard it is.
 
-    python scripts/score.py RUN_DIR                          # RUN_DIR/scores.pt
-    python scripts/score.py RUN_DIR --checkpoint last --to scores.pt
+    lockstep score RUN_DIR                                   # RUN_DIR/scores.pt
+    lockstep score RUN_DIR --checkpoint last --to scores.pt
     python train.py datamodule/curriculum=linear \
       datamodule.curriculum.scores._target_=lockstep.extras.curriculum.curriculum.saved \
       +datamodule.curriculum.scores.path=RUN_DIR

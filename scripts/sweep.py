@@ -1,9 +1,9 @@
 """A sweep's state, and its continuation.
 
-python scripts/sweep.py status SWEEP_DIR         # a table of its jobs, while it runs or afterwards
-python scripts/sweep.py watch SWEEP_DIR          # the same, live, until the sweep has ended; ends with its exit code
-python scripts/sweep.py resume SWEEP_DIR         # the same sweep once more, for what has not finished
-python scripts/sweep.py cancel SWEEP_DIR         # takes its jobs out of a cluster's queue, running ones too; resume continues
+lockstep sweep status SWEEP_DIR                  # a table of its jobs, while it runs or afterwards
+lockstep sweep watch SWEEP_DIR                   # the same, live, until the sweep has ended; ends with its exit code
+lockstep sweep resume SWEEP_DIR                  # the same sweep once more, for what has not finished
+lockstep sweep cancel SWEEP_DIR                  # takes its jobs out of a cluster's queue, running ones too; resume continues
 """
 
 import signal

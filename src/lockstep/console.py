@@ -123,11 +123,11 @@ def show_preempted(run_dir: Path, reason: str) -> None:
 
 
 def command_line(script: str, *arguments: str | Path) -> str:
-    """A command for a shell that runs a script from where the person is; a Path is given from there too. The script is that of
-    the project or the checkout; one that only the installed package has is run by the command `lockstep`."""
+    """Return a command for a shell: `python train.py`, and `lockstep NAME` for scripts. A Path is given from the working
+    directory."""
     path = project() / script
-    is_own = path.is_file() and not path.is_relative_to(SHIPPED)
-    program = ["python", _relative(path)] if is_own else ["lockstep", path.stem]
+    is_program = path.name == "train.py" and not path.is_relative_to(SHIPPED)
+    program = ["python", _relative(path)] if is_program else ["lockstep", path.stem]
     return shlex.join([*program, *(_relative(one) if isinstance(one, Path) else one for one in arguments)])
 
 

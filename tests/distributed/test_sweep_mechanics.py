@@ -115,7 +115,7 @@ def test_ctrl_c_ends_a_sweep_to_be_resumed(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)  # the job ignores the first
         _, errors = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 75
-    assert "scripts/sweep.py resume" in errors
+    assert "lockstep sweep resume" in errors
     assert {name: job.status for name, job in jobs(tmp_path).items()} == {"seed=6": "interrupted", "seed=0": "waiting"}
     done = sweep(tmp_path, "seed=6,0")
     assert done.returncode == 0

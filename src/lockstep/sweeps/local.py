@@ -57,7 +57,7 @@ class Executor:
     def open(self, sweep_jobs: SweepJobs) -> None:
         """Find out what has become of jobs in the queue. Raise ConfigError where another executor's queue has some."""
         if queued := [view for view in sweep_jobs.in_queue() if not self.owns(view)]:
-            words = f"{len(queued)} job(s) of this sweep are in a queue; use that launcher, or first scripts/sweep.py cancel"
+            words = f"{len(queued)} job(s) of this sweep are in a queue; use that launcher, or first lockstep sweep cancel"
             raise config_error("hydra/launcher", self.name, words)
 
     def owns(self, view: JobView) -> bool:

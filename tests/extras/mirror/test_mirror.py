@@ -174,7 +174,7 @@ def test_a_run_that_has_gone_on_elsewhere_is_not_gone_on_with_here(
     (place / "mirror.json").write_text(json.dumps(other))
     copy.finish()
     assert "(the run was continued elsewhere)" in caplog.messages[-1]
-    with pytest.raises(ConfigError, match=rf"that is not here; fetch and resume it: scripts/fetch.py {prefix}/run, or choose"):
+    with pytest.raises(ConfigError, match=rf"that is not here; fetch and resume it: lockstep fetch {prefix}/run, or choose"):
         claim(prefix, run, is_new=False)
     assert json.loads((place / "mirror.json").read_text()) == other
 

@@ -1,1 +1,1 @@
-"""The largest batch that fits in memory, for scripts/batch_size.py."""
+"""The largest batch that fits in memory, for lockstep batch_size."""

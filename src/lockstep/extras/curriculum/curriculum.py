@@ -123,7 +123,7 @@ def field(train: Any, name: str) -> Tensor:
 
 
 def saved(train: Any, path: str) -> Tensor:
-    """Return the scores that scripts/score.py has written, in a file or in a run directory."""
+    """Return the scores that lockstep score has written, in a file or in a run directory."""
     file = Path(path) / "scores.pt" if Path(path).is_dir() else Path(path)
     content = read_checkpoint(f"{_SCORES}.path", file)
     if content.get("split") != _fingerprint(train):

@@ -17,7 +17,7 @@ class EquivalenceReport(Monitor, Callback):
     """Log a line for each cause that can be seen from the built parts, or from a step that draws random numbers; `causes` has
     them for the record of the run.
 
-    It does not see what else the code of a model does: scripts/parity.py finds that by training.
+    It does not see what else the code of a model does: lockstep parity finds that by training.
     """
 
     def __init__(self) -> None:

@@ -93,7 +93,7 @@ def claim(prefix: str, directory: Path, is_new: bool) -> None:
             raise config_error("mirror", prefix, words) from error
         log.warning(f"{url} can't be written to ({error}); it is tried again with the next checkpoint")
     if is_ahead(there, before):
-        words = f"{url} has a run, or a continuation of this one, that is not here; fetch and resume it: scripts/fetch.py {url}"
+        words = f"{url} has a run, or a continuation of this one, that is not here; fetch and resume it: lockstep fetch {url}"
         raise config_error("mirror", prefix, f"{words}, or choose another hydra.run.dir")
 
 
