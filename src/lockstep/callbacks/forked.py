@@ -137,7 +137,7 @@ def _place_in_another_order(datamodule: DataModule, changed: list[str], saved: d
     place = consumed // batch * batch if other == ["global_batch_size"] and not changed else 0
     if place != consumed:
         keys = ", ".join(changed or map(order_key, other))
-        where = f"epoch {saved['epoch']} goes on at sample {place} of its order, not at {consumed}"
+        where = f"epoch {saved['epoch'] + 1} goes on at sample {place} of its order, not at {consumed}"
         log.warning(f"Not carried over from the checkpoint: {where}, since {keys} is another")
     return place
 
@@ -157,7 +157,7 @@ def _begin_epoch_again(checkpoint: dict[str, Any], keys: list[str]) -> None:
     progress = loop["epoch_loop.batch_progress"]
     if (batches := progress["current"]["completed"]) and not progress["is_last_batch"]:
         rewind_progress(loop, within=False)
-        where = f"epoch {checkpoint['epoch']} begins again, not after {batches} batches"
+        where = f"epoch {checkpoint['epoch'] + 1} begins again, not after {batches} batches"
         log.warning(f"Not carried over from the checkpoint: {where}, since {', '.join(keys)} is another")
 
 

@@ -84,7 +84,7 @@ class NonFinite(Callback):
             with torch.no_grad():
                 for state, before in self._before:
                     state.copy_(before)
-            log.warning(f"step {trainer.global_step - 1} is left out: its gradients are not finite; {self._where()}")
+            log.warning(f"step {trainer.global_step} is left out: its gradients are not finite; {self._where()}")
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self.action == "stop":
@@ -101,7 +101,7 @@ class NonFinite(Callback):
         for step, loss, ids in self._losses:
             if not torch.isfinite(loss):
                 samples = "" if ids is None else f", of samples {join_first(ids.tolist(), most or len(ids))}"
-                return f"at step {step} the loss is {float(loss)}{samples}"
+                return f"at step {step + 1} the loss is {float(loss)}{samples}"
         return "that of another rank's samples"
 
 

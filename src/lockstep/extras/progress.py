@@ -39,6 +39,7 @@ class Progress(Monitor, TQDMProgressBar):
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         self._log_epoch(trainer)
         super().on_train_epoch_start(trainer, *_)
+        self.train_progress_bar.set_description(f"epoch {trainer.current_epoch + 1}{_end(trainer)}")
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
@@ -57,9 +58,8 @@ class Progress(Monitor, TQDMProgressBar):
         self._write(trainer, 0)
         if self.is_enabled:
             self.train_progress_bar.clear()
-        end = f"/{trainer.max_epochs}" if trainer.max_epochs and trainer.max_epochs > 0 else ""
         metrics = [f"{name} {value}" for name, value in sorted(_texts(trainer).items())]
-        log.info("  ".join([f"epoch {trainer.current_epoch}{end}", f"step {steps_made(trainer)}", *metrics]))
+        log.info("  ".join([f"epoch {trainer.current_epoch}{_end(trainer)}", f"step {steps_made(trainer)}", *metrics]))
 
     def _write(self, trainer: Trainer, batches: int) -> None:
         """Write progress.json, `batches` after an epoch. No value is read from the device."""
@@ -71,6 +71,10 @@ class Progress(Monitor, TQDMProgressBar):
         content = {"epoch": trainer.current_epoch, "epochs": trainer.max_epochs, "step": steps_made(trainer)}
         content |= {"metrics": self._metrics, "share": share, "seconds_left": left}
         write_json(Path(trainer.default_root_dir) / "progress.json", content)
+
+
+def _end(trainer: Trainer) -> str:
+    return f"/{trainer.max_epochs}" if trainer.max_epochs and trainer.max_epochs > 0 else ""
 
 
 def _texts(trainer: Trainer) -> dict[str, str]:

@@ -115,7 +115,7 @@ def test_another_batch_or_other_data_counts_from_there_on(tmp_path: Path, caplog
         if not overrides:
             assert not differences(by_hand(checkpoints / f"{step}.ckpt", start, size), again["state_dict"])
     assert lost == [
-        "Not carried over from the checkpoint: epoch 1 goes on at sample 0 of its order, not at 600, since datamodule is another"
+        "Not carried over from the checkpoint: epoch 2 goes on at sample 0 of its order, not at 600, since datamodule is another"
     ]
 
 
@@ -129,7 +129,7 @@ def test_other_data_of_the_same_length_begins_its_epoch_again(tmp_path: Path, ca
         again = fork(tmp_path / name, checkpoints / "6.ckpt", "trainer.max_epochs=2", *options, changed=changed)
         assert again["global_step"] == steps
     lost = [record.message for record in caplog.records if "Not carried over" in record.message]
-    where = "epoch 1 goes on at sample 0 of its order, not at 600"
+    where = "epoch 2 goes on at sample 0 of its order, not at 600"
     assert lost == [f"Not carried over from the checkpoint: {where}, since datamodule._target_ is another"]
 
 

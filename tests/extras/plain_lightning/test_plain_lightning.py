@@ -118,7 +118,7 @@ def test_a_fork_with_other_batches_begins_its_epoch_again(
     save_run(tmp_path / "run", forked_from=origin)
     assert fitted(tmp_path / "run", override, f"fork={source}", ckpt_path=source).global_step == steps
     lost = [message for message in caplog.messages if "Not carried over" in message]
-    where = f"epoch 1 begins again, not after 6 batches, since {key} is another"
+    where = f"epoch 2 begins again, not after 6 batches, since {key} is another"
     assert lost == ([f"Not carried over from the checkpoint: {where}"] if steps < 28 else [])
 
 

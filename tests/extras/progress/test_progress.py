@@ -40,5 +40,13 @@ def test_between_epochs_it_says_the_step_the_share_and_what_is_left(tmp_path: Pa
     assert seen[4:] == [(1, 5, 0.5, pytest.approx(80 / 3))] * 2 + [(1, 7, 0.875, 5.0)] * 2
 
 
+def test_the_bar_counts_epochs_from_one(tmp_path: Path) -> None:
+    progress, trainer, model = Progress(), stand_in(tmp_path, 0), SimpleNamespace()
+    progress.setup(trainer, model, "fit")
+    progress.on_train_start(trainer, model)
+    progress.on_train_epoch_start(trainer, model)
+    assert progress.train_progress_bar.desc == "epoch 1/9: "
+
+
 def test_it_is_watched_in_all_its_hooks() -> None:
     assert unwatched(Progress) == []

@@ -88,8 +88,8 @@ def _notes(comparison: Comparison) -> list[str]:
 
 
 def _extent(comparison: Comparison) -> str:
-    """Say how far a verdict holds. Steps and epochs are counted from 0."""
-    step, epoch = comparison.sides.other.parity.steps - 1, comparison.facts["epoch"]
+    """Say how far a verdict holds."""
+    step, epoch = comparison.sides.other.parity.steps, comparison.facts["epoch"] + 1
     return f"up to step {step}, in epoch {epoch}; what comes later was not compared"
 
 
