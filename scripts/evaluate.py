@@ -32,7 +32,7 @@ def main() -> None:
     cfg = config_to_evaluate(given.run_dir.absolute(), given.overrides, "evaluations")
     cfg.init_from = str(find_checkpoint(given.run_dir, given.checkpoint))
     cfg, plan = validated(cfg)
-    with Run(cfg, plan) as run:
+    with Run(cfg, plan.for_evaluation()) as run:
         if run.is_parent:
             run.launch(evaluate, given.run_dir)
         else:

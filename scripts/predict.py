@@ -60,7 +60,7 @@ def _predict_data(run_dir: Path, overrides: list[str], checkpoint: Path, output:
     cfg.init_from = str(checkpoint)
     cfg, plan = validated(cfg)
     cfg.test = False  # that is for a training
-    with Run(cfg, plan) as run:
+    with Run(cfg, plan.for_evaluation()) as run:
         path = (output or run.directory / "predictions.pt").absolute()
         if run.is_parent:
             run.launch(predict_data, path)

@@ -98,10 +98,11 @@ def say(line: str) -> None:
 
 def show_result(run_dir: Path, result: dict[str, Any]) -> None:
     """The closing table: metrics, time, throughput, and what to do next."""
-    rows = {name: "not a finite number" if value is None else f"{value:.6g}" for name, value in result["metrics"].items()}
-    rows |= {"wall time": f"{result['wall_time']:.1f} s", "world size": str(result["world_size"])}
+    rows = {"best epoch": f"{best} of {result['epochs']}"} if (best := result.get("best_epoch")) else {}
+    rows |= {name: "not a finite number" if value is None else f"{value:.6g}" for name, value in result["metrics"].items()}
+    rows["wall time"] = f"{result['wall_time']:.1f} s"
     if result.get("samples_per_second"):
-        rows |= {"throughput": f"{result['samples_per_second']:,.0f} samples/s"}
+        rows["throughput"] = f"{result['samples_per_second']:,.0f} samples/s"
     show_table([*rows.items(), ("run directory", _relative(run_dir))])
     if result.get("test_note") and any(name.startswith("test/") for name in result["metrics"]):
         print(result["test_note"], flush=True)

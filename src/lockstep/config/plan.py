@@ -4,7 +4,7 @@ import math
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,10 @@ class Plan:
         """Returns how many processes, or groups of them, have samples of their own."""
         return self.world_size // self.tensor_parallel_size
 
+    def for_evaluation(self) -> "Plan":
+        """Return the plan without what only a training has."""
+        return replace(self, global_batch_size=None, lr=None, scaled={})
+
     def facts(self) -> dict[str, Any]:
         """Returns the plan for the record of the run."""
         return {key: value for key, value in asdict(self).items() if key != "device_ids"}
@@ -109,6 +113,8 @@ class Plan:
         rate = "" if self.lr is None else f", learning rate {self.lr:g}"
         if self.batch_size is None:
             return f"{where}; batches as the loaders have them{rate}"
+        if self.global_batch_size is None:
+            return f"{where}; batches of {self.batch_size}"
         is_even = self.batch_size * self.data_parallel_size * self.accumulate_grad_batches == self.global_batch_size
         parts = f"{'' if is_even else 'up to '}{self.batch_size} per process"
         if self.accumulate_grad_batches > 1:

@@ -41,15 +41,19 @@ def accountant(trainer: Any) -> Any:
     return next((callback for callback in trainer.callbacks if hasattr(callback, "samples_trained")), trainer.lightning_module)
 
 
-def collect_metrics(trainer: Trainer) -> dict[str, float]:
+def read_best(trainer: Trainer) -> dict[str, Any]:
+    """Return the content of the best checkpoint, empty if there is none."""
+    path = best_checkpoint(trainer)
+    return {} if path is None else read_checkpoint("best checkpoint", path, whole=())
+
+
+def collect_metrics(trainer: Trainer, best: Mapping[str, Any]) -> dict[str, float]:
     """The metrics of the checkpoint to use: training and validation as of when the best one was saved, then the test.
 
     Without a best checkpoint they are the last ones. In float64 where the model keeps them so. What a test has logged by a name
     of the validation is test/NAME.
     """
-    trained = dict(getattr(accountant(trainer), "results", {}))
-    if (best := best_checkpoint(trainer)) is not None:
-        trained |= read_checkpoint("best checkpoint", best, whole=()).get("metrics", {})
+    trained = getattr(accountant(trainer), "results", {}) | best.get("metrics", {})
     latest = logged_numbers(trainer)
     if trainer.state.fn == TrainerFn.TESTING:
         latest = {f"test/{name}" if name in trained and not name.startswith("test") else name: latest[name] for name in latest}
@@ -59,14 +63,16 @@ def collect_metrics(trainer: Trainer) -> dict[str, float]:
 def collect_result(cfg: DictConfig, plan: Plan, trainer: Trainer, seconds: float) -> dict[str, Any]:
     """Returns the content of metrics.json, of a run that has taken so many seconds; called on every rank.
 
-    Raises NamedFailure where the optimized metric was not logged."""
-    metrics, optimized = collect_metrics(trainer), cfg.optimized_metric
+    Raises NamedFailure where the optimized metric was not logged in a training."""
+    best, optimized = read_best(trainer), cfg.optimized_metric if steps_made(trainer) else None
+    metrics = collect_metrics(trainer, best)
     if optimized is not None and optimized not in metrics:
         raise NamedFailure(f"optimized_metric={optimized}: the run has logged only {', '.join(sorted(metrics)) or 'nothing'}")
     facts = plan.facts() | collect_facts(trainer) | {"seed": cfg.seed}
     return {
         "metrics": metrics,
         "optimized_metric": optimized,
+        "best_epoch": best["epoch"] + 1 if best else None,
         "ended_by": ended_by(trainer),
         "forked_from": None if (origin := cfg.get("forked_from")) is None else OmegaConf.to_container(origin),
         "wall_time": facts["seconds_before"] + seconds,
@@ -142,15 +148,15 @@ def lacking_for_test(model: Any, datamodule: Any) -> str | None:
     return None
 
 
-def ended_by(trainer: Any) -> str:
-    """Returns why training has ended: the key that set the end, or what has asked for it before. A callback says so by an
-    attribute `ended_by`."""
-    if 0 < trainer.max_steps <= trainer.global_step:
+def ended_by(trainer: Any) -> str | None:
+    """Return why training has ended, None for an evaluation: the key that set the end, or what has asked for it before. A
+    callback says so by an attribute `ended_by`."""
+    if 0 <= trainer.max_steps <= trainer.global_step:
         return f"trainer.max_steps={trainer.max_steps}"
-    if 0 < (trainer.max_epochs or -1) <= trainer.current_epoch:
+    if trainer.max_epochs is not None and 0 <= trainer.max_epochs <= trainer.current_epoch:
         return f"trainer.max_epochs={trainer.max_epochs}"
     reasons = (why for callback in trainer.callbacks if (why := _stopping_reason(callback)) is not None)
-    return next(reasons, "trainer.should_stop, which the model or a callback has set" if trainer.should_stop else "no training")
+    return next(reasons, "trainer.should_stop, which the model or a callback has set" if trainer.should_stop else None)
 
 
 def _stopping_reason(callback: Any) -> str | None:
