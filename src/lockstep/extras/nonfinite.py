@@ -92,15 +92,14 @@ class NonFinite(Callback):
 
     def _look(self, trainer: Trainer) -> None:
         if self._losses and not torch.isfinite(torch.stack([loss for _, loss, _ in self._losses])).all():
-            log.error(self._where())
-            raise NonFiniteLoss(self._where(most=4))
+            raise NonFiniteLoss(self._where())
         self._losses.clear()
 
-    def _where(self, most: int | None = None) -> str:
-        """Name the first batch of this rank since the last look whose loss is not finite, with at most so many sample ids."""
+    def _where(self) -> str:
+        """Name the first batch of this rank since the last look whose loss is not finite, with a few of its sample ids."""
         for step, loss, ids in self._losses:
             if not torch.isfinite(loss):
-                samples = "" if ids is None else f", of samples {join_first(ids.tolist(), most or len(ids))}"
+                samples = "" if ids is None else f", of samples {join_first(ids.tolist(), 4)}"
                 return f"at step {step + 1} the loss is {float(loss)}{samples}"
         return "that of another rank's samples"
 

@@ -18,7 +18,9 @@ INTERVAL = 10.0  # seconds between two writings of progress.json
 
 
 class Progress(Monitor, TQDMProgressBar):
-    """Show a bar on a terminal, log a line per epoch, and write progress.json in the run's directory.
+    """Show a bar on a terminal, log a line per epoch, and write progress.json in the run's directory, which has all metrics.
+
+    Bar and line have what was logged with `prog_bar=True`, and what a checkpoint is chosen by; all metrics if there is none.
 
     Args:
         refresh_rate: batches between two updates of the bar, for which the device is waited for.
@@ -77,8 +79,10 @@ def _end(trainer: Trainer) -> str:
     return f"/{trainer.max_epochs}" if trainer.max_epochs and trainer.max_epochs > 0 else ""
 
 
-def _texts(trainer: Trainer) -> dict[str, str]:
-    return {name: f"{value:.4g}" for name, value in logged_numbers(trainer).items()}
+def _texts(trainer: Any) -> dict[str, str]:
+    names = {*trainer.progress_bar_metrics}
+    names |= {getattr(saver, "monitor", None) for saver in trainer.checkpoint_callbacks} if names else set()
+    return {name: f"{value:.4g}" for name, value in logged_numbers(trainer).items() if name in names or not names}
 
 
 def _share(trainer: Any, batches: int) -> float | None:
