@@ -45,7 +45,7 @@ def test_a_module_without_a_test_is_trained_and_its_evaluation_refused(tmp_path:
     assert (done.stdout + done.stderr).count("Nothing will be tested: OwnLoaders has no test_step.\n") == 1
     facts = record(tmp_path / "run")
     assert (facts["has_test"], facts["lacking_for_test"]) == (False, "OwnLoaders has no test_step")
-    assert "evaluate.py" not in done.stdout
+    assert "lockstep evaluate" not in done.stdout
     done = python(ROOT / "scripts" / "evaluate.py", "run", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == "RUN_DIR=run: OwnLoaders has no test_step; choose a run that can be tested"

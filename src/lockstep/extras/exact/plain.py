@@ -18,9 +18,6 @@ class PlainWorkers(PlainLightning):
     """Share batches out over virtual workers, and reduce what they log. The strategy weights their losses, counts their random
     draws, and restores their buffers."""
 
-    same = "Each sample is taken once, and all that is trained and logged has the bits of one process."
-    not_known = "state between batches that is no buffer or torchmetrics.Metric, what is read of the rank, generators of its own"
-
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
         """Raise ConfigError for a hook that would get the batches of several workers."""
         for source in (pl_module, trainer.datamodule):

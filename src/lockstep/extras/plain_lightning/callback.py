@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lockstep.callbacks.randomness import CounterBasedRandomness
 from lockstep.callbacks.stepped_rate import SteppedRate
-from lockstep.console import command_line, join_first
+from lockstep.console import join_first
 from lockstep.counter_rng import derive_seed
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.seeded import Seeded
@@ -59,18 +59,16 @@ from lockstep.trainer.steps import batches_trained
 
 log = logging.getLogger(__name__)
 
-_SAME = "Each sample is taken once, gradients are those of the whole batch, and what is logged over an epoch is of all processes."
-NOT_KNOWN = (
-    "whether a loss or a metric is a mean over its batch (in-batch negatives and a maximum are not), whether state other than "
-    "buffers is kept between batches, whether random numbers are drawn outside of a training or validation step"
-)
-_WITHIN = "If the run is resumed within an epoch, the metrics of that epoch are those of its remaining batches."
+_NOT_KNOWN = "what several processes can't know of them is in docs/your-lightning-code.md#what-holds-on-n-processes"
 _OWN_GRADIENTS = "each steps by its own gradients, as after loss.backward() in the place of self.manual_backward(loss)"
 _COMPARED = (2, 20)  # the batches before which processes compare what they hold: a step by hand may be that of several batches
 _KEEPS_WORKERS = (
     "persistent_workers=True: what data workers draw at random goes on from epoch to epoch, and is another after a resumption"
 )
-_GOES_ON = "This run goes on after the {} batches of its epoch that it has trained on, whatever Lightning says of loaders."
+_GOES_ON = (
+    "This run goes on after the {} batches of its epoch that it has trained on, whatever Lightning says of loaders. Metrics of "
+    "the epoch are those of its remaining batches."
+)
 
 
 class PlainLightning(Callback):
@@ -88,8 +86,6 @@ class PlainLightning(Callback):
         results, samples_trained, train_time, train_cpu_time: as of a Task.
         ended_by: why training has ended.
     """
-
-    same, not_known = _SAME, NOT_KNOWN
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -185,8 +181,8 @@ class PlainLightning(Callback):
     def on_fit_start(self, trainer: Any, pl_module: LightningModule) -> None:
         parts = [part for part in (pl_module, trainer.datamodule) if part is not None and not isinstance(part, Task | DataModule)]
         names = " and ".join(type(part).__name__ for part in parts)
-        known = f" {self.same} Not known: {self.not_known}; {command_line('scripts/parity.py')} finds them."
-        log.info(f"{names}: plain Lightning.{known if trainer.world_size > 1 else ''} {_WITHIN}")
+        if trainer.world_size > 1:
+            log.info(f"{names}: plain Lightning; {_NOT_KNOWN}")
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
         self._accumulated = trainer.accumulate_grad_batches
