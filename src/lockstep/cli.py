@@ -15,7 +15,7 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig
 
 from lockstep import console
-from lockstep.config.overrides import null_groups_left_out, split_flags, values_by_key
+from lockstep.config.overrides import null_groups_left_out, quote_equals, split_flags, values_by_key
 from lockstep.errors import ConfigError, ExitCode
 from lockstep.launchers.environment import SWEPT_KEYS, register_resolvers
 from lockstep.launchers.heartbeat import HEARTBEAT
@@ -78,7 +78,7 @@ def _leave_in_time(code: int) -> None:
 def _start(main: Callable[[], Any], is_composed: bool) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, where it would print many lines and exit with 1
     # -m between overrides, by which Hydra would be confused, is for all of them
-    given = null_groups_left_out(sorted(sys.argv[1:], key=lambda item: item not in ("-m", "--multirun")))
+    given = null_groups_left_out(sorted(map(quote_equals, sys.argv[1:]), key=lambda item: item not in ("-m", "--multirun")))
     try:
         STOP_SIGNALS.listen(signals={*SIGNALS} - {signal.SIGINT})  # who starts processes or trains takes Ctrl-C too
         console.survive_lost_output()

@@ -23,7 +23,7 @@ def explain(error: Exception) -> str | None:
     if isinstance(error, MarkedYAMLError) and (mark := error.problem_mark) is not None:  # in a config file
         return f"{mark.name}, line {mark.line + 1}: {error.problem}; use YAML"
     if isinstance(error, OverrideParseException):
-        return f"{error.override}: not a valid override ({error}); use KEY=VALUE, quoted where it has spaces"
+        return f"{error.override}: not a valid override ({error}); use KEY=VALUE, with signs of Hydra's grammar in quotes"
     if isinstance(error, MissingConfigException) and error.options:
         group, _, option = (error.missing_cfg_file or "").rpartition("/")
         return f"{group}={option}: use one of {', '.join(error.options)}"

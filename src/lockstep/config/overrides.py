@@ -1,6 +1,8 @@
 """Hydra's override grammar, as far as command lines are made from command lines."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -20,6 +22,13 @@ _NO_DATA = "datamodule=none"  # an option, so that a run's name has a word for i
 def quote(value: str) -> str:
     """Returns a value as Hydra's override grammar reads it back unchanged."""
     return QuotedString(value, Quote.single).with_quotes()
+
+
+def quote_equals(override: str) -> str:
+    """Return KEY=VALUE with a value that has an `=`, such as the path of a sweep's job, quoted for Hydra."""
+    key, _, value = override.partition("=")
+    is_plain = re.fullmatch(r"[\w.]+=[^'\",\[\]{}()]*=[^'\",\[\]{}()]*", override) and not Path(override).exists()
+    return f"{key}={quote(value)}" if is_plain else override
 
 
 def unquote(value: str) -> str:
