@@ -34,6 +34,8 @@ WRONG = {
     "init_from=none.ckpt": "init_from=none.ckpt: no such file: ",
     "resume=nowhere": "resume=nowhere: has no .hydra/config.yaml; name the directory of a run",
     "optimized_metric=val/f1": "optimized_metric=val/f1: the model declares train/loss, train/acc",
+    "debug=overfit optimized_metric=val/acc": "optimized_metric=val/acc: needs validation, and trainer.limit_val_batches is 0",
+    "init_from=a=1/none.ckpt": "init_from=a=1/none.ckpt: no such file: ",
     "sweep=lr": "sweep=lr: is for sweeps; use -m",
     "hydra/launcher=basic seed=0,1 -m": "hydra/launcher=basic: gives a job no processes of its own; use lockstep",
     "hydra.launcher=slurm seed=0,1 -m": "hydra.launcher=slurm: a group of values; use hydra/launcher=slurm",

@@ -23,7 +23,10 @@ LOGS = "the model logs train_acc, train_acc_epoch, train_acc_step, train_loss, t
 @pytest.mark.parametrize(
     ("overrides", "line"),
     [
-        (["optimized_metric=val/acc"], rf"optimized_metric=val/acc: {LOGS}val_loss; use one of these"),
+        (
+            ["optimized_metric=val/acc"],
+            rf"optimized_metric=val/acc: {LOGS}val_loss up to its first optimizer step; use .*, or null",
+        ),
         (
             ["callbacks.best_checkpoint.monitor=val_loss_x"],
             r"callbacks\.best_checkpoint\.monitor=val_loss_x: the model logs ",
@@ -38,6 +41,18 @@ def test_a_metric_that_is_not_logged_is_refused_before_the_first_step(overrides:
         fitted(tmp_path, *overrides)
     hook.remove()
     assert steps == []
+
+
+class OtherInTheSanityCheck(LitClassifier):
+    def log(self, name: str, *values: Any, **options: Any) -> None:
+        super().log(f"sanity_{name}" if self.trainer.sanity_checking else name, *values, **options)
+
+
+def test_a_model_that_logs_other_names_in_the_sanity_check_is_told_how_to_go_on(tmp_path: Path) -> None:
+    other = "model._target_=test_plain_metrics.OtherInTheSanityCheck"
+    with pytest.raises(ConfigError, match=r"sanity_val_loss, .*; trainer\.num_sanity_val_steps=0 if it logs other names in"):
+        fitted(tmp_path / "refused", other)
+    assert fitted(tmp_path / "run", other, "trainer.num_sanity_val_steps=0").callback_metrics["val_acc"] > 0
 
 
 @pytest.mark.parametrize("metric", ["train_loss", "test_acc"])
@@ -76,7 +91,7 @@ class SlowsByAnother(LitClassifier):
 
 
 def test_a_metric_that_the_model_itself_monitors_and_does_not_log_is_refused_too(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^ReduceLROnPlateau\.monitor=val_loss_x: the model logs .*; use one of these$"):
+    with pytest.raises(ConfigError, match=r"^ReduceLROnPlateau\.monitor=val_loss_x: the model logs .*; use what it logs; "):
         fitted(tmp_path, "model._target_=test_plain_metrics.SlowsByAnother")
 
 

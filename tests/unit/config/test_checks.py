@@ -89,8 +89,8 @@ def test_a_metric_the_model_does_not_have_is_refused_under_its_key(key: str, val
     message = refusal(changed(shipped, **{key: value}))
     declared = "train/loss, train/acc, train/top3, val/loss, val/acc, val/top3, test/loss, test/acc, test/top3"
     named, metric = (f"{key}.monitor", value["monitor"]) if isinstance(value, dict) else (key, value)
-    mode = "; optimized_mode says whether more of it is better" if key == "optimized_metric" else ""
-    assert message == f"{named}={metric}: the model declares {declared}{mode}"
+    mode = ", with its optimized_mode, or null" if key == "optimized_metric" else ""
+    assert message == f"{named}={metric}: the model declares {declared}; use one of these{mode}"
 
 
 def test_a_test_metric_needs_a_test(shipped: DictConfig) -> None:

@@ -47,7 +47,7 @@ def test_they_are_declared_for_evaluation(metric: str, shipped: Any) -> None:
     shipped.optimized_metric = metric
     check(shipped)
     shipped.optimized_metric = "train/f1"
-    with pytest.raises(ConfigError, match=r"^optimized_metric=train/f1: the model declares .* val/f1, test/f1; optimized_mode"):
+    with pytest.raises(ConfigError, match=r"^optimized_metric=train/f1: the model declares .* val/f1, test/f1; use one of"):
         check(shipped)
 
 

@@ -17,7 +17,8 @@ def rename_rate(config: DictConfig) -> None:
     if not isinstance(params, dict) or RATE not in params or "lr" in (model.get("optimizer") or {}):
         return
     if (key := rate_key(model)) is None:
-        accepted = f"model has neither lr nor learning_rate; use its own key in the place of the sweep: KEY={params[RATE]}"
+        name = OmegaConf.select(config, "hydra.runtime.choices.model")
+        accepted = f"conf/model/{name}.yaml has neither lr nor learning_rate; add lr, if the class takes it, or sweep its own key"
         raise config_error(f"hydra.sweeper.params.{RATE}", params[RATE], accepted)
     with flag_override(config.hydra.sweeper, ["readonly", "struct"], False):
         config.hydra.sweeper.params = {f"model.{key}" if name == RATE else name: value for name, value in params.items()}
