@@ -92,8 +92,8 @@ class _Text(io.TextIOWrapper):
 
 
 def say(line: str) -> None:
-    """One line for a person who made a mistake or has to know, on standard error."""
-    print(" ".join(line.split()), file=sys.stderr, flush=True)
+    """One line for a person who made a mistake or has to know, on standard error; in the place of a progress bar's line."""
+    print("\r\x1b[K" * sys.stderr.isatty() + " ".join(line.split()), file=sys.stderr, flush=True)
 
 
 def show_result(run_dir: Path, result: dict[str, Any]) -> None:
@@ -120,7 +120,7 @@ def show_preempted(run_dir: Path, reason: str) -> None:
     command = command_line("train.py", f"resume={_relative(run_dir)}")
     how = f" Continue it: {command}" if (run_dir / ".hydra").is_dir() else ""
     begins = "" if any(run_dir.glob("checkpoints/*.ckpt")) else " No checkpoint was saved: it will begin anew."
-    say(f"The run was {reason}.{how}{begins}")
+    say(f"The run was {reason}.{begins}{how}")
 
 
 def command_line(script: str, *arguments: str | Path) -> str:

@@ -18,6 +18,7 @@ from omegaconf import DictConfig
 
 from lockstep.cli import _for_hydra, run_job, start
 from lockstep.config.hydra_errors import explain
+from lockstep.console import say
 from lockstep.errors import config_error
 from lockstep.launchers.environment import SWEPT_KEYS
 from lockstep.runs.locks import Lock
@@ -25,6 +26,12 @@ from lockstep.runs.locks import Lock
 pytestmark = pytest.mark.usefixtures("no_process_group")  # a rank that has one leaves at once
 
 MODELS = sorted(path.stem for path in (ROOT / "conf" / "model").glob("*.yaml"))
+
+
+def test_a_line_takes_the_place_of_a_progress_bar_s(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    say("Stopping at\n the next step")
+    assert capsys.readouterr().err == "\r\x1b[KStopping at the next step\n"
 
 
 def explained(override: str, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch) -> str:
