@@ -179,8 +179,7 @@ def _begin(surroundings: Surroundings, function: Callable[..., Any], arguments: 
     threading.Thread(target=_end_with_parent, name="follow-parent", daemon=True).start()
     STOP_SIGNALS.stop_listening()  # with the handlers of the process that this is a fork of
     for number in SIGNALS:
-        default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
-        signal.signal(number, signal.SIG_IGN if number in surroundings.ignored else default)
+        signal.signal(number, signal.SIG_IGN if number in surroundings.ignored else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the server has blocked them
     _forget_exit_functions()
     began_in = vars(multiprocessing.process)["ORIGINAL_DIR"]  # pyright: ignore[reportAttributeAccessIssue]  before job.chdir
@@ -196,6 +195,8 @@ def _begin(surroundings: Surroundings, function: Callable[..., Any], arguments: 
             os.dup2(file, descriptor)
     _renew_imported()
     code: Any = 0
+    if signal.SIGINT not in surroundings.ignored:  # until here it ends the process without a trace
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         function(*arguments)
     except SystemExit as left:
