@@ -46,7 +46,7 @@ def show_runs(runs: Sequence[RunRecord], key: str) -> None:
     """Print a line for each run; the key by which they are sorted is a column, too."""
     columns = [*COLUMNS[:2], *([key] if key not in COLUMNS else []), *COLUMNS[2:]]
     rows = [[cell(run, column) for column in columns] for run in runs]
-    show_table(rows or [["no runs"]], columns if rows else (), box=None, pad_edge=False)
+    show_table(rows or [["no runs"]], columns if rows else ())
 
 
 def cell(run: RunRecord, column: str) -> str:
@@ -68,7 +68,7 @@ def show_differences(arguments: list[str]) -> None:
         raise config_error("RUN_DIR", missing, "has no status.json; give the directory of a run")
     for section, names in differences(*(RunRecord(path, str(path)) for path in paths)).items():
         rows = [[f"  {name}", *("" if value is None else str(value) for value in values)] for name, values in names.items()]
-        show_table([[section if rows else f"{section}: equal", "", ""], *rows], box=None, pad_edge=False)
+        show_table([[section if rows else f"{section}: equal", "", ""], *rows])
 
 
 if __name__ == "__main__":

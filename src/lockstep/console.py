@@ -6,19 +6,14 @@ import os
 import select
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import IO, Any
-
-from rich.console import Console
-from rich.table import Column, Table
-from rich.text import Text
+from typing import Any
 
 from lockstep.places import SHIPPED, project
 
 PATIENCE = 5.0  # seconds a pipe may be full, because nobody reads it, before lines are dropped
-UNLIMITED = 100_000  # columns of what is printed to no terminal
 
 
 def survive_lost_output() -> None:
@@ -97,26 +92,25 @@ def say(line: str) -> None:
 
 
 def show_result(run_dir: Path, result: dict[str, Any]) -> None:
-    """The closing table: metrics, time, throughput, and what to do next."""
+    """Print the closing table, and the commands that come next."""
     rows = {"best epoch": f"{best} of {result['epochs']}"} if (best := result.get("best_epoch")) else {}
     rows |= {name: "not a finite number" if value is None else f"{value:.6g}" for name, value in result["metrics"].items()}
     rows["wall time"] = f"{result['wall_time']:.1f} s"
     if result.get("samples_per_second"):
         rows["throughput"] = f"{result['samples_per_second']:,.0f} samples/s"
+    rows |= {"ended by": result["ended_by"]} if result.get("ended_by") else {}
     show_table([*rows.items(), ("run directory", _relative(run_dir))])
     if result.get("test_note") and any(name.startswith("test/") for name in result["metrics"]):
         print(result["test_note"], flush=True)
-    if ended_by := result.get("ended_by"):
-        print(f"The run has finished: {ended_by}", flush=True)
-    has_events = (run_dir / "tensorboard").is_dir()
-    if result["train_time"] and (has_events or result.get("has_test", True)):
-        print("\nNext:" + has_events * f"\n  tensorboard --logdir {shlex.quote(_relative(run_dir))}", flush=True)
-    if result["train_time"] and result.get("has_test", True) and any(run_dir.glob("checkpoints/*.ckpt")):
-        print(f"  {command_line('scripts/evaluate.py', run_dir)}", flush=True)
+    commands = [f"tensorboard --logdir {shlex.quote(_relative(run_dir))}"] if (run_dir / "tensorboard").is_dir() else []
+    if result.get("has_test", True) and any(run_dir.glob("checkpoints/*.ckpt")):
+        commands.append(command_line("scripts/evaluate.py", run_dir))
+    if result["train_time"] and commands:
+        print("Next:", *commands, sep="\n  ", flush=True)
 
 
 def show_preempted(run_dir: Path, reason: str) -> None:
-    """Says how to go on."""
+    """Say how to go on."""
     command = command_line("train.py", f"resume={_relative(run_dir)}")
     how = f" Continue it: {command}" if (run_dir / ".hydra").is_dir() else ""
     begins = "" if any(run_dir.glob("checkpoints/*.ckpt")) else " No checkpoint was saved: it will begin anew."
@@ -140,31 +134,13 @@ def aligned(rows: Sequence[Sequence[str]], right: bool = False) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def table(rows: Iterable[Sequence[str]], columns: Sequence[str] = (), **style: Any) -> Table:
-    """Makes a table for rich; what looks like its markup is text like any other."""
-    content = Table(*(Column(Text(name)) for name in columns), show_header=bool(columns), **style)
-    for row in rows:
-        content.add_row(*map(Text, row))
-    return content
-
-
-def wide_console(file: IO[str] | None = None) -> Console:
-    """rich's console, without its markup: as wide as the terminal, or UNLIMITED where it prints to none."""
-    is_terminal = file is None and sys.stdout.isatty()
-    return Console(file=file, width=None if is_terminal else UNLIMITED, highlight=False, markup=False)
-
-
 def format_duration(seconds: float | None) -> str:
     """Hours, minutes and seconds, 0:02:05 say; empty where they are not known."""
     return "" if seconds is None else str(timedelta(seconds=round(seconds)))
 
 
-def show_table(rows: Sequence[Sequence[str]], columns: Sequence[str] = (), **style: Any) -> None:
-    """A table on a terminal, aligned plain text elsewhere."""
-    if sys.stdout.isatty():
-        wide_console().print(table(rows, columns, **style))
-    else:
-        print(aligned([columns, *rows] if columns else rows), flush=True)
+def show_table(rows: Sequence[Sequence[str]], columns: Sequence[str] = ()) -> None:
+    print(aligned([columns, *rows] if columns else rows), flush=True)
 
 
 def join_first(names: Sequence[object], most: int = 3) -> str:

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from hydra.utils import get_object
-from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from lockstep.atomic_files import replace_text
-from lockstep.console import UNLIMITED, format_duration, join_first, table, wide_console
+from lockstep.console import format_duration, join_first
 from lockstep.errors import config_error
 from lockstep.sweeps.jobs import (
     FAILED,
@@ -41,6 +40,7 @@ log = logging.getLogger(__name__)
 _COLUMNS = ("job", "overrides", "devices", "state", "epoch", "step", "done", "metric", "samples/s", "time", "left")
 _NARROW = ("job", "overrides", "state", "done", "metric", "left")  # on a terminal of fewer than _WIDE columns
 _WIDE = 110
+UNLIMITED = 100_000  # columns of what is printed to no terminal
 _STYLES = {RUNNING: "cyan", FAILED: "bold red", INTERRUPTED: "yellow", FINISHED: "green", WAITING: "dim", UNKNOWN: "yellow"}
 _PRIORITY = [*_STYLES]  # where there are more jobs than lines
 _REASONS = 5  # lines
@@ -108,7 +108,7 @@ class LiveTable:
 
 def print_table(sweep_jobs: SweepJobs, note: str = "") -> None:
     """Print it as wide as the terminal, or as wide as it is where there is none."""
-    console = wide_console()
+    console = Console(width=None if sys.stdout.isatty() else UNLIMITED, highlight=False, markup=False)
     console.print(layout(sweep_jobs, note, console.width))
 
 
@@ -230,9 +230,7 @@ def _repeats(views: Sequence[JobView], results: Sequence[dict[str, Any]], names:
 
 def _markdown(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
     cells = [[_cell(row.get(name)) for name in names] for row in rows]
-    text = io.StringIO()
-    wide_console(text).print(table(cells, names, box=box.MARKDOWN))
-    return text.getvalue().strip() + "\n"
+    return "".join(f"| {' | '.join(line)} |\n" for line in (names, ["---"] * len(names), *cells))
 
 
 def _cell(value: Any) -> str:
