@@ -6,6 +6,6 @@ callback.py             acts from outside as a Task and a DataModule do by thems
 loaders.py              torch's loaders shared out over processes; streams.py: streams, which say how they are divided
 logs.py                 combines the values that ranks have logged
 lightning_internals.py  the private names of Lightning that this needs
-sweep_rate.py           lets the sweeps of conf/sweep change the rate of a module, or refuses them, by swept.py
+sweep_rate.py           lets the sweeps of conf/sweep change the rate of a module, or refuses them
 processes.py            comparisons and exchanges between processes
 """
