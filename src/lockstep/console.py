@@ -99,10 +99,10 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
     if result.get("samples_per_second"):
         rows["throughput"] = f"{result['samples_per_second']:,.0f} samples/s"
     rows |= {"ended by": result["ended_by"]} if result.get("ended_by") else {}
-    show_table([*rows.items(), ("run directory", _relative(run_dir))])
+    show_table([*rows.items(), ("run directory", relative(run_dir))])
     if result.get("test_note") and any(name.startswith("test/") for name in result["metrics"]):
         print(result["test_note"], flush=True)
-    commands = [f"tensorboard --logdir {shlex.quote(_relative(run_dir))}"] if (run_dir / "tensorboard").is_dir() else []
+    commands = [f"tensorboard --logdir {shlex.quote(relative(run_dir))}"] if (run_dir / "tensorboard").is_dir() else []
     if result.get("has_test", True) and any(run_dir.glob("checkpoints/*.ckpt")):
         commands.append(command_line("scripts/evaluate.py", run_dir))
     if result["train_time"] and commands:
@@ -111,7 +111,7 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
 
 def show_preempted(run_dir: Path, reason: str) -> None:
     """Say how to go on."""
-    command = command_line("train.py", f"resume={_relative(run_dir)}")
+    command = command_line("train.py", f"resume={relative(run_dir)}")
     how = f" Continue it: {command}" if (run_dir / ".hydra").is_dir() else ""
     begins = "" if any(run_dir.glob("checkpoints/*.ckpt")) else " No checkpoint was saved: it will begin anew."
     say(f"The run was {reason}.{begins}{how}")
@@ -122,8 +122,8 @@ def command_line(script: str, *arguments: str | Path) -> str:
     directory."""
     path = project() / script
     is_program = path.name == "train.py" and not path.is_relative_to(SHIPPED)
-    program = ["python", _relative(path)] if is_program else ["lockstep", path.stem]
-    return shlex.join([*program, *(_relative(one) if isinstance(one, Path) else one for one in arguments)])
+    program = ["python", relative(path)] if is_program else ["lockstep", path.stem]
+    return shlex.join([*program, *(relative(one) if isinstance(one, Path) else one for one in arguments)])
 
 
 def aligned(rows: Sequence[Sequence[str]], right: bool = False) -> str:
@@ -148,6 +148,7 @@ def join_first(names: Sequence[object], most: int = 3) -> str:
     return ", ".join(map(str, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def _relative(path: Path) -> str:
+def relative(path: Path) -> str:
+    """Return a path as it is typed from the working directory."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -219,10 +219,10 @@ class Sweep:
         write_results(sweep_jobs)
         print_table(sweep_jobs)
         if (best := sweep_jobs.best) is not None and best.directory.is_dir():
-            print(f"\nbest: {best.directory}")
-        print(f"\n{self.directory}/results.csv", flush=True)
+            print(f"best: {console.relative(best.directory)}")
+        print(f"results: {console.relative(self.directory / 'results.csv')}", flush=True)
         if any(self.directory.glob("*/tensorboard")):
-            print(f"tensorboard --logdir {shlex.quote(str(self.directory))}", flush=True)
+            print(f"Next:\n  tensorboard --logdir {shlex.quote(console.relative(self.directory))}", flush=True)
         if runner.stopped:
             console.say(f"The sweep was stopped: {runner.stopped}. Resume it: {sweep_command('resume', self.directory)}")
             if queued := sweep_jobs.in_queue():
@@ -270,7 +270,7 @@ def _stop_deadline(cfg: DictConfig) -> float:
 
 def sweep_command(what: str, directory: Path) -> str:
     """Return what to type, from the working directory, in a shell."""
-    return console.command_line("scripts/sweep.py", what, str(directory))
+    return console.command_line("scripts/sweep.py", what, directory)
 
 
 def _job_return(job: Job, metric: float | None) -> JobReturn:
