@@ -126,11 +126,10 @@ def command_line(script: str, *arguments: str | Path) -> str:
     return shlex.join([*program, *(relative(one) if isinstance(one, Path) else one for one in arguments)])
 
 
-def aligned(rows: Sequence[Sequence[str]], right: bool = False) -> str:
-    """Columns of plain text; `right` sets all but the first flush right."""
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Return columns of plain text."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    pad = [str.ljust, *[str.rjust if right else str.ljust] * (len(widths) - 1)]
-    lines = ("  ".join(side(cell, width) for side, cell, width in zip(pad, row, widths, strict=True)) for row in rows)
+    lines = ("  ".join(map(str.ljust, row, widths)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
 
 
