@@ -7,13 +7,13 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 from lightning.fabric.utilities.data import sized_len
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.utils.data import BatchSampler, DataLoader
 
 from lockstep.datamodules.batches import Batch
 from lockstep.errors import ConfigError
 from lockstep.extras.any_batch.any_batch import samples_in
-from lockstep.extras.dtensors.dtensors import full_tensor
-from lockstep.extras.equivalence.equivalence import EquivalenceReport
+from lockstep.extras.equivalence import EquivalenceReport
 from lockstep.extras.parity.sketches import Sketch, Sums, add_sums, sketch, sums_of
 from lockstep.extras.parity.switches import all_ranks
 from lockstep.extras.plain_lightning.callback import PlainLightning
@@ -140,7 +140,8 @@ class Recorder(Callback):
 
 def _sketches(tensors: Mapping[str, Any]) -> dict[str, Sketch]:
     """Return the sketches of tensors by name; a collective for tensors that are sharded."""
-    return {name: sketch(full_tensor(value)) for name, value in tensors.items() if isinstance(value, Tensor)}
+    full = {name: value.full_tensor() if isinstance(value, DTensor) else value for name, value in tensors.items()}
+    return {name: sketch(value) for name, value in full.items() if isinstance(value, Tensor)}
 
 
 def _with_others(own: dict[str, Sketch], same: bool = False) -> dict[str, Sketch]:

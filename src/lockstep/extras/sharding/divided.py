@@ -13,14 +13,12 @@ from lightning.pytorch.strategies import ModelParallelStrategy, ParallelStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.optim import LBFGS, Optimizer
+from torch.optim import Optimizer
 
-from lockstep.checkpointing import AtomicCheckpointIO
+from lockstep.checkpointing import read_checkpoint
 from lockstep.errors import config_error
-from lockstep.extras.dtensors.dtensors import local_tensor, shard_like
-from lockstep.extras.sharding.parts import Keys, read_shards, shard_at, tensor_name
-from lockstep.extras.sharding.shards import map_tensors
-from lockstep.extras.sharding.write_parts import write_parts
+from lockstep.extras.sharding.parts import tensor_name, write_parts
+from lockstep.extras.sharding.shards import Keys, local_tensor, map_tensors, shard_like
 from lockstep.trainer.strategies import PlannedWorldSize
 
 
@@ -56,7 +54,8 @@ class DividedModel(PlannedWorldSize, ModelParallelStrategy):
     def setup(self, trainer: Trainer) -> None:
         assert self.accelerator is not None
         assert isinstance(self.lightning_module, LightningModule)
-        if self.sharded_checkpoints and self._io.asynchronous and self._writers is None:
+        io: Any = self.checkpoint_io
+        if self.sharded_checkpoints and io.asynchronous and self._writers is None:
             self._writers = dist.new_group(timeout=self._timeout, backend="gloo")
         self.accelerator.setup(trainer)
         if trainer.world_size > 1 and getattr(self.precision_plugin, "scaler", None) is not None:
@@ -70,12 +69,6 @@ class DividedModel(PlannedWorldSize, ModelParallelStrategy):
             self.setup_optimizers(trainer)
         self.setup_precision_plugin()
 
-    def setup_optimizers(self, trainer: Trainer) -> None:
-        super().setup_optimizers(trainer)
-        if any(isinstance(optimizer, LBFGS) for optimizer in self.optimizers):
-            needs = "sees all weights as one vector, of which a process holds a part; use an optimizer that does not"
-            raise config_error("model.optimizer._target_", "torch.optim.LBFGS", needs)
-
     @torch.no_grad()
     def _begin_as_rank_zero(self, model: nn.Module) -> None:
         """Broadcast rank zero's tensors as DDP does, one tensor at a time: the full model need not fit the device."""
@@ -83,13 +76,6 @@ class DividedModel(PlannedWorldSize, ModelParallelStrategy):
             sent = tensor.detach().to(self.root_device).contiguous()
             dist.broadcast(sent, src=0)
             tensor.data = sent.to(tensor.device)  # fully_shard takes what is contiguous alone
-
-    @property
-    def _io(self) -> AtomicCheckpointIO:
-        if isinstance(io := self.checkpoint_io, AtomicCheckpointIO):
-            return io
-        needs = "writes one file, with trainer.strategy.sharded_checkpoints=true; use an AtomicCheckpointIO"
-        raise config_error("trainer.checkpoint_io._target_", type(io).__name__, needs)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None) -> None:
         if not self.sharded_checkpoints:
@@ -107,14 +93,22 @@ class DividedModel(PlannedWorldSize, ModelParallelStrategy):
         pieces = {name: local_tensor(part) for name, part in parts.items()}
         options = {"keep_as": (storage_options or {}).get("keep_as"), "group": self._writers}
         write = partial(write_parts, parts=parts, path=Path(filepath), **options)
-        self._io.save({"rest": rest, "pieces": pieces}, Path(filepath), write)
+        io: Any = self.checkpoint_io
+        io.save({"rest": rest, "pieces": pieces}, Path(filepath), write)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """Read weights from shards to where they are needed. Optimizer states follow when the optimizers are there."""
         if not self.sharded_checkpoints:
             return ParallelStrategy.load_checkpoint(self, checkpoint_path, weights_only)
         assert self.lightning_module is not None
-        self._io.wait()
-        return read_shards(Path(checkpoint_path), self.lightning_module.state_dict())
+        io: Any = self.checkpoint_io
+        io.wait()
+        checkpoint = read_checkpoint("checkpoint", Path(checkpoint_path), whole=())
+        if (parts := checkpoint.get("tensor_files")) is not None:
+            weights = self.lightning_module.state_dict()
+            others = checkpoint.keys() - {"tensor_files", "optimizer_states"}
+            parts.fill(checkpoint, others, lambda _, at: weights.get(at[-1]) if at[0] == "state_dict" else None)
+        return checkpoint
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Load into a whole model, or, in a test after training, into one that is in parts."""
@@ -128,16 +122,19 @@ class DividedModel(PlannedWorldSize, ModelParallelStrategy):
         self.lightning_module.load_state_dict(own, strict=strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        pairs = zip(self.optimizers, checkpoint["optimizer_states"], strict=False)  # a fork may have none
-        for i, (optimizer, saved) in enumerate(pairs):
-            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        parameters = [[one for group in optimizer.param_groups for one in group["params"]] for optimizer in self.optimizers]
+
+        def as_its_parameter(tensor: Tensor, at: Keys) -> Tensor:
+            return torch.empty_like(parameters[at[1]][at[3]].detach(), dtype=tensor.dtype)
+
+        if (parts := checkpoint.get("tensor_files")) is not None:
+            parts.fill(checkpoint, ["optimizer_states"], as_its_parameter)
+        pairs = zip(self.optimizers, parameters, checkpoint["optimizer_states"], strict=False)  # a fork may have none
+        for optimizer, own, saved in pairs:
             states = {
-                number: {
-                    name: shard_at(checkpoint, value, ("optimizer_states", i, "state", number, name), parameters[number])
-                    for name, value in state.items()
-                }
+                number: {name: shard_like(value, own[number]) for name, value in state.items()}
                 for number, state in saved["state"].items()
-                if not parameters[number].is_meta
+                if not own[number].is_meta
             }
             optimizer.load_state_dict({**saved, "state": states})
 

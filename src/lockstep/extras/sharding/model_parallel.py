@@ -5,7 +5,7 @@ configure_model. Here they are applied to any model as it is, so that neither it
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -14,14 +14,14 @@ import torch.distributed as dist
 from lightning import Trainer
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.optim import Optimizer
 
 from lockstep.console import join_first
 from lockstep.errors import check_at_least, config_error
-from lockstep.extras.dtensors.dtensors import local_tensor
 from lockstep.extras.sharding.divided import DividedModel
-from lockstep.extras.sharding.shards import full_tensors, norm
+from lockstep.extras.sharding.shards import local_tensor, map_tensors, norm
 from lockstep.trainer.batchnorm import Synchronised, is_batchnorm
 
 # torch's division of a linear layer by a key of the plan, and the dimension that it divides.
@@ -89,21 +89,24 @@ class ModelParallel(DividedModel):
         if any(isinstance(module, FSDPModule) for module in model.modules()):
             return
         _check_norms(model, self.tensor_parallel_size)
-        units = list(_units(model, self.blocks))
-        _check_ties(model, units, self.blocks)
+        units = _units(model, self.blocks)
         self._begin_as_rank_zero(model)
         if self.plan is not None and self.tensor_parallel_size > 1:
             self._divide_layers(model, self.plan)
         # Over gloo torch asks for a mean of what is float32 and gets the sum (pytorch issue 162338), but not of what is float64.
         policy = MixedPrecisionPolicy(reduce_dtype=torch.float64 if dist.get_backend() == "gloo" else None)
         for unit in units:
-            fully_shard(unit, mesh=self.device_mesh["data_parallel"], mp_policy=policy)
+            fully_shard(unit, mesh=self.device_mesh["data_parallel"], mp_policy=policy, reshard_after_forward=True)
 
     def _divide_layers(self, model: nn.Module, plan: Mapping[str, str]) -> None:
         torch.backends.mha.set_fastpath_enabled(False)  # torch's encoder layers read weights there that are in parts
+        linear = [(name, layer) for name, layer in model.named_modules() if type(layer) is nn.Linear]
         for key, pattern in plan.items():
             style, divided = STYLES[key]
-            for name, layer in _matching_layers(model, f"trainer.strategy.plan.{key}", pattern):
+            if not (matches := [(name, layer) for name, layer in linear if re.search(pattern, name)]):
+                some = join_first([name for name, _ in linear]) or "a model that has one"
+                raise config_error(f"trainer.strategy.plan.{key}", pattern, f"matches no linear layer; use part of {some}")
+            for name, layer in matches:
                 if (features := getattr(layer, divided)) % self.tensor_parallel_size:
                     needs = f"does not divide the {features} {divided} of {name}; use a divisor, or a plan without it"
                     raise config_error("trainer.strategy.tensor_parallel_size", self.tensor_parallel_size, needs)
@@ -117,73 +120,45 @@ class ModelParallel(DividedModel):
             for gradient in gradients:
                 local_tensor(gradient).mul_(factor)
 
-    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
-        return self._given_back(super().validation_step(*args, **kwargs))
-
-    def test_step(self, *args: Any, **kwargs: Any) -> Any:
-        return self._given_back(super().test_step(*args, **kwargs))
-
-    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
-        return self._given_back(super().predict_step(*args, **kwargs))
-
-    def _given_back(self, outputs: Any) -> Any:
-        """Free the gathered outermost modules, which torch would store until a backward pass."""
-        assert self.lightning_module is not None
-        for module in self.lightning_module.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()
-        return outputs
-
     def _gathered(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
-        return full_tensors(checkpoint, keep=self.is_global_zero)
+        """Gather one tensor at a time, to the CPU of rank zero."""
+
+        def full(tensor: Tensor, _: Any) -> Tensor | None:
+            if not isinstance(tensor, DTensor):
+                return tensor
+            gathered = tensor.full_tensor()
+            return gathered.detach().contiguous().cpu() if self.is_global_zero else None
+
+        return map_tensors(checkpoint, full)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         super().load_optimizer_state_dict(checkpoint)
         self._without_fused()
 
 
-def _units(model: nn.Module, blocks: str) -> Iterator[nn.Module]:
-    """Return the modules that are gathered together, from the inside outward: modules that are called, and have parameters."""
-    seen: set[nn.Module] = set()
+def _units(model: nn.Module, blocks: str) -> list[nn.Module]:
+    """Return the modules that are gathered together, from the inside outward: the outermost ones that are called, and blocks.
 
-    def within(parent: nn.Module, path: str, is_outermost: bool) -> Iterator[nn.Module]:
-        if is_outermost and (own := next(iter(parent.named_parameters(path, recurse=False)), None)) is not None:
-            needs = f"{own[0]} is in no layer that is called; use a model whose parameters are in layers, or trainer=ddp"
+    Raises ConfigError for a parameter that is in none of them, or in two: torch would shard each copy for itself.
+    """
+    named = ((name, module) for name, module in model.named_modules() if next(module.parameters(), None) is not None)
+    called = {name: module for name, module in named if name and type(module).forward is not nn.Module.forward}
+    outermost = [name for name in called if not any(name.startswith(f"{other}.") for other in called)]
+    units = [called[name] for name in reversed(called) if name in outermost or re.search(blocks, name)]
+    owners: dict[Tensor, set[nn.Module]] = {parameter: set() for parameter in model.parameters()}
+    claimed: set[nn.Module] = set()
+    for unit in units:
+        own = {*unit.modules()} - claimed
+        claimed |= own
+        for parameter in (parameter for module in own for parameter in module.parameters(recurse=False)):
+            owners[parameter].add(unit)
+    for name, parameter in model.named_parameters():
+        if not owners[parameter]:
+            needs = f"{name} is in no layer that is called; use a model whose parameters are in layers, or trainer=ddp"
             raise config_error("trainer.strategy._target_", f"{__name__}.ModelParallel", needs)
-        for name, module in parent.named_children():
-            inner, is_called = f"{path}.{name}".lstrip("."), type(module).forward is not nn.Module.forward
-            if module in seen or next(module.parameters(), None) is None:
-                continue
-            seen.add(module)
-            yield from within(module, inner, is_outermost and not is_called)
-            if is_called and (is_outermost or re.search(blocks, inner)):
-                yield module
-
-    return within(model, "", True)
-
-
-def _check_ties(model: nn.Module, units: list[nn.Module], blocks: str) -> None:
-    """Raise ConfigError if two blocks share a parameter, which would have to be gathered with both."""
-    owners: dict[Tensor, tuple[str, nn.Module]] = {}
-    names = {module: name for name, module in model.named_modules()}
-    claimed: dict[nn.Module, nn.Module] = {}
-    for unit in units:  # from the inside outward
-        for module in unit.modules():
-            claimed.setdefault(module, unit)
-    for module, unit in claimed.items():
-        for name, parameter in module.named_parameters(names[module], recurse=False):
-            other, owner = owners.setdefault(parameter, (name, unit))
-            if owner is not unit:
-                needs = f"{other} and {name} are one parameter, which can't be in two blocks; use a pattern with both in one"
-                raise config_error("trainer.strategy.blocks", blocks, needs)
-
-
-def _matching_layers(model: nn.Module, key: str, pattern: str) -> list[tuple[str, nn.Linear]]:
-    layers = [(name, layer) for name, layer in model.named_modules() if type(layer) is nn.Linear]
-    if not (matches := [(name, layer) for name, layer in layers if re.search(pattern, name)]):
-        some = join_first([name for name, _ in layers]) or "one, and this model has none"
-        raise config_error(key, pattern, f"found in no name of a linear layer; use part of {some}")
-    return matches
+        if len(owners[parameter]) > 1:
+            raise config_error("trainer.strategy.blocks", blocks, f"two blocks share {name}; use a pattern with both in one")
+    return units
 
 
 def _check_norms(model: nn.Module, tensor_parallel_size: int) -> None:
