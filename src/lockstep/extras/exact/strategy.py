@@ -36,8 +36,7 @@ _TRANSFER, _EVALUATION = 1 << 40, 1 << 41  # streams of random numbers, apart fr
 
 
 class Exact(PlannedWorldSize, DDPStrategy):
-    """Train and evaluate as `workers` virtual workers, without DistributedDataParallel around the model. Call
-    `on_worker_end(trainer, model, batch)` of callbacks that have it after each worker's backward pass.
+    """Train and evaluate as `workers` virtual workers, without DistributedDataParallel around the model.
 
     Args:
         workers: a power of two, which the number of processes divides.
@@ -164,7 +163,6 @@ class Exact(PlannedWorldSize, DDPStrategy):
             loss = loss * (share.samples * share.batch.loss_weight)
         scaler: Any = getattr(self.precision_plugin, "scaler", None)
         self.precision_plugin.backward(loss if scaler is None else scaler.scale(loss), model, None)
-        self._call("on_worker_end", model.trainer, model, share.batch)
         return output, loss
 
     def backward(self, closure_loss: Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> Tensor:
@@ -281,8 +279,3 @@ class Exact(PlannedWorldSize, DDPStrategy):
         batch = trainer.fit_loop.batch_idx if trainer.training else self.evaluated
         with self._numbered(worker):
             self._randomness.count(trainer, batch + stream)
-
-    def _call(self, hook: str, *arguments: Any) -> None:
-        """Call a hook that Lightning does not know, on the callbacks that have it."""
-        for callback in self._trainer.callbacks:
-            getattr(callback, hook, lambda *_: None)(*arguments)

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any
 
@@ -57,8 +57,8 @@ class NoiseScale(Monitor, Callback):
     """Estimate tr(Sigma) / |G|^2, in samples, while training: G is the gradient of the expected loss, Sigma the covariance of
     the gradients of single samples (McCandlish et al. 2018, arXiv:1812.06162, equation 2.9 and appendix A.1).
 
-    A sampled step's batch consists of parts: what each process has of it, or each accumulated batch, or each virtual worker, and
-    in one process without accumulation two halves. From the gradients' squared norms over the parts, before the all-reduce, and
+    A sampled step's batch consists of parts: what each process has of it, or each accumulated batch, and in one process without
+    accumulation two halves. From the gradients' squared norms over the parts, before the all-reduce, and
     over the whole follow unbiased estimates of |G|^2 and tr(Sigma); each is smoothed, then they are divided. Gradients are only
     looked at: training is the same to the bit. Halves take another backward pass, and for its time the memory of another set of
     gradients.
@@ -95,16 +95,14 @@ class NoiseScale(Monitor, Callback):
         return asdict(self.smoothed)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if state_dict.get("power", 1) == 1:  # else of an earlier version that measured by other norms
-            self.smoothed = Smoothed(**{one.name: state_dict[one.name] for one in fields(Smoothed) if one.name in state_dict})
+        self.smoothed = Smoothed(**state_dict)
 
     @together
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.synchronize(trainer, lambda: self._begin(trainer, pl_module))
 
     def _begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        shares = getattr(trainer.strategy, "workers", trainer.world_size)
-        self._has_halves = shares * trainer.accumulate_grad_batches == 1
+        self._has_halves = trainer.world_size * trainer.accumulate_grad_batches == 1
         if (reason := _why_not(trainer, pl_module, self._has_halves)) is not None:
             log.warning(f"callbacks.noise_scale: no noise scale is estimated: {reason}")
         self._every = 0 if reason else self.every_n_steps_alone if self._has_halves else self.every_n_steps
@@ -160,11 +158,6 @@ class NoiseScale(Monitor, Callback):
         else:
             self._add_part(trainer, (), samples, self._batch)
         self._first_half = []
-
-    def on_worker_end(self, trainer: Trainer, pl_module: LightningModule, batch: Any) -> None:
-        """Called by a strategy that divides a step among virtual workers, with the gradients of one of them."""
-        if self._is_sampled(trainer):
-            self._add_part(trainer, _gradients(pl_module), len(batch.ids), batch)
 
     def _add_part(self, trainer: Trainer, gradients: Iterable[Tensor], samples: int, batch: Any) -> None:
         norms, self._norms = [*self._norms, *map(_norm, gradients)], []
@@ -229,8 +222,8 @@ def _why_not(trainer: Any, model: LightningModule, has_halves: bool) -> str | No
         return f"with {type(trainer.strategy).__name__} a process does not have whole gradients"
     if getattr(trainer.strategy, "communication", None) is not None:
         return "with trainer.strategy.communication the gradient of a step is not the mean of its parts"
-    if has_halves and hasattr(trainer.strategy, "workers"):
-        return "one virtual worker is one part of a step; use trainer.exact=2 or more"
+    if hasattr(trainer.strategy, "workers"):
+        return "trainer.exact sums gradients in its own way"
     if has_halves and any(getattr(module, "_compiled_call_impl", None) is not None for module in model.modules()):
         return "a compiled net can't be passed backward twice; use trainer.accumulate_grad_batches=2 or more processes"
     return None
