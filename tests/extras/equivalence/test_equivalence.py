@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from in_process import BARE, prepared
 from lightning import LightningModule
-from torch import Tensor, nn
+from torch import nn
 from unwatched import unwatched
 
-from lockstep.extras.equivalence.equivalence import EquivalenceReport
-from lockstep.trainer.batchnorm import synchronise_batchnorm
+from lockstep.extras.equivalence import EquivalenceReport
+from lockstep.nets import Dropout
 
 NOTHING: tuple[str, ...] = ()
 
@@ -55,31 +55,10 @@ def test_a_composed_run(overrides: tuple[str, ...], said: tuple[str, ...], tmp_p
         assert cause.startswith(words)
 
 
-@pytest.mark.parametrize(
-    ("layer", "words"),
-    [
-        (nn.Dropout(0.1), "noise drawn by each process (lockstep.nets.Dropout derives it from the sample): net.0 (Dropout)"),
-        (nn.LSTM(2, 2, num_layers=2, dropout=0.1), "noise drawn"),
-        (nn.InstanceNorm2d(2, track_running_stats=True), "running statistics of each process's own samples"),
-        (nn.Dropout(0.0), None),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_a_layer(layer: nn.Module, words: str | None) -> None:
-    result = [cause for cause in causes(net=nn.Sequential(layer)) if cause.startswith(words or ("noise", "running"))]
-    assert len(result) == (words is not None)
-
-
-def test_a_batchnorm_that_is_not_synchronised() -> None:
-    class Centred(nn.BatchNorm2d):
-        def forward(self, input: Tensor) -> Tensor:
-            return input - input.mean(dim=(0, 2, 3), keepdim=True)
-
-    net = nn.ModuleList([Centred(2), nn.BatchNorm2d(2), nn.LazyBatchNorm1d(), nn.SyncBatchNorm(2)])
-    synchronise_batchnorm(net)
-    (cause,) = [cause for cause in causes(net=net) if "BatchNorm" in cause or "batchnorm" in cause]
-    why = "BatchNorm by a forward of its own, which is not synchronised: each process's own samples, in "
-    assert cause == f"{why}net.0 (Centred)"
+def test_noise_for_parts_of_samples() -> None:
+    net = nn.Sequential(Dropout(0.1), Dropout(0.0))
+    assert causes(net=net) == []
+    assert causes(net=net, shares=1) == ["noise is drawn for parts of samples, in net.0"]
 
 
 def test_it_never_ends_a_run() -> None:

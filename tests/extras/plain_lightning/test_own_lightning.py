@@ -115,7 +115,7 @@ def test_it_leaves_a_record(sweep: Path) -> None:
     assert (status["status"], status["reason"]) == ("finished", "trainer.max_epochs=3")
     assert (result["world_size"], result["samples_trained"], result["steps"], result["lr"]) == (2, 4200, 21, 0.05)
     assert result["samples_per_second"] > 0
-    assert [line for line in result["not_as_one_process"] if line.startswith("noise drawn by each process")]
+    assert [line for line in result["not_as_one_process"] if line.startswith("random numbers are drawn in a training step")]
     assert {"train_loss_epoch", "train_acc", "val_loss", "val_acc", "test_acc"} <= result["metrics"].keys()
     assert result["metrics"]["val_acc"] > 0.6
 
