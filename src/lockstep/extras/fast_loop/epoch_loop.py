@@ -24,7 +24,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lockstep.callbacks import CounterBasedRandomness
-from lockstep.extras.fast_loop.counts import LaterCounts
 from lockstep.extras.fast_loop.plain import draws_from_torch_alone, is_plain, is_replaced
 
 _AROUND_A_STEP = (
@@ -90,7 +89,6 @@ class EpochLoop(_TrainingEpochLoop):
         trainer: Any = self.trainer
         self._plain = None
         if isinstance(trainer.profiler, NoProfiler) and is_plain(trainer, data_fetcher):
-            LaterCounts.install(trainer)
             self._plain = PlainStep(self)
         for callback in trainer.callbacks:
             if isinstance(callback, CounterBasedRandomness):
