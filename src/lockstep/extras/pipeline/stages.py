@@ -8,14 +8,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import get_schedule_class
 
 from lockstep.datamodules.batches import Batch
-from lockstep.errors import ConfigError, config_error
 from lockstep.models.task import Task
 from lockstep.nets.dropout import Dropout
-
-SCHEDULES: dict[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
 def layers_of(stage: int, stages: int, count: int) -> range:
@@ -31,8 +29,7 @@ class Stage(nn.Module):
 
     In training torch's schedule runs the micro-batches forward and backward; the last stage's loss and values are then sent to
     all, and the loss's backward pass hands out the gradients that are there. Otherwise the net's outputs are sent to all.
-    A batch that the number of micro-batches does not divide has some that are one sample shorter: what is sent between stages is
-    then filled up with a row of zeros.
+    Micro-batches are equal: a batch that their number does not divide has fewer.
 
     Args:
         context: entered for each forward pass of training, as Lightning's precision plugins do for a step.
@@ -106,10 +103,6 @@ class Stage(nn.Module):
             dist.send_object_list(form, dst=self._ranks[self.number + 1], group=self.group, device=self.device)
         forms: list[Any] = [None] * self.count
         dist.all_gather_object(forms, form[0], group=self.group)
-        if len({*forms[:-1]}) > 1:
-            shapes = ", ".join(str(tuple(shape)) for shape, _ in forms[:-1])
-            needs = f"its stages send tensors of the shapes {shapes}; use layers that return what they take"
-            raise config_error("model.net._target_", type(self.net).__name__, needs)
         return [(shape[1:], dtype) for shape, dtype in (forms[0], forms[-1])]
 
     def loss_and_values(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -131,16 +124,11 @@ class Stage(nn.Module):
 
     def _run(self, batch: Batch, told: Tensor) -> None:
         """Run forward and backward passes of n > 0 samples; write the loss and the measured values, (names, n), into `told`."""
-        count = min(self.microbatches, len(batch.ids))
+        count = max(number for number in range(1, self.microbatches + 1) if len(batch.ids) % number == 0)
         parts = [part.tensor_split(count) for part in (batch.inputs, batch.targets, batch.ids)]
         self._pieces = [Batch(*piece, batch.loss_weight) for piece in zip(*parts, strict=True)]  # pyright: ignore
         number, losses = torch.arange(count), []
-        try:
-            self._schedule(count).step(number=number, target=number if self.is_last else None, losses=losses)
-        except RuntimeError as error:  # torch's, of whatever a stage has raised
-            if isinstance(error.__cause__, ConfigError):
-                raise error.__cause__ from None
-            raise
+        self._schedule(count).step(number=number, target=number if self.is_last else None, losses=losses)
         if self.is_last:
             told[0] = torch.stack(losses).detach().sum()
             told[1:] = torch.cat(self._values, dim=1).flatten()
@@ -151,40 +139,29 @@ class Stage(nn.Module):
         """Return torch's schedule of so many micro-batches of a size. Sizes are few: batches are equal, but for the last."""
         first = self._pieces[0].inputs
         if (key := (count, first.shape, first.dtype)) not in self._schedules:
-            with self.context():
-                shape, dtype = self._sizes(self._net_inputs(self._pieces[0]))[0]
+            sizes: list[Any] = []
+            with self.context(), self._as_net(lambda inputs: sizes.extend(self._sizes(inputs)) or inputs):
+                self.model(self._pieces[0].inputs)
+            shape, dtype = sizes[0]
             x = torch.empty(len(first), *shape, dtype=dtype, device="meta", requires_grad=True)
             loss = torch.empty(1, dtype=torch.float64, device="meta", requires_grad=True)
             forms: dict[str, Any] = {"input_args": () if self.is_first else x, "output_args": loss if self.is_last else x}
             stage = PipelineStage(self, self.number, self.count, self.device, group=self.group, **forms)
             # torch's 1F1B refuses fewer micro-batches than stages, of which all are under way at once by either schedule
-            schedule = SCHEDULES["gpipe" if count < self.count else self.schedule]
+            schedule = get_schedule_class("gpipe" if count < self.count else self.schedule)
             stage.num_stages = min(count, self.count)  # torch refuses fewer micro-batches than stages in GPipe, too
             self._schedules[key] = schedule(stage, count, loss_fn=lambda output, _: output.sum(), scale_grads=False)
             stage.num_stages = self.count
         return self._schedules[key]
 
-    def _net_inputs(self, piece: Batch) -> Tensor:
-        """Return the inputs that the task gives to its net."""
-        taken: list[Tensor] = []
-
-        def take(inputs: Tensor) -> Tensor:
-            taken.append(inputs)
-            return inputs
-
-        with self._as_net(take):
-            self.model(piece.inputs)
-        return taken[0]
-
     def forward(self, *received: Tensor, number: Tensor) -> Tensor:
         """Compute a micro-batch from what the stage before has sent; called by torch's schedule."""
-        piece, before = self._pieces[int(number)], self._pieces[: int(number)]
-        begin, length = sum(len(one.ids) for one in before), len(piece.ids)
-        x = received[0][:length] if received else None
+        piece, length = self._pieces[int(number)], len(self._pieces[0].ids)
+        begin, x = int(number) * length, received[0] if received else None
         as_net = self._as_net(lambda inputs: self.net.stage(inputs, x, self.layers))
         with self.context(), self._noise_of(slice(begin, begin + length)), as_net:
             if not self.is_last:
-                return _filled_up(self.model(piece.inputs), len(self._pieces[0].ids))
+                return self.model(piece.inputs).contiguous()
             loss, values = self._loss_and_values(piece)
         self._values.append(torch.stack([values[name].detach().double() for name in self.model.train_means.names]))
         return torch.stack([loss.double()])  # no view: torch detaches it in place
@@ -209,11 +186,6 @@ class Stage(nn.Module):
         finally:
             for layer, all_keys in zip(layers, keys, strict=True):
                 layer.keys = all_keys
-
-
-def _filled_up(x: Tensor, length: int) -> Tensor:
-    """Fill (n, ...) up to (length, ...) with rows of zeros, in one piece."""
-    return x.contiguous() if len(x) == length else torch.cat((x, x.new_zeros(length - len(x), *x.shape[1:])))
 
 
 class _Differentiated(torch.autograd.Function):
