@@ -18,16 +18,15 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
 from lockstep.callbacks import CounterBasedRandomness
+from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import Batch
 from lockstep.errors import check_at_least, config_error
 from lockstep.extras.any_batch.any_batch import samples_in
-from lockstep.extras.exact.compilation import compiled_by_shape
-from lockstep.extras.exact.generators import OwnGenerators
 from lockstep.extras.exact.loaders import Share, in_order, shares_of_workers
 from lockstep.extras.exact.metrics import WorkerMetrics
-from lockstep.extras.exact.objections import objections
-from lockstep.extras.exact.step import Step
+from lockstep.extras.exact.step import Step, generator_states
 from lockstep.extras.exact.tree import Vectors, local_sum, sum_over_processes
+from lockstep.extras.plain_lightning.callback import PlainLightning
 from lockstep.extras.plain_lightning.lightning_internals import log_batch_as
 from lockstep.models.task import Task
 from lockstep.trainer.strategies import PlannedWorldSize
@@ -87,18 +86,23 @@ class Exact(PlannedWorldSize, DDPStrategy):
     def setup(self, trainer: Trainer) -> None:
         """Raise ConfigError for a model or data that can't be divided among virtual workers."""
         callbacks: list[Any] = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
-        for why in objections(trainer, self.lightning_module, callbacks):
-            raise config_error("trainer.exact", self.workers, why)
+        self._check_model(trainer, callbacks)
         self._randomness = next(one for one in callbacks if isinstance(one, CounterBasedRandomness))
         self._metrics = next(one for one in callbacks if isinstance(one, WorkerMetrics))
         super().setup(trainer)
-        self._generators = OwnGenerators(trainer.lightning_module)
-        self._compilation = compiled_by_shape()
 
-    def teardown(self) -> None:
-        if hasattr(self, "_compilation"):
-            self._compilation.close()
-        super().teardown()
+    def _check_model(self, trainer: Any, callbacks: list[Any]) -> None:
+        model, why = trainer.lightning_module, ""
+        name, is_plain = type(model).__name__, any(isinstance(callback, PlainLightning) for callback in callbacks)
+        if not model.automatic_optimization:
+            why = (
+                f"{name} has automatic_optimization=False, and steps its optimizers before the gradients of the other virtual "
+                "workers are there; use a model with automatic optimization, or null"
+            )
+        elif not is_plain and not (isinstance(model, Task) and isinstance(trainer.datamodule, DataModule)):
+            why = f"{name} or its data are plain Lightning, and guards.plain_lightning is null; use the guard, or null"
+        if why:
+            raise config_error("trainer.exact", self.workers, why)
 
     @torch.no_grad()
     def configure_ddp(self) -> None:
@@ -242,7 +246,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
     def _as_worker(self, index: int, share: Share) -> Iterator[None]:
         """Count logs as of the worker's samples in an epoch's mean, and give metrics its states, until the block exits. Raises
         ConfigError for code that can't be a worker's."""
-        self._is_within_step, before = True, self._generators.states()
+        self._is_within_step, before = True, generator_states(self._trainer.lightning_module)
         try:
             with self._metrics.worker(index):
                 log_batch_as(self._trainer, share.samples)
@@ -260,7 +264,8 @@ class Exact(PlannedWorldSize, DDPStrategy):
             log_batch_as(self._trainer, share.whole)
 
     def _check_generators(self, before: dict[str, bytes]) -> None:
-        if drawn := [name for name, state in self._generators.states().items() if state != before[name]]:
+        states = generator_states(self._trainer.lightning_module)
+        if drawn := [name for name, state in states.items() if state != before.get(name, state)]:
             why = f"{type(self.lightning_module).__name__} draws from {drawn[0]}, which is not counted by virtual worker"
             accepted = "use the generators of torch, numpy and Python themselves, or null"
             raise config_error("trainer.exact", self.workers, f"{why}; {accepted}")
