@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.errors import config_error
-from lockstep.extras.saved_runs.saved import find_checkpoint, saved_config
+from lockstep.extras.saved_runs import find_checkpoint, saved_config
 
 
 def main() -> None:

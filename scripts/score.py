@@ -21,7 +21,7 @@ from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.config.construct import construct
 from lockstep.errors import config_error
-from lockstep.extras.saved_runs.saved import find_checkpoint, load_saved_model, saved_config
+from lockstep.extras.saved_runs import find_checkpoint, load_saved_model, saved_config
 
 
 def main() -> None:

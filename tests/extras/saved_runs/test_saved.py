@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.console import show_result
 from lockstep.errors import ConfigError
-from lockstep.extras.saved_runs.saved import config_to_evaluate, saved_config
+from lockstep.extras.saved_runs import config_to_evaluate, saved_config
 from lockstep.runs.validation import validated
 
 
