@@ -260,7 +260,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
             self._is_within_step = False
         self._check_generators(before)
         if hasattr(logs := self._trainer._logger_connector, "take"):
-            logs.take()
+            logs.take(index)
             log_batch_as(self._trainer, share.whole)
 
     def _check_generators(self, before: dict[str, bytes]) -> None:
