@@ -23,8 +23,7 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lockstep.callbacks import CounterBasedRandomness
-from lockstep.extras.fast_loop.plain import draws_from_torch_alone, is_plain, is_replaced
+from lockstep.extras.fast_loop.plain import is_plain, is_replaced
 
 _AROUND_A_STEP = (
     *("on_train_batch_start", "on_before_zero_grad", "on_before_backward", "on_after_backward"),
@@ -90,9 +89,6 @@ class EpochLoop(_TrainingEpochLoop):
         self._plain = None
         if isinstance(trainer.profiler, NoProfiler) and is_plain(trainer, data_fetcher):
             self._plain = PlainStep(self)
-        for callback in trainer.callbacks:
-            if isinstance(callback, CounterBasedRandomness):
-                callback.torch_alone = self._plain is not None and draws_from_torch_alone(trainer)
 
     @property
     def global_step(self) -> int:  # callbacks ask for it several times a step
