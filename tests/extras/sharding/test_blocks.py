@@ -75,12 +75,6 @@ def test_each_process_s_own_batchnorm_is_refused() -> None:
     _check_norms(model, 1)
 
 
-def test_a_choice_that_is_none_is_refused(compose: Callable[..., DictConfig]) -> None:
-    config = compose("trainer/strategy=fsdp", "trainer.strategy.sharded_checkpoints=3")
-    with pytest.raises(ConfigError, match=r"^trainer\.strategy\.sharded_checkpoints=3: use true or false$"):
-        build_trainer(config, Plan.from_config(config))
-
-
 def test_what_is_of_ddp_alone_is_refused(compose: Callable[..., DictConfig]) -> None:
     assert "ModelParallel over gloo" in str(
         Plan.from_config(compose("trainer=cpu", "trainer/strategy=fsdp", "trainer.devices=2"))
