@@ -6,7 +6,6 @@ optimizer passes over them, as they never have a gradient.
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import reduce
 from typing import Any, Literal
 
@@ -17,13 +16,13 @@ from torch.optim import Optimizer
 
 from lockstep.errors import check_at_least, config_error
 from lockstep.extras.pipeline.stages import Stage, layers_of
-from lockstep.extras.sharding.divided import DividedModel
+from lockstep.extras.sharding.model_parallel import ModelParallel
 from lockstep.extras.sharding.shards import local_square, map_tensors
 from lockstep.models.task import Task
 from lockstep.trainer.batchnorm import is_batchnorm
 
 
-class Pipeline(DividedModel):
+class Pipeline(ModelParallel):
     """`stages` processes, next to each other in rank, take the same samples, each with some layers; further ones are replicas.
 
     Lightning's mesh of (data_parallel, tensor_parallel) is that of replicas and stages. Models are built whole, on the CPU.
@@ -49,14 +48,9 @@ class Pipeline(DividedModel):
         microbatches: int,
     ) -> None:
         check_at_least(1, stages=stages, microbatches=microbatches)
-        super().__init__(
-            data_parallel_size=world_size // stages,
-            tensor_parallel_size=stages,
-            save_distributed_checkpoint=False,
-            process_group_backend=process_group_backend,
-            timeout=timedelta(seconds=timeout),
-        )
-        self.planned_world_size, self.stages, self.replicas = world_size, stages, world_size // stages
+        group = {"world_size": world_size, "timeout": timeout, "process_group_backend": process_group_backend}
+        super().__init__(**group, blocks="", tensor_parallel_size=stages, plan={})
+        self.stages, self.replicas = stages, world_size // stages
         self.schedule, self.microbatches = schedule, microbatches
         self._ends: Any = None  # the first and the last stage, where they share parameters
         self._is_blocked = False
@@ -64,6 +58,9 @@ class Pipeline(DividedModel):
     @property
     def stage(self) -> int:
         return self.device_mesh["tensor_parallel"].get_local_rank()
+
+    def _without_fused(self) -> None:
+        """Do nothing: a stage has whole tensors."""
 
     def model_to_device(self) -> None:
         """Do nothing: the stage of this process is on its device already."""
