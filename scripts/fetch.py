@@ -8,7 +8,7 @@ A directory that is as new as its copy is left as it is; an older one is to be m
 
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
-from lockstep.extras.mirror.fetch import bring
+from lockstep.extras.mirror.mirror import bring
 
 
 def main() -> None:

@@ -13,8 +13,7 @@ from commands import environment, python
 
 from lockstep.checkpointing import read_checkpoint
 from lockstep.errors import ConfigError
-from lockstep.extras.history.code import check_out, describe_code
-from lockstep.extras.history.keep_code import KeepCode
+from lockstep.extras.history.code import KeepCode, check_out, describe_code
 
 
 def git(folder: Path, *arguments: str) -> str:

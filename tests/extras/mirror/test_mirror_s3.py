@@ -7,8 +7,7 @@ import pytest
 from stores import run_in, save, started, step_at
 
 from lockstep.errors import ConfigError
-from lockstep.extras.mirror.fetch import bring
-from lockstep.extras.mirror.mirror import claim
+from lockstep.extras.mirror.mirror import bring, claim
 
 s3fs = pytest.importorskip("s3fs", reason="needs s3fs: pip install 'lockstep[s3]'")
 server = pytest.importorskip("moto.server", reason="needs moto, which stands in for S3: pip install 'moto[server]'")
