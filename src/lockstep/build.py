@@ -166,13 +166,13 @@ def _step_to_continue_from(cfg: DictConfig, plan: Plan, model: nn.Module, checkp
     from it as configured."""
     if checkpoint is None or not checkpoint.is_relative_to(cfg.run_dir):
         return None
-    from lockstep.runs.continuation import check_continuation, check_length
+    from lockstep.runs.continuation import check_length, check_rate
 
     content = read_for(model, "resume", checkpoint)
     epoch, average = content.get("epoch", 0), content.get("callbacks", {}).get("StochasticWeightAveraging", {})
     is_added = 0 <= average.get("latest_update_epoch", -1) < epoch - 1  # by that callback, for BatchNorm, behind the last epoch
     check_length(cfg, epoch - 1 if is_added else epoch, checkpoint)
-    check_continuation(cfg, plan, content, checkpoint)
+    check_rate(cfg, plan, content, checkpoint)
     logged = read_logged_step(content)  # by hand an optimizer steps less often, or more
     return max(content.get("global_step", 0), logged) if getattr(model, "automatic_optimization", True) else logged
 
