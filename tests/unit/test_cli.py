@@ -39,13 +39,13 @@ def explained(override: str, compose: Callable[..., DictConfig], monkeypatch: py
     [
         (
             "model.optimizer.lrr=1",
-            "model.optimizer.lrr=1: unknown key; did you mean model.optimizer.lr? use "
-            "_target_, _partial_, lr, betas, weight_decay, fused; +model.optimizer.lrr=1 adds a new one",
+            "model.optimizer.lrr=1: unknown key; did you mean model.optimizer.lr? use a key that "
+            "`--cfg job -p model.optimizer` prints; +model.optimizer.lrr=1 adds a new one",
         ),
         ("sede=1", "sede=1: unknown key; did you mean seed? use "),
-        ("xyzzy=1", "xyzzy=1: unknown key; use the "),
-        ("devices=2", "devices=2: unknown key; did you mean trainer.devices? use the "),
-        ("batch_size=2", "batch_size=2: unknown key; did you mean datamodule.batch_size? use the "),
+        ("xyzzy=1", "xyzzy=1: unknown key; use a key "),
+        ("devices=2", "devices=2: unknown key; did you mean trainer.devices? use a key "),
+        ("batch_size=2", "batch_size=2: unknown key; did you mean datamodule.batch_size? use a key "),
     ],
 )
 def test_an_unknown_key_is_one_line_with_the_keys_there_are(

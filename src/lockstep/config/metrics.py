@@ -55,10 +55,6 @@ def check_metric(cfg: DictConfig, key: str, metric: str) -> None:
     if metric.startswith("val/") and not _has_validation(cfg):
         accepted = "set it above 0, also for data that has a validation split of its own, and ignores it"
         raise config_error(key, metric, f"needs validation; datamodule.val_fraction is 0; {accepted}")
-    interval, epochs = (OmegaConf.select(cfg, f"trainer.{name}") for name in ("check_val_every_n_epoch", "max_epochs"))
-    if metric.startswith("val/") and 0 < (epochs or -1) < (interval or 1):
-        accepted = f"{key}={metric} needs a validation in trainer.max_epochs={epochs}; use 1 to {epochs}"
-        raise config_error("trainer.check_val_every_n_epoch", interval, accepted)
 
 
 def _has_validation(cfg: DictConfig) -> bool:

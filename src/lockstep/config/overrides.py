@@ -1,5 +1,6 @@
 """Hydra's override grammar, as far as command lines are made from command lines."""
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,17 +21,6 @@ _NO_DATA = "datamodule=none"  # an option, so that a run's name has a word for i
 def quote(value: str) -> str:
     """Returns a value as Hydra's override grammar reads it back unchanged."""
     return QuotedString(value, Quote.single).with_quotes()
-
-
-def unquote(value: str) -> str:
-    """Returns what `quote` was given; a value that is not quoted as it is, and so are several."""
-    if len(value) < 2 or value[0] not in "'\"" or value[-1] != value[0]:
-        return value
-    try:
-        parsed = OverridesParser.create().parse_override(f"key={value}").value()
-    except HydraException:
-        return value[1:-1]
-    return parsed if isinstance(parsed, str) else value
 
 
 def check_single(overrides: Sequence[str], params: Iterable[str] = ()) -> None:
@@ -70,8 +60,16 @@ def override_key(override: str) -> str:
 
 
 def values_by_key(overrides: Sequence[str]) -> dict[str, str]:
-    """Returns the value of each key that is overridden, as text."""
-    return {override_key(item): unquote(item.partition("=")[2]) for item in overrides if "=" in item}
+    """Returns the value of each key that is overridden, as text: quoted text less its quotes."""
+    given = (item.partition("=") for item in overrides if "=" in item)
+    return {override_key(key): _text(value) for key, _, value in given}
+
+
+def _text(value: str) -> str:
+    with contextlib.suppress(HydraException):  # of a path that is not quoted, say
+        parsed = OverridesParser.create().parse_override(f"key={value}").value()
+        return parsed if isinstance(parsed, str) else value
+    return value
 
 
 def flat(config: Mapping[str, Any], above: str = "") -> dict[str, Any]:

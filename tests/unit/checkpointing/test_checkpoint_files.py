@@ -349,7 +349,6 @@ def test_a_file_that_has_changed_is_read_again(folder: Path, reads: list[str]) -
     assert len(reads) == 2
     middle = len(whole) // 2
     path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
-    for _ in range(2):  # just now, so that a further change might not show in its time
-        with pytest.raises(ConfigError, match="corrupt"):
-            read_checkpoint("checkpoint", path)
-    assert len(reads) == 4
+    with pytest.raises(ConfigError, match="corrupt"):
+        read_checkpoint("checkpoint", path)
+    assert len(reads) == 3

@@ -68,7 +68,7 @@ def node(name: str, /, **values: Any) -> dict[str, Any]:
         ("Typed", {"count": None}, "part.count=null: use an integer"),
         ("Typed", {"count": 1, "mode": "up"}, "part.mode=up: use min, max"),
         ("Typed", {"count": 101}, "part.count=101: is above 100; use less"),
-        ("Typed", {}, "part.count=???: a value is required"),
+        ("Typed", {}, "part: Typed.__init__() missing 1 required positional argument: 'count'"),
         ("Typed", {"count": 1, "foo": 2}, "part: Closed.__init__() got an unexpected keyword argument 'foo'"),
         ("Derived", {"count": "x"}, "part.count=x: use an integer"),
         ("Outer", {"inner": INNER | {"count": 101}}, "part.inner.count=101: is above 100; use less"),
