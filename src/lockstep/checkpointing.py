@@ -3,7 +3,6 @@
 import logging
 import os
 import re
-import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +13,7 @@ from itertools import zip_longest
 from pathlib import Path
 from pickle import PicklingError
 from pkgutil import resolve_name
-from typing import Any, Literal
+from typing import Any
 
 import numpy
 import torch
@@ -150,16 +149,14 @@ class AtomicCheckpointIO(CheckpointIO):
     """Write checkpoints that are whole or not there, and read none that is damaged or needs code to be run.
 
     Args:
-        on_save_error: "fail" ends the run when a checkpoint can't be written, "warn" says so and goes on training;
-            the earlier checkpoints stay either way.
         async: (a keyword of Python's, so it comes as **choice) copy the state, write it in the background. One write is in
             flight at a time; the next save and `teardown` wait for it, and raise what went wrong in it.
 
     `storage_options={"keep_as": NAME}` of a save keeps the file it replaces under that name.
     """
 
-    def __init__(self, on_save_error: Literal["fail", "warn"] = "fail", **choice: bool) -> None:
-        self.on_save_error, self.asynchronous = on_save_error, choice.pop("async", False)
+    def __init__(self, **choice: bool) -> None:
+        self.asynchronous = choice.pop("async", False)
         if choice:
             raise TypeError(f"AtomicCheckpointIO got an unexpected keyword argument '{next(iter(choice))}'")
         self._thread: ThreadPoolExecutor | None = None
@@ -189,10 +186,7 @@ class AtomicCheckpointIO(CheckpointIO):
     def save(self, content: Any, path: Path, write: Callable[[Any], None]) -> None:
         """Call `write(content)` to write the checkpoint `path`; in the background, with a copy on the CPU."""
         self.wait()
-        try:
-            content = _with_plain_numbers(content)
-        except RecursionError:
-            raise CheckpointError(f"{path}: the checkpoint was not written (a value in it contains itself)") from None
+        content = _with_plain_numbers(content)
         if self.asynchronous:
             self._thread = self._thread or ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
             self._copy = _snapshot(content, self._copy)
@@ -201,16 +195,12 @@ class AtomicCheckpointIO(CheckpointIO):
             self._write(content, path, write)
 
     def _write(self, content: Any, path: Path, write: Callable[[Any], None]) -> None:
-        """Raise the error that has kept a checkpoint from being written, or log it, as `on_save_error` says."""
+        """Raise the error that has kept a checkpoint from being written, in one line."""
         try:
             write(content)
         except (OSError, RuntimeError, ConfigError, *_OF_PICKLE) as error:  # torch's writer makes a full disk a RuntimeError
-            if (accident := _death_of_a_worker(error)) is not None:
-                raise accident from None
             line = f"{path}: the checkpoint was not written ({_why_unwritten(error, content)}); earlier ones are untouched"
-            if self.on_save_error != "warn":
-                raise CheckpointError(line) from (None if isinstance(error, ConfigError) else error)
-            log.warning(line)
+            raise CheckpointError(line) from (None if isinstance(error, ConfigError) else error)
 
     def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         """Load to the CPU, with weights_only=True whatever is asked for."""
@@ -278,15 +268,6 @@ def _snapshot(content: Any, before: Any = None) -> Any:
         earlier = before if type(before) is type(content) else ()
         return type(content)(_snapshot(*pair) for pair in zip_longest(content, earlier[: len(content)]))
     return content
-
-
-def _death_of_a_worker(error: Exception) -> BaseException | None:
-    """Return the error that torch's handler of SIGCHLD raises when a data worker has died, in any code of the main thread."""
-    for cause in chain_of(error):
-        modules = [frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(cause.__traceback__)]
-        if "torch.utils.data._utils.signal_handling" in modules:
-            return cause
-    return None
 
 
 def _why_unwritten(error: Exception, content: Any) -> str:

@@ -135,7 +135,7 @@ def test_a_request_to_stop_before_a_run_has_begun_is_a_line(
 
 
 @pytest.mark.usefixtures("_full_errors")
-@pytest.mark.parametrize(("name", "value"), [("LOCKSTEP_PARENT", "77777"), ("LOCKSTEP_SWEEP_PIPE", "x")])
+@pytest.mark.parametrize(("name", "value"), [("LOCKSTEP_PARENT", "77777")])
 def test_what_an_ended_run_has_left_in_the_environment_is_named(
     name: str, value: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,9 +23,9 @@ from lockstep.config.construct import own_modules
 from lockstep.config.plan import Plan, visible_cores
 from lockstep.errors import ExitCode, config_error
 from lockstep.launchers.cluster import queue
-from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank, warn_of_unknown_launcher
+from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank
 from lockstep.launchers.heartbeat import DEBUGGED, HEARTBEAT, dump_stacks
-from lockstep.launchers.outcome import Outcome, Report, classify_error, no_shared_memory, original_error
+from lockstep.launchers.outcome import Outcome, Report, classify_error, original_error
 from lockstep.launchers.processes import Function
 from lockstep.launchers.rank import end_workers, leave_process_group
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
@@ -97,7 +97,7 @@ class Run:
         self._leave_stuck(classify_error(error, self._global_rank))
 
     def _give_up(self, reason: str) -> None:
-        reason = f"rank {self._global_rank}: {reason}{no_shared_memory()}"
+        reason = f"rank {self._global_rank}: {reason}"
         self._leave_stuck(Outcome(code=ExitCode.FAILED, reason=reason, rank=self._global_rank))
 
     def _leave_stuck(self, outcome: Outcome) -> None:
@@ -127,7 +127,6 @@ class Run:
                 raise config_error("run_dir", self.directory, f"can't be written to ({error.strerror})") from error
             if self.cfg.get("mirror") is not None:
                 self._mirror = get_object("lockstep.extras.mirror.mirror.Mirror")(self.directory)
-            warn_of_unknown_launcher()
             log.info(str(self.plan))
             self._has_begun = True
         if not self.is_parent:
