@@ -146,8 +146,6 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None, strategy
     callbacks.sort(key=lambda callback: isinstance(callback, LastCheckpoint))  # after the best one, so that it knows it
     if not settings["enable_progress_bar"]:
         callbacks = [callback for callback in callbacks if not isinstance(callback, ProgressBar)]
-    if len(bars := [type(callback).__name__ for callback in callbacks if isinstance(callback, ProgressBar)]) > 1:
-        raise config_error("callbacks", f"[{', '.join(bars)}]", "a run has one progress bar; use callbacks.NAME=null")
     objects = {
         "strategy": strategy if plan.world_size > 1 or strategy.has_same_bits else "auto",
         "plugins": plugins,

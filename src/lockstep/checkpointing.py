@@ -12,11 +12,11 @@ from io import BytesIO
 from itertools import zip_longest
 from pathlib import Path
 from pickle import PicklingError
-from pkgutil import resolve_name
 from typing import Any
 
 import numpy
 import torch
+from hydra.utils import get_object
 from lightning.fabric.plugins.io import CheckpointIO
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
@@ -25,7 +25,6 @@ from lockstep.atomic_files import remove_partial_files, replacing, sync_folder
 from lockstep.config.checks import check_checkpoint
 from lockstep.errors import ConfigError, NamedFailure, config_error
 from lockstep.launchers.environment import is_rank_zero
-from lockstep.places import read_settings
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +54,8 @@ def write_checkpoint(content: dict[str, Any], path: Path, keep_as: str | None = 
 
 def read_checkpoint(key: str, path: Path, whole: Sequence[str] | None = None) -> dict[str, Any]:
     """Verify, then load to the CPU: by the archive's checksums, which find what torch's reader passes over, then by that reader,
-    restricted to plain containers and tensors. The reader in conf/checkpoints.yaml verifies the other files of a checkpoint with
-    `tensor_files`, and inserts their tensors under the keys `whole`, or everywhere.
+    restricted to plain containers and tensors. The other files of a checkpoint with `tensor_files` are verified, and their
+    tensors inserted under the keys `whole`, or everywhere.
 
     Raises ConfigError, naming `key` and the file, if it is missing or damaged, or needs code to be run.
     """
@@ -66,9 +65,7 @@ def read_checkpoint(key: str, path: Path, whole: Sequence[str] | None = None) ->
     except Exception as error:  # torch's reader raises what it meets: EOFError, RuntimeError, UnpicklingError, ...
         raise config_error(key, path, f"not a checkpoint that loads with weights_only=True ({_reason(error)})") from error
     if isinstance(checkpoint, dict) and "tensor_files" in checkpoint:
-        if (reader := read_settings("checkpoints.yaml").get("reader")) is None:
-            raise config_error(key, path, "has tensors in other files; accepted with a reader in conf/checkpoints.yaml")
-        resolve_name(reader)(key, path, checkpoint, whole)
+        get_object("lockstep.extras.sharding.parts.complete")(key, path, checkpoint, whole)
     return checkpoint
 
 

@@ -11,8 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from lockstep.errors import config_error
 
-_WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "text", types.NoneType: "null"}
-_MANY = {int: " of integers", float: " of numbers", str: " of names"}
+_PLAIN = (bool, int, float, str, types.NoneType)
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
@@ -47,7 +46,7 @@ class Arguments:
                 raise config_error(f"{key}.{name}", shown(value), f"no such argument; use {', '.join(self.own) or 'none'}")
             annotation = self.types.get(name, Any)
             if not (isinstance(value, dict) and "_target_" in value) and not fits(value, annotation):
-                raise config_error(f"{key}.{name}", shown(value), f"use {words(annotation)}")
+                raise config_error(f"{key}.{name}", shown(value), f"use a value of type {inspect.formatannotation(annotation)}")
 
 
 arguments_of = functools.cache(Arguments)
@@ -91,24 +90,12 @@ def fits(value: Any, annotation: Any) -> bool:
             return len(value) == len(inner) and all(map(fits, value, inner))
         return (kind is tuple or issubclass(list, kind)) and all(fits(one, inner[0]) for one in value if inner)
     if isinstance(value, str):
-        return kind is str or not (kind in _WORDS or kind is Callable or issubclass(kind, Iterable))
-    return isinstance(value, kind) or (isinstance(value, dict) and kind not in _WORDS and not _is_list(kind))
+        return kind is str or not (kind in _PLAIN or kind is Callable or issubclass(kind, Iterable))
+    return isinstance(value, kind) or (isinstance(value, dict) and kind not in _PLAIN and not _is_list(kind))
 
 
 def _is_list(kind: type) -> bool:
     return issubclass(kind, Iterable) and kind is not str and not issubclass(kind, dict)
-
-
-def words(annotation: Any) -> str:
-    """Returns a description of the values that fit an annotation."""
-    kind, inner = get_origin(annotation) or annotation, get_args(annotation)
-    if kind in (Union, types.UnionType):
-        return ", or ".join(dict.fromkeys(map(words, inner)))
-    if kind is Literal:
-        return ", ".join(map(shown, inner))
-    if isinstance(kind, type) and _is_list(kind):
-        return f"a list{_MANY.get(inner[0], '') if inner else ''}"
-    return _WORDS.get(kind) or f"a {getattr(kind, '__name__', kind)}"
 
 
 def shown(value: object) -> str:

@@ -3,12 +3,13 @@
 import functools
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from inspect import formatannotation
 from pathlib import Path
 from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.arguments import fits, shown, words
+from lockstep.config.arguments import fits, shown
 from lockstep.config.metrics import UNKNOWN, check_metric, monitored
 from lockstep.config.overrides import is_group
 from lockstep.errors import config_error
@@ -64,7 +65,7 @@ def check_types(cfg: DictConfig, types: Mapping[str, Any]) -> None:
         value = OmegaConf.select(cfg, key, default=types)
         value = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
         if value is not types and not fits(value, annotation):
-            raise config_error(key, shown(value), f"use {words(annotation)}")
+            raise config_error(key, shown(value), f"use a value of type {formatannotation(annotation)}")
         if key in _AT_LEAST_ONE and isinstance(value, int) and value < 1:
             raise config_error(key, value, "is less than 1; use at least 1")
 

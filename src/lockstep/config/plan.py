@@ -2,7 +2,6 @@
 
 import math
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -144,8 +143,6 @@ def _devices(
     where = "this machine shows" if node_gpus is None else "a node has"
     if trainer.accelerator in ("gpu", "cuda") and gpus == 0:
         raise config_error("trainer.accelerator", trainer.accelerator, f"{where} no GPU; use cpu or auto")
-    if trainer.accelerator == "mps" and sys.platform != "darwin":
-        raise config_error("trainer.accelerator", "mps", "this machine is not a Mac; use cpu or auto")
     accelerator = trainer.accelerator if trainer.accelerator in ("cpu", "mps") else ("gpu" if gpus else "cpu")
     wanted: Any = trainer.devices
     ids: Any = wanted if OmegaConf.is_list(wanted) else None
@@ -174,8 +171,6 @@ def _check_together(cfg: DictConfig, accelerator: str, world_size: int) -> None:
     if world_size > 1 and accumulates and strategy.get("static_graph"):
         why = f"DDP then exchanges gradients in every backward pass, and {accumulated} leaves some out; use false"
         raise config_error("trainer.strategy.static_graph", "true", why)
-    if world_size > 1 and accelerator != "gpu" and strategy.get("process_group_backend") == "nccl":
-        raise config_error("trainer.strategy.process_group_backend", "nccl", "is for GPUs; use gloo, or null")
     if world_size > 1 and (search := OmegaConf.select(model, "optimizer.line_search_fn")) is not None:
         why = "each process would ask for the loss a number of times of its own; use trainer.devices=1, or null"
         raise config_error("model.optimizer.line_search_fn", search, why)

@@ -6,13 +6,9 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.checks import OF_THE_WHOLE
@@ -43,7 +39,6 @@ def command_to_fork(arguments: Sequence[str], wanted: str) -> list[str]:
     Raise ConfigError where there is no such checkpoint.
     """
     flags, overrides = split_flags(arguments)
-    _refuse_several(flags, overrides, wanted)
     source, run_dir = _read_source(wanted), _run_dir(wanted)
     checkpoint = find_checkpoint(wanted)
     pinned = f"{KEY}={quote(f'{checkpoint.path}@{checkpoint.step}')}"
@@ -94,17 +89,6 @@ def _say_what_is_lost(run_dir: Path, groups: Sequence[str]) -> None:
     lost = [item for item in read_overrides(run_dir) if override_key(item).startswith(places)] if places else []
     if lost:
         print(f"Not kept of {run_dir}, since {', '.join(groups)} is chosen anew: {' '.join(lost)}", flush=True)
-
-
-def _refuse_several(flags: Sequence[str], overrides: Sequence[str], wanted: str) -> None:
-    """Raises ConfigError for a sweep over runs to fork: all its jobs have the settings of one."""
-    if not {"-m", "--multirun"} & {*flags} or split_step(wanted)[0].exists():
-        return
-    given = next(item for item in reversed(overrides) if override_key(item) == KEY)
-    with suppress(HydraException):  # of a path that Hydra does not read as it is
-        if OverridesParser.create().parse_override(given).is_sweep_override():
-            accepted = "all jobs of a sweep have the settings of one run; use a sweep for each of them, with fork=RUN_DIR"
-            raise config_error(KEY, wanted, accepted)
 
 
 def _read_source(wanted: str) -> DictConfig | None:
@@ -189,12 +173,7 @@ def describe_origin(cfg: DictConfig) -> dict[str, Any] | None:
     if source is None:
         from lockstep.checkpointing import run_id_in
 
-        return {"run": run_id_in(_read(path)), "step": step, "checkpoint": checkpoint, "changed": _given()}
+        return {"run": run_id_in(_read(path)), "step": step, "checkpoint": checkpoint, "changed": []}
     before, now = (flat(OmegaConf.to_container(one)) for one in (source, cfg))  # pyright: ignore[reportArgumentType]
     changed = [key for key in {**before, **now} if before.get(key) != now.get(key) and key.partition(".")[0] not in _OWN]
     return {"run": source[RUN_ID], "step": step, "checkpoint": checkpoint, "changed": sorted(changed)}
-
-
-def _given() -> list[str]:
-    keys = {override_key(item) for item in HydraConfig.get().overrides.task}
-    return sorted(keys - {KEY})

@@ -201,17 +201,15 @@ def log_result(cfg: DictConfig, trainer: Any, facts: Mapping[str, Any], metrics:
 def hyperparameters(
     cfg: DictConfig, choices: Mapping[str, Any], overrides: Sequence[str], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the overridden keys, of groups the option (`choices`), and those of the `facts` that do not follow from them: in a
-    job of a sweep none but the rate that was stepped with, if it was scaled."""
+    """Return the overridden keys, of groups the option (`choices`), and the facts that no key is called by. In a job of a sweep
+    the columns of the keys that are swept leave room for no others."""
     chosen = {key: choices[key] if key in choices else OmegaConf.select(cfg, key) for key in map(override_key, overrides)}
     values = {
         key: value if isinstance(value, str | int | float) else str(value) for key, value in chosen.items() if value is not None
     }
-    is_scaled = cfg.lr_scaling != "none"
-    doubles = {key.rpartition(".")[2] for key in values} - ({"lr"} if is_scaled else set())
-    doubles |= {"world_size"} if chosen.get("trainer.devices") == facts.get("world_size") else set()
-    names = _SHOWN if SWEPT_KEYS not in os.environ else ("lr",) if is_scaled else ()
-    return values | {name: facts[name] for name in names if name not in doubles and facts.get(name) is not None}
+    named = {key.rpartition(".")[2] for key in values}
+    names = _SHOWN if SWEPT_KEYS not in os.environ else ()
+    return values | {name: facts[name] for name in names if name not in named and facts.get(name) is not None}
 
 
 def swept(overrides: Sequence[str]) -> list[str]:

@@ -74,7 +74,7 @@ def test_a_cpu_needs_a_limit(compose: Callable[..., DictConfig]) -> None:
 
 
 def test_auto_is_no_batch_size(compose: Callable[..., DictConfig]) -> None:
-    with pytest.raises(ConfigError, match=r"^datamodule.batch_size=auto: use an integer"):
+    with pytest.raises(ConfigError, match=r"^datamodule.batch_size=auto: use a value of type int"):
         validate(compose("datamodule.batch_size=auto"))
 
 

@@ -20,7 +20,6 @@ from in_process import last, trained
 from steps import content, names, read_step
 from waiting import wait_for
 
-from lockstep import checkpointing
 from lockstep.checkpointing import (
     AtomicCheckpointIO,
     CheckpointError,
@@ -36,25 +35,6 @@ def test_the_one_before_is_kept_and_nothing_else(folder: Path) -> None:
     assert names(folder) == {"last.ckpt", "previous.ckpt"}
     assert (read_step(folder / "last.ckpt"), read_step(folder / "previous.ckpt")) == (2, 1)
     assert latest_valid_checkpoint(folder) == folder / "last.ckpt"
-
-
-def test_who_reads_tensors_that_other_files_hold_is_for_the_project_to_say(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Any] = []
-    monkeypatch.setattr(checkpointing, "resolve_name", lambda name: lambda *given: calls.append((name, *given)))
-    settings = {"reader": "a.reader"}
-    monkeypatch.setattr(checkpointing, "read_settings", {"checkpoints.yaml": settings}.__getitem__)
-    write_checkpoint(content(3) | {"tensor_files": 7}, folder / "best.ckpt")
-    assert read_checkpoint("it", folder / "best.ckpt")["tensor_files"] == 7
-    assert read_step(folder / "last.ckpt") == 2  # holds all itself
-    assert [(name, key, read["tensor_files"], whole) for name, key, _, read, whole in calls] == [
-        ("a.reader", "checkpoint", 7, ()),  # verified before it takes its place
-        ("a.reader", "it", 7, None),
-    ]
-    settings.clear()
-    with pytest.raises(
-        ConfigError, match=r"^it=.*best.ckpt: has tensors in other files; accepted with a reader in conf/checkpoints"
-    ):
-        read_checkpoint("it", folder / "best.ckpt")
 
 
 @pytest.mark.parametrize("harm", ["cut", "flip"])

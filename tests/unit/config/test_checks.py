@@ -24,8 +24,8 @@ def test_seed_zero_is_a_seed(shipped: DictConfig) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("name", None, "name=null: use text"),
-        ("lr_scaling", "cubic", "lr_scaling=cubic: use none, linear, sqrt, adam"),
+        ("name", None, "name=null: use a value of type str"),
+        ("lr_scaling", "cubic", "lr_scaling=cubic: use a value of type Literal['none', 'linear', 'sqrt', 'adam']"),
         ("datamodule.batch_size", 0, "datamodule.batch_size=0: is less than 1; use at least 1"),
         ("trainer.devices", 0, "trainer.devices=0: is not a number of devices; use at least 1, auto, or a list of GPU ids"),
         ("model.optimizer.lr", "???", "model.optimizer.lr=???: a value is required"),

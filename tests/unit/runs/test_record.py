@@ -140,23 +140,21 @@ def test_status_says_who_and_where(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert time.strptime(status["started"], "%Y-%m-%dT%H:%M:%S%z")
 
 
-def pretend_git(monkeypatch: pytest.MonkeyPatch, answers: dict[str, tuple[int, str]]) -> None:
+def pretend_git(monkeypatch: pytest.MonkeyPatch, code: int, output: str = "") -> None:
+    """For git alone: the standard library's platform module runs a program too."""
+
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         assert command[0] == "git"
-        code, output = answers[command[1]]
+        if code < 0:
+            raise FileNotFoundError("git")
         return subprocess.CompletedProcess(command, code, stdout=output)
 
-    replace_run(monkeypatch, run)
-
-
-def replace_run(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
-    """For git alone: the standard library's platform module runs a program too."""
     monkeypatch.setattr(record, "subprocess", SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired))
 
 
 @pytest.mark.parametrize(("changes", "dirty"), [("", False), ("1 .M N... 100644 100644 100644 f00 f00 train.py\n", True)])
 def test_environment_has_versions_and_the_commit(changes: str, dirty: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend_git(monkeypatch, {"status": (0, f"# branch.oid abc123\n# branch.head main\n{changes}")})
+    pretend_git(monkeypatch, 0, f"# branch.oid abc123\n# branch.head main\n{changes}")
     environment = record.environment()
     assert (environment["git_commit"], environment["git_dirty"]) == ("abc123", dirty)
     assert environment["python"] == ".".join(map(str, sys.version_info[:3]))
@@ -167,26 +165,20 @@ def test_environment_has_versions_and_the_commit(changes: str, dirty: bool, monk
     json.dumps(environment)
 
 
-def test_outside_a_checkout_there_is_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend_git(monkeypatch, {"status": (128, "")})
+@pytest.mark.parametrize(
+    ("code", "output", "expected"),
+    [
+        (128, "", (None, None)),
+        (-1, "", (None, None)),
+        (0, "# branch.oid (initial)\n# branch.head main\n? train.py\n", (None, True)),
+    ],
+)
+def test_without_git_a_checkout_or_a_commit_there_is_none(
+    code: int, output: str, expected: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_git(monkeypatch, code, output)
     environment = record.environment()
-    assert environment["git_commit"] is environment["git_dirty"] is None
-
-
-def test_before_the_first_commit_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend_git(monkeypatch, {"status": (0, "# branch.oid (initial)\n# branch.head main\n? train.py\n")})
-    environment = record.environment()
-    assert (environment["git_commit"], environment["git_dirty"]) == (None, True)
-
-
-@pytest.mark.parametrize("error", [FileNotFoundError("git"), subprocess.TimeoutExpired("git", 20)])
-def test_without_git_there_is_no_commit(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(*_: object, **__: object) -> None:
-        raise error
-
-    replace_run(monkeypatch, run)
-    environment = record.environment()
-    assert environment["git_commit"] is environment["git_dirty"] is None
+    assert (environment["git_commit"], environment["git_dirty"]) == expected
 
 
 def test_a_package_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
