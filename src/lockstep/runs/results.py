@@ -1,8 +1,6 @@
 """Results of a run, gathered from the trainer for its record and its loggers."""
 
 import os
-import resource
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -106,7 +104,6 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
         "precision": trainer.precision,
         "device_name": torch.cuda.get_device_name(device) if is_gpu else "cpu",
         "device_memory_gib": torch.cuda.max_memory_allocated(device) / 2**30 if is_gpu else None,
-        "memory_gib_of_ranks": _gather(trainer, _peak_memory(device) / 2**30),
         "threads": torch.get_num_threads(),
         "not_as_one_process": [cause for callback in trainer.callbacks for cause in getattr(callback, "causes", ())],  # pyright: ignore[reportAttributeAccessIssue]
     }
@@ -159,13 +156,6 @@ def _stopping_reason(callback: Any) -> str | None:
         return None if left is None or left > 0 else f"trainer.max_time, after {callback.time_elapsed():.0f} s"
     message = getattr(callback, "stopping_reason_message", None)  # of Lightning's EarlyStopping
     return getattr(callback, "ended_by", None) if message is None else f"early stopping: {message.removesuffix(_SIGNALING)}"
-
-
-def _peak_memory(device: torch.device) -> int:
-    """Bytes: of the GPU; elsewhere of the process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _gather(trainer: Trainer, value: float) -> list[float]:

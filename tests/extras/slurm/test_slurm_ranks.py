@@ -56,8 +56,8 @@ def test_several_tasks_without_their_number_per_node_are_refused() -> None:
 @pytest.mark.parametrize(
     ("env", "line"),
     [
-        (SRUN | {"SLURM_NNODES": "0"}, "SLURM_NNODES=0: is less than 1; use the environment of srun"),
-        ({"SLURM_PROCID": "x"}, "SLURM_PROCID=x: is not a number; use the environment of srun"),
+        (SRUN | {"SLURM_NNODES": "0"}, "SLURM_NNODES=0: is no number of at least 1; use the environment of srun"),
+        ({"SLURM_PROCID": "x"}, "SLURM_PROCID=x: is no number of at least 0; use the environment of srun"),
     ],
 )
 def test_what_is_left_of_its_environment_is_named(env: dict[str, str], line: str) -> None:

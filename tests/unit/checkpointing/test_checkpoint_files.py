@@ -32,9 +32,10 @@ from lockstep.launchers.outcome import original_error
 
 
 def test_the_one_before_is_kept_and_nothing_else(folder: Path) -> None:
+    (folder / ".last.ckpt.77.partial").write_bytes(b"PK torn")  # of a save that was killed
+    assert latest_valid_checkpoint(folder) == folder / "last.ckpt"
     assert names(folder) == {"last.ckpt", "previous.ckpt"}
     assert (read_step(folder / "last.ckpt"), read_step(folder / "previous.ckpt")) == (2, 1)
-    assert latest_valid_checkpoint(folder) == folder / "last.ckpt"
 
 
 @pytest.mark.parametrize("harm", ["cut", "flip"])
@@ -134,23 +135,20 @@ def test_what_would_not_load_again_is_not_written_and_is_named(
 
 
 def test_numbers_of_numpy_s_are_saved_as_python_s(folder: Path) -> None:
-    """As a callback has them in its state that keeps a mean, or a score by scikit-learn."""
-    state = {numpy.int64(3): [numpy.float32(0.1), (numpy.bool_(True), numpy.str_("a"))]}
-    AtomicCheckpointIO().save_checkpoint(content(3) | {"extra": state}, folder / "last.ckpt")
-    loaded = read_checkpoint("ckpt_path", folder / "last.ckpt")["extra"]
-    assert loaded == {3: [float(numpy.float32(0.1)), (True, "a")]}
-    assert [*map(type, loaded[3][1])] == [bool, str]
+    """As a callback has them in its state that keeps a mean, or a score by scikit-learn, and a module in its extra state."""
 
-
-def test_a_module_s_extra_state_has_numbers_of_numpy_s(folder: Path) -> None:
     class Scaled(torch.nn.BatchNorm1d):
         def get_extra_state(self) -> Any:
             return {"scale": numpy.float64(0.5)}
 
-    AtomicCheckpointIO().save_checkpoint(content(3) | {"state_dict": Scaled(2).state_dict()}, folder / "last.ckpt")
-    loaded = read_checkpoint("ckpt_path", folder / "last.ckpt")["state_dict"]
-    assert loaded["_extra_state"] == {"scale": 0.5}
-    assert loaded._metadata == Scaled(2).state_dict()._metadata  # pyright: ignore[reportAttributeAccessIssue]
+    state = {numpy.int64(3): [numpy.float32(0.1), (numpy.bool_(True), numpy.str_("a"))]}
+    added = {"extra": state, "state_dict": Scaled(2).state_dict()}
+    AtomicCheckpointIO().save_checkpoint(content(3) | added, folder / "last.ckpt")
+    loaded = read_checkpoint("ckpt_path", folder / "last.ckpt")
+    assert loaded["extra"] == {3: [float(numpy.float32(0.1)), (True, "a")]}
+    assert [*map(type, loaded["extra"][3][1])] == [bool, str]
+    assert loaded["state_dict"]["_extra_state"] == {"scale": 0.5}
+    assert loaded["state_dict"]._metadata == Scaled(2).state_dict()._metadata
 
 
 # A disk that is full, a folder that can't be written to, a process that is killed
@@ -278,12 +276,6 @@ def test_killed_at_any_moment_while_saving_the_newest_is_sound(folder: Path) -> 
         newest = read_step(folder / "last.ckpt")
         assert read_step(folder / "previous.ckpt") in (newest - 1, newest)
     assert newest >= 12
-
-
-def test_what_a_killed_save_has_left_is_removed_when_the_run_goes_on(folder: Path) -> None:
-    (folder / ".last.ckpt.77.partial").write_bytes(b"PK torn")
-    assert latest_valid_checkpoint(folder) == folder / "last.ckpt"
-    assert names(folder) == {"last.ckpt", "previous.ckpt"}
 
 
 # How often a checkpoint is read
