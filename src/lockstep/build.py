@@ -108,7 +108,7 @@ def _build_model(cfg: DictConfig, plan: Plan, datamodule: LightningDataModule | 
         if datamodule is None:
             raise config_error("datamodule", "null", "a lockstep.models.Task has no data of its own; use a datamodule")
         raise config_error("datamodule._target_", cfg.datamodule._target_, _WITHOUT_A_SPEC)
-    return build_model(model_config, plan.lr, plan.scaled)
+    return build_model(model_config, plan.lr)
 
 
 def _leave_out_test(cfg: DictConfig, lacking: str) -> None:

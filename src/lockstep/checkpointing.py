@@ -69,36 +69,32 @@ def read_checkpoint(key: str, path: Path, whole: Sequence[str] | None = None) ->
     return checkpoint
 
 
-def latest_valid_checkpoint(folder: Path, run_id: str | None = None) -> Path | None:
-    """Return the checkpoint to continue a run from; None if there is none. Those that are damaged, or have the id of another run,
-    are logged, passed over, and renamed to NAME.damaged or NAME.foreign, so that none takes the place of a sound one.
+def latest_valid_checkpoint(folder: Path) -> Path | None:
+    """Return the checkpoint to continue a run from; None if there is none. Those that are damaged are logged, passed over, and
+    renamed to NAME.damaged, so that none takes the place of a sound one.
 
     Raises ConfigError if there are some and none is usable: to begin again would write over them.
     """
     if is_rank_zero():
         remove_partial_files(folder)  # a save that was killed leaves them
-    passed_over: dict[str, str] = {}
+    damaged: list[str] = []
     for path in (folder / name for name in CONTINUED_FROM):
         if not path.is_file():
             continue
         try:
-            checkpoint = read_checkpoint("checkpoint", path, whole=())
+            read_checkpoint("checkpoint", path, whole=())
         except ConfigError as error:
             log.warning(f"{error}; looking for an older one")
-            passed_over[path.name] = "damaged"
+            damaged.append(path.name)
             continue
-        if run_id is not None and run_id_in(checkpoint) not in (None, run_id):
-            log.warning(f"{path}: of another run than this; looking for an older one")
-            passed_over[path.name] = "foreign"
-            continue
-        for name, what in passed_over.items() if is_rank_zero() else ():
-            (folder / name).replace(folder / f"{name}.{what}")
-        if passed_over:
+        for name in damaged if is_rank_zero() else ():
+            (folder / name).replace(folder / f"{name}.damaged")
+        if damaged:
             log.warning(f"continuing from {path} instead")
         return path
-    if passed_over:
-        all_are = " or ".join(sorted({*passed_over.values()})).replace("foreign", "another run's") + f": {', '.join(passed_over)}"
-        raise config_error("resume", folder.parent, f"every checkpoint is {all_are}; move them away to start anew")
+    if damaged:
+        words = f"every checkpoint is damaged: {', '.join(damaged)}; move them away to start anew"
+        raise config_error("resume", folder.parent, words)
     return None
 
 

@@ -51,12 +51,6 @@ def test_the_model_fits_the_data_and_has_the_planned_learning_rate(compose: Call
     assert model.make_optimizer(model.parameters()).param_groups[0]["lr"] == 4e-3  # 1e-3 * (4 * 64) / 64
 
 
-def test_the_rule_of_adam_reaches_its_options(compose: Callable[..., DictConfig]) -> None:
-    _, model, _ = built(compose(*SMALL, "datamodule.global_batch_size=256", "lr_scaling=adam", "model.optimizer.lr=1e-3"))
-    group = model.make_optimizer(model.parameters()).param_groups[0]
-    assert (group["lr"], group["eps"], group["betas"]) == (2e-3, 5e-9, pytest.approx([0.6, 0.996]))
-
-
 # The trainer
 
 

@@ -24,7 +24,7 @@ _TYPES: dict[str, Any] = {
     "name": str,
     "test": bool | Literal["auto"],
     "optimized_mode": Literal["max", "min"],
-    "lr_scaling": Literal["none", "linear", "sqrt", "adam"],
+    "lr_scaling": Literal["none", "linear", "sqrt"],
     "trainer.accelerator": Literal["auto", "cpu", "gpu", "cuda", "mps"],
     "trainer.devices": int | Literal["auto"] | Sequence[int],
     "trainer.num_nodes": int | Literal["auto"],

@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.errors import config_error
 from lockstep.imports import CUDA_DRIVERS
 
-_ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}  # what torch has where the config says nothing
 _OF_OWN_OPTIONS = {"datamodule": "standardize", "model": "param_groups"}  # a key of what the options of this package extend
 BATCH, GLOBAL_BATCH = "datamodule.batch_size", "datamodule.global_batch_size"  # of each process, and of all
 AUTO = "auto"  # trainer.devices and num_nodes: what there is
@@ -56,7 +55,6 @@ class Plan:
     lr: float | None
     strategy: str = "DDP"  # of several processes: the name of its class
     tensor_parallel_size: int = 1  # processes that have the same samples
-    scaled: Mapping[str, Any] = field(default_factory=dict)  # options of the optimizer, besides lr, that follow from the batch
 
     @classmethod
     def from_config(cls, cfg: DictConfig, started: tuple[int, int] | None = None, node_gpus: int | None = None) -> "Plan":
@@ -84,7 +82,6 @@ class Plan:
             lr=_learning_rate(cfg, global_batch_size),
             strategy=str(OmegaConf.select(cfg, "trainer.strategy._target_")).rpartition(".")[2],
             tensor_parallel_size=tensor_parallel_size,
-            scaled=_scaled_options(cfg, global_batch_size),
         )
 
     @property
@@ -222,18 +219,4 @@ def _learning_rate(cfg: DictConfig, global_batch_size: int | None) -> float | No
     if global_batch_size is None:
         raise config_error("lr_scaling", cfg.lr_scaling, "needs datamodule.batch_size, the samples per process; use none")
     ratio = global_batch_size / cfg.base_batch_size
-    return lr * {"linear": ratio, "sqrt": ratio**0.5, "adam": ratio**0.5}[cfg.lr_scaling]
-
-
-def _scaled_options(cfg: DictConfig, global_batch_size: int | None) -> dict[str, Any]:
-    """Returns Adam's betas and eps, which belong to its rule (Malladi et al. 2022, arXiv:2205.10287)."""
-    if cfg.lr_scaling != "adam" or global_batch_size is None:
-        return {}
-    optimizer, ratio = cfg.model.get("optimizer") or {}, global_batch_size / cfg.base_batch_size
-    if str(optimizer.get("_target_")).rpartition(".")[2] not in ("Adam", "AdamW"):
-        raise config_error("lr_scaling", "adam", "is for torch.optim.Adam and AdamW; use none, linear, sqrt")
-    betas = [1 - ratio * (1 - beta) for beta in optimizer.get("betas", _ADAM["betas"])]
-    if min(betas) < 0:
-        accepted = f"would make the betas {betas}; use a base_batch_size nearer to the global batch, or lr_scaling=sqrt"
-        raise config_error("lr_scaling", "adam", accepted)
-    return {"betas": betas, "eps": optimizer.get("eps", _ADAM["eps"]) / ratio**0.5}
+    return lr * {"linear": ratio, "sqrt": ratio**0.5}[cfg.lr_scaling]

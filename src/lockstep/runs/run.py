@@ -30,7 +30,7 @@ from lockstep.launchers.rank import end_workers, leave_process_group
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 from lockstep.runs import record
 from lockstep.runs.directory import OwnDirectory
-from lockstep.runs.saved import accept_config, read_run_id
+from lockstep.runs.saved import accept_config
 
 log = logging.getLogger(__name__)
 
@@ -141,10 +141,10 @@ class Run:
             file.write(text)
 
     def _own_checkpoint(self) -> Path | None:
-        """Returns the run's own checkpoint to go on from: not one of another run."""
+        """Returns the run's own checkpoint to go on from."""
         from lockstep.checkpointing import latest_valid_checkpoint
 
-        checkpoint = latest_valid_checkpoint(self.directory / "checkpoints", read_run_id(self.directory))
+        checkpoint = latest_valid_checkpoint(self.directory / "checkpoints")
         if checkpoint is None:
             log.info("There is no checkpoint yet: the run starts from the beginning.")
         else:

@@ -25,7 +25,7 @@ def test_seed_zero_is_a_seed(shipped: DictConfig) -> None:
     ("key", "value", "message"),
     [
         ("name", None, "name=null: use a value of type str"),
-        ("lr_scaling", "cubic", "lr_scaling=cubic: use a value of type Literal['none', 'linear', 'sqrt', 'adam']"),
+        ("lr_scaling", "cubic", "lr_scaling=cubic: use a value of type Literal['none', 'linear', 'sqrt']"),
         ("datamodule.batch_size", 0, "datamodule.batch_size=0: is less than 1; use at least 1"),
         ("trainer.devices", 0, "trainer.devices=0: is not a number of devices; use at least 1, auto, or a list of GPU ids"),
         ("model.optimizer.lr", "???", "model.optimizer.lr=???: a value is required"),

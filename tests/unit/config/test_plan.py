@@ -171,31 +171,6 @@ def test_learning_rate_scales_with_the_global_batch(
     assert make_plan(shipped, **counts, **rate, datamodule__batch_size=64).lr == lr
 
 
-def test_adam_is_scaled_with_its_betas_and_epsilon(shipped: DictConfig) -> None:
-    with open_dict(shipped):
-        shipped.model.optimizer.eps = 1e-6
-    shipped.datamodule.global_batch_size = 256
-    plan = make_plan(shipped, trainer__accelerator="cpu", trainer__devices=4, lr_scaling="adam", model__optimizer__lr=0.5)
-    assert plan.lr == 1.0  # four times the batch of 64
-    assert plan.scaled == {"betas": pytest.approx([0.6, 0.996]), "eps": 5e-7}
-    shipped.datamodule.global_batch_size = 64
-    assert make_plan(shipped, trainer__devices=1).scaled == {"betas": pytest.approx([0.9, 0.999]), "eps": 1e-6}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model__optimizer___target_": "torch.optim.SGD"}, "is for torch.optim.Adam and AdamW; use none, linear, sqrt"),
-        ({"datamodule__batch_size": 1024}, "would make the betas .*; use a base_batch_size nearer to the global batch"),
-    ],
-)
-def test_the_rule_of_adam_is_refused_where_it_can_not_be_followed(
-    changes: dict[str, Any], message: str, shipped: DictConfig
-) -> None:
-    with pytest.raises(ConfigError, match=f"^lr_scaling=adam: {message}"):
-        make_plan(shipped, trainer__accelerator="cpu", lr_scaling="adam", **changes)
-
-
 def test_an_optimizer_without_a_learning_rate_has_none(shipped: DictConfig) -> None:
     with open_dict(shipped):
         del shipped.model.optimizer["lr"]

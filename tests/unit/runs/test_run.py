@@ -2,7 +2,6 @@
 
 import errno
 import json
-import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +11,10 @@ from typing import Any
 import pytest
 import torch
 from omegaconf import DictConfig
-from saved_run import save_run
 from torch.utils.data import DataLoader, Dataset
 
 from lockstep.atomic_files import read_json
 from lockstep.callbacks import SteppedRate
-from lockstep.checkpointing import write_checkpoint
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.launchers.outcome import Outcome, classify_error
@@ -128,16 +125,3 @@ def test_a_rank_that_is_asked_to_stop_since_another_has_failed_leaves_that_reaso
     status = read_json(tmp_path / "status.json") or {}
     assert (status["status"], status["reason"], status["rank"]) == ("failed", "rank 1: RuntimeError: no data", 1)
     assert left.value.code == 1
-
-
-def test_a_run_goes_on_from_a_checkpoint_of_its_own_whatever_the_time(tmp_path: Path, compose: Callable[..., DictConfig]) -> None:
-    """The clock of a file server may be hours apart: the run's own is of the past, the other's of the future."""
-    own, other = (tmp_path / "checkpoints" / name for name in ("previous.ckpt", "last.ckpt"))
-    save_run(tmp_path, run_id="this run")
-    for path, run_id, seconds in ((own, "this run", 0), (other, "another run", 2e9)):
-        write_checkpoint({"callbacks": {"LastCheckpoint": {"run_id": run_id}}}, path)
-        os.utime(path, (seconds, seconds))
-    cfg = compose("trainer.accelerator=cpu", run_dir=tmp_path)
-    with prepared(cfg, is_resumed=True) as run:
-        assert run.checkpoint == own
-    assert {path.name for path in own.parent.iterdir()} == {"previous.ckpt", "last.ckpt.foreign"}
