@@ -17,7 +17,7 @@ from lockstep.callbacks.checkpoints import SavesFirst
 from lockstep.callbacks.every_run import FirstValidation, LightningCallbacks, SchedulesAsBefore, TrainedParameters
 from lockstep.callbacks.randomness import draw_alike_in_setup
 from lockstep.config.arguments import arguments_of
-from lockstep.config.construct import construct, naming, resolve
+from lockstep.config.construct import arguments_in, construct, naming, resolve
 from lockstep.config.plan import Plan
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.training_data import check_training_data
@@ -179,6 +179,8 @@ def _step_to_continue_from(cfg: DictConfig, plan: Plan, model: nn.Module, checkp
 def _instances(cfg: DictConfig, group: str, given: Callable[[Any], dict[str, Any]] = lambda _: {}) -> list[Any]:
     """Builds the objects of a group of named entries, each with what is `given` for its target; an entry may be null."""
     entries = {f"{group}.{name}": entry for name, entry in (_plain(cfg, group) or {}).items() if entry is not None}
+    for key, entry in entries.items():
+        arguments_in(key, entry)  # refuses callbacks.NAME=true, say
     return [construct(key, entry, given(resolve(key, entry["_target_"]))) for key, entry in entries.items()]
 
 

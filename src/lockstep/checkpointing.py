@@ -150,6 +150,7 @@ class AtomicCheckpointIO(CheckpointIO):
 
     def __init__(self, **choice: bool) -> None:
         self.asynchronous = choice.pop("async", False)
+        choice.pop("on_save_error", None)  # in the configs of earlier runs
         if choice:
             raise TypeError(f"AtomicCheckpointIO got an unexpected keyword argument '{next(iter(choice))}'")
         self._thread: ThreadPoolExecutor | None = None

@@ -45,6 +45,5 @@ def one_of(*options: object) -> Rule:
     return Rule(words, lambda v: any(v == option and isinstance(v, type(option)) for option in options))
 
 
-YES_NO = one_of(True, False)
 TEXT = Rule("use text", lambda v: isinstance(v, str) and v != "")
 SEED = integer(0, 2**32 - 1)  # numpy's bounds

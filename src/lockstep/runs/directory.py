@@ -97,8 +97,6 @@ def take_new(directory: Path, overwrite: bool) -> OwnDirectory:
         if not overwrite:
             words = f"belongs to an earlier run; name another directory, resume={directory} to go on with that run, or "
             raise config_error("hydra.run.dir", directory, f"{words}overwrite=true to set it aside and start over")
-        if Path.cwd().is_relative_to(directory):
-            raise config_error("overwrite", "true", f"{directory} is the working directory; start from another one")
     own = OwnDirectory(directory, "hydra.run.dir")
     if has_run(directory):
         own.set_aside()

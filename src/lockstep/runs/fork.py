@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.checks import OF_THE_WHOLE
@@ -173,7 +174,12 @@ def describe_origin(cfg: DictConfig) -> dict[str, Any] | None:
     if source is None:
         from lockstep.checkpointing import run_id_in
 
-        return {"run": run_id_in(_read(path)), "step": step, "checkpoint": checkpoint, "changed": []}
+        return {"run": run_id_in(_read(path)), "step": step, "checkpoint": checkpoint, "changed": _given()}
     before, now = (flat(OmegaConf.to_container(one)) for one in (source, cfg))  # pyright: ignore[reportArgumentType]
     changed = [key for key in {**before, **now} if before.get(key) != now.get(key) and key.partition(".")[0] not in _OWN]
     return {"run": source[RUN_ID], "step": step, "checkpoint": checkpoint, "changed": sorted(changed)}
+
+
+def _given() -> list[str]:
+    """Return the keys of the command: what the run of a checkpoint alone was configured as is not known."""
+    return sorted({override_key(item) for item in HydraConfig.get().overrides.task} - {KEY})

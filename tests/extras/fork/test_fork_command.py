@@ -11,6 +11,7 @@ from saved_run import CONFIG, save_run
 
 from lockstep.config.overrides import quote
 from lockstep.errors import ConfigError
+from lockstep.runs import fork as command
 from lockstep.runs.fork import command_to_fork, describe_origin, find_checkpoint
 
 OVERRIDES = ["model=mlp", "trainer.devices=2", "model.optimizer.lr=0.1"]
@@ -94,7 +95,7 @@ def test_what_is_no_run_and_no_checkpoint_is_refused(run: Path, tmp_path: Path) 
         command_to_fork(["fork=s3://bucket/run"], "s3://bucket/run")
 
 
-def test_what_was_forked_is_recorded(run: Path, tmp_path: Path) -> None:
+def test_what_was_forked_is_recorded(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = f"{run}/checkpoints/last.ckpt@12"
     cfg = OmegaConf.create(CONFIG | {"seed": 3, "fork": checkpoint, "name": "other"})
     cfg.datamodule.batch_size, cfg.datamodule.global_batch_size = None, 48
@@ -105,7 +106,8 @@ def test_what_was_forked_is_recorded(run: Path, tmp_path: Path) -> None:
     save(tmp_path / "alone.ckpt", 5)
     alone = f"{tmp_path}/alone.ckpt"
     assert command_to_fork(["seed=1", f"fork={alone}"], alone) == ["seed=1", f"fork={quote(f'{alone}@5')}"]
+    monkeypatch.setattr(command, "_given", lambda: ["seed"])
     cfg.fork = f"{alone}@5"
-    assert describe_origin(cfg) == {"run": "saved", "step": 5, "checkpoint": f"{alone}@5", "changed": []}
+    assert describe_origin(cfg) == {"run": "saved", "step": 5, "checkpoint": f"{alone}@5", "changed": ["seed"]}
     cfg.fork = None
     assert describe_origin(cfg) is None

@@ -59,6 +59,7 @@ def test_values_on_the_edge_are_accepted(key: str, value: object, shipped: DictC
     ("key", "value", "message"),
     [
         ("seed", 2**32, "seed: 4294967296 is not in bounds"),
+        ("callbacks.progress", True, "callbacks.progress=true: use a group with a _target_"),
         ("trainer.max_time", "1h", "trainer: "),
         ("datamodule.augment", {"pad": 1}, "datamodule.augment: CropFlip.__init__() got an unexpected keyword argument 'pad'"),
         ("datamodule.fold", 1, "datamodule.fold=1: is not one of datamodule.folds=None; use 0 to 0"),
