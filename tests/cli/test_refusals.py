@@ -28,6 +28,7 @@ WRONG = {
     "model.net.width=0 trainer.devices=2": "model.net.width=0: is less than 1; use at least 1",
     "model.net._target_=lockstep.nets.CNNN": "model.net._target_=lockstep.nets.CNNN: ",
     "trainer.strategy.bucket_cap_mb=-7": "trainer.strategy.bucket_cap_mb=-7: is less than 0; use at least 0",
+    "+trainer.strategy.no_such_argument=1": "trainer.strategy.no_such_argument=1: no such argument; use ",
     "trainer.strategy.static_graph=perhaps": "trainer.strategy.static_graph=perhaps: use a value of type bool",
     "callbacks=early_stopping callbacks.early_stopping.patience=-7": "callbacks.early_stopping.patience=-7: is less than 0; use",
     "datamodule.global_batch_size=49 trainer.devices=2": "datamodule.global_batch_size=49: does not divide by",

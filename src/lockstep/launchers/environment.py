@@ -16,6 +16,8 @@ from lockstep.config.metrics import register_mode_resolvers
 from lockstep.config.plan import cores
 from lockstep.launchers.cluster import Cluster, Rank, clusters
 
+log = logging.getLogger(__name__)
+
 PARENT_PID = "LOCKSTEP_PARENT"  # the process that has started this one as a rank
 SWEEP_PIPE = "LOCKSTEP_SWEEP_PIPE"  # a file descriptor of a job on another machine that closes when its sweep dies
 JOB_MARK = "LOCKSTEP_JOB"  # set in all processes that a sweep's job has started
@@ -38,6 +40,14 @@ def rank_in(env: Mapping[str, str]) -> Rank | None:
     if PARENT_PID in env:
         return Cluster().rank(env)
     return next(filter(None, (cluster.rank(env) for cluster in clusters(env))), None)
+
+
+def warn_of_unknown_launcher() -> None:
+    """Warn where variables make this process one of several ranks, and no launcher that is known has set them."""
+    size = os.environ.get("WORLD_SIZE", "")
+    if this_rank() is None and size.isdecimal() and int(size) > 1:
+        why = "is set by neither torchrun nor srun, and not read; each process that has it trains by itself"
+        log.warning(f"WORLD_SIZE={size}: {why}")
 
 
 def without_rank_variables(env: Mapping[str, str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import nn
 
 from lockstep.build import build
@@ -130,9 +130,3 @@ def test_what_does_not_fit_together_is_told_what_is_missing(
     shipped[group] = node
     with pytest.raises(ConfigError, match=f"^{re.escape(line)}"):
         build(shipped, plan)
-
-
-def test_an_unknown_argument_of_ddp_is_refused_on_one_process_too(shipped: DictConfig) -> None:
-    OmegaConf.update(shipped, "trainer.strategy.no_such_argument", 1, force_add=True)
-    with pytest.raises(ConfigError, match=r"^trainer\.strategy\.no_such_argument=1: no such argument; use "):
-        build(shipped, Plan.from_config(shipped))

@@ -24,13 +24,17 @@ from lockstep.runs.directory import COULD_NOT_START
 from lockstep.runs.run import Run
 
 
-def prepared(cfg: DictConfig, is_resumed: bool = False) -> Run:
-    return Run(cfg, Plan.from_config(cfg), is_resumed=is_resumed)
+def prepared(cfg: DictConfig) -> Run:
+    return Run(cfg, Plan.from_config(cfg))
 
 
-def test_a_refusal_is_a_run_that_could_not_start_unless_it_has_made_a_step() -> None:
-    assert classify_error(ConfigError("seed=-1: no"), 1) == Outcome(code=2, reason="seed=-1: no", rank=1, is_final=True)
-    assert classify_error(ConfigError("cat.png: not a readable image"), 0, has_stepped=True).code == 1
+def test_ranks_of_a_program_that_nobody_knows_say_that_each_trains_by_itself(
+    tmp_path: Path, compose: Callable[..., DictConfig], caplog: pytest.LogCaptureFixture, started: Any
+) -> None:
+    started({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"})
+    with caplog.at_level("WARNING"), prepared(compose("trainer=cpu", run_dir=tmp_path)) as run:
+        run.result = 1.0
+    assert any(text.startswith("WORLD_SIZE=2: is set by neither torchrun nor srun") for text in caplog.messages)
 
 
 @pytest.mark.parametrize(("steps", "code"), [(0, 2), (1, 1)])
@@ -74,31 +78,28 @@ def test_what_a_data_worker_raises_is_named_without_its_traceback() -> None:
     assert "__getitem__" in outcome.traceback
 
 
-def test_an_exit_and_a_full_disk_are_failures() -> None:
-    assert classify_error(SystemExit(2), 3) == Outcome(code=1, reason="rank 3: sys.exit(2) was called", rank=3)
-    said = "rank 0: OSError: [Errno 28] No space left on device"  # and no traceback: it is no bug
-    assert classify_error(OSError(errno.ENOSPC, "No space left on device"), 0) == Outcome(code=1, reason=said, rank=0)
+GLHF = "[.../gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:24221. Check the logs. GLHF!"
+LOST = "rank 1 has lost its connection to another rank; the logs of the others may say why"
+
+
+def preempted(number: int) -> Outcome:
+    return Outcome(code=75, reason=f"preempted by {signal.Signals(number).name}", rank=1, signal=number)
 
 
 @pytest.mark.parametrize(
-    ("error", "number"),
+    ("error", "expected"),
     [
-        (KeyboardInterrupt(), signal.SIGINT),
-        (Preempted(signal.SIGTERM), signal.SIGTERM),
-        (Preempted(signal.SIGUSR1), signal.SIGUSR1),
+        (ConfigError("seed=-1: no"), Outcome(code=2, reason="seed=-1: no", rank=1, is_final=True)),
+        (SystemExit(2), Outcome(code=1, reason="rank 1: sys.exit(2) was called", rank=1)),
+        # without a traceback: a full disk is no bug
+        (OSError(errno.ENOSPC, "No space"), Outcome(code=1, reason="rank 1: OSError: [Errno 28] No space", rank=1)),
+        (RuntimeError(GLHF), Outcome(code=1, reason=LOST, rank=1, has_lost_rank=True)),
+        (KeyboardInterrupt(), preempted(signal.SIGINT)),
+        *((Preempted(number), preempted(number)) for number in (signal.SIGTERM, signal.SIGUSR1)),
     ],
 )
-def test_who_is_asked_to_stop_can_be_resumed(error: BaseException, number: signal.Signals) -> None:
-    expected = Outcome(code=75, reason=f"preempted by {number.name}", rank=1, signal=number)
+def test_an_error_is_an_outcome(error: BaseException, expected: Outcome) -> None:
     assert classify_error(error, 1) == expected
-
-
-GLHF = "[.../gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:24221. Check the logs. GLHF!"
-
-
-def test_who_loses_its_peer_is_not_to_blame() -> None:
-    reason = "rank 0 has lost its connection to another rank; the logs of the others may say why"
-    assert classify_error(RuntimeError(GLHF), 0) == Outcome(code=1, reason=reason, rank=0, has_lost_rank=True)
 
 
 SLOW = "[.../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 5000ms for recv operation to complete"
