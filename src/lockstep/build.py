@@ -17,7 +17,7 @@ from lockstep.callbacks.checkpoints import SavesFirst
 from lockstep.callbacks.every_run import FirstValidation, LightningCallbacks, SchedulesAsBefore, TrainedParameters
 from lockstep.callbacks.randomness import draw_alike_in_setup
 from lockstep.config.arguments import arguments_of
-from lockstep.config.construct import arguments_in, construct, naming, resolve
+from lockstep.config.construct import arguments_in, construct, resolve
 from lockstep.config.plan import Plan
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.training_data import check_training_data
@@ -52,8 +52,7 @@ def build(
     drop_commentary()
     strategy = _build_strategy(cfg, plan)  # first: one may set the number of threads, on which the bits of drawn weights depend
     datamodule = _build_datamodule(cfg, plan)
-    with naming("seed"):
-        seed_everything(cfg.seed, workers=True, verbose=False)
+    seed_everything(cfg.seed, workers=True, verbose=False)
     model = _build_model(cfg, plan, datamodule)
     if not isinstance(model, Task):  # which has its data from a datamodule
         check_training_data(model, datamodule is not None)

@@ -51,6 +51,8 @@ def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
         if OmegaConf.select(cfg, mode) == UNKNOWN:
             raise config_error(key, metric, f"the name does not say whether more of it is better; set {mode}=max or {mode}=min")
     check_types(cfg, _TYPES)
+    if not 0 <= cfg.seed < 2**32:
+        raise config_error("seed", cfg.seed, "is outside numpy's range; use 0 to 4294967295")
     for key, metric in monitored(cfg):
         check_metric(cfg, key, metric)
     goes_on = cfg.get("run_id") is not None and any(Path(cfg.run_dir).glob("checkpoints/*.ckpt"))
