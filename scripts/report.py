@@ -5,8 +5,8 @@ python scripts/report.py SWEEP_DIR --only model=cnn                # of the jobs
 python scripts/report.py SWEEP_DIR --all-reduce FILE          # beside the all-reduce that scripts/allreduce.py measured
 
 Writes SWEEP_DIR/report/: report.html (one file, opens without a network), report.md, and the pictures as PNG and SVG. Prints
-the answer. The sweep need not have ended: the report says what is missing. A search (hydra/sweeper=optuna) has a page of its
-own; --only asks for this one all the same. sweep=scaling, weak_scaling and optuna write their report when they end.
+the answer. The sweep need not have ended: the report says what is missing. sweep=scaling and weak_scaling write their report
+when they end.
 
 Exit codes: 0 written, 2 it can't be.
 """

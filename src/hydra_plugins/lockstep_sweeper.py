@@ -1,4 +1,4 @@
-"""Hydra's own sweeper, without composing every job a first time only to see that it can be; and the base class of others."""
+"""Hydra's own sweeper, without composing every job a first time only to see that it can be."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,10 +6,6 @@ from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper, BasicSweeperConf
 from hydra.core.config_store import ConfigStore
-from hydra.core.plugins import Plugins
-from hydra.plugins.sweeper import Sweeper
-from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
 
 from hydra_plugins.lockstep_launcher import SweepLauncher
 from lockstep.config.rules import integer
@@ -38,19 +34,3 @@ class LockstepSweeper(BasicSweeper):
             super().validate_batch_is_legal(batch)
         elif self.batch_index == 1 and len(self.overrides or ()) > 1:
             self.launcher.sweep.check([job for batch in self.overrides or () for job in batch])
-
-
-class JobSweeper(Sweeper):
-    """The base class of sweepers that choose jobs by themselves, for whichever launcher is chosen."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.settings = settings
-        self.config: Any = None
-        self.loader: Any = None
-        self.launcher: Any = None
-
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        self.config, self.loader = config, hydra_context.config_loader
-        self.launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=hydra_context, task_function=task_function, config=config
-        )

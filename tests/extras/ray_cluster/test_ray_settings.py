@@ -1,7 +1,6 @@
 """What a job asks Ray for, and whether nodes have it. Nothing of Ray's is started."""
 
 import importlib.util
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +9,6 @@ import pytest
 from commands import refused
 from omegaconf import OmegaConf
 
-from hydra_plugins.ray_tune import RayTuneSweeper
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.extras.ray_cluster.launcher import RayExecutor
@@ -60,10 +58,3 @@ def test_what_no_node_has_is_refused_by_its_key() -> None:
 def test_without_ray_the_launcher_is_refused(tmp_path: Path) -> None:
     line = refused(tmp_path, "hydra.mode=MULTIRUN", "hydra/launcher=ray", "seed=0,1")
     assert line == "hydra/launcher=ray: the library `ray` is not installed: pip install 'lockstep[ray]'"
-
-
-def test_without_ray_the_search_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)  # as if there were none
-    with pytest.raises(ConfigError) as refusal:
-        RayTuneSweeper().setup()
-    assert str(refusal.value) == "hydra/sweeper=ray_tune: the library `ray` is not installed: pip install 'lockstep[ray]'"
