@@ -29,7 +29,7 @@ from lockstep.runs.directory import SWEEP_FILE
 from lockstep.sweeps.jobs import FAILED
 from lockstep.sweeps.sweep import sweep_command
 from lockstep.sweeps.sweep_jobs import SweepJobs
-from lockstep.sweeps.table import LiveTable, look_at, print_table, queues
+from lockstep.sweeps.table import LiveTable, look_at, print_table, queue
 
 _OF_ONE_CALL = ("hydra.mode", "hydra.sweep.dir")
 QUEUE_INTERVAL = 10.0  # seconds at least between two questions to a cluster's queue
@@ -54,7 +54,7 @@ def main() -> None:
     if not sweep_jobs.jobs:
         raise config_error("SWEEP_DIR", arguments.sweep_dir, "names no jobs; use the directory of a sweep")
     if arguments.what == "cancel":
-        console.say(f"{sum(queue.cancel(sweep_jobs) for queue in queues())} job(s) cancelled")
+        console.say(f"{queue().cancel(sweep_jobs)} job(s) cancelled")
     else:
         sys.exit(resume(arguments.sweep_dir.absolute(), arguments.program.absolute()))
 

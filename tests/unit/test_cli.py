@@ -8,19 +8,15 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import pytest
 from commands import ROOT
-from hydra import compose, initialize_config_dir
-from hydra.types import HydraContext
 from omegaconf import DictConfig
 
-from lockstep.cli import _for_hydra, run_job, start
+from lockstep.cli import _for_hydra, start
 from lockstep.config.hydra_errors import explain
 from lockstep.errors import config_error
 from lockstep.launchers.environment import SWEPT_KEYS
-from lockstep.runs.locks import Lock
 
 pytestmark = pytest.mark.usefixtures("no_process_group")  # a rank that has one leaves at once
 
@@ -182,13 +178,3 @@ def test_what_hydra_can_not_write_is_one_line(capsys: pytest.CaptureFixture[str]
     assert (
         capsys.readouterr().err == "hydra.run.dir: run/.hydra/config.yaml can't be made or written to (No space left on device)\n"
     )
-
-
-def test_a_job_that_is_a_fork_of_its_sweep_begins_hydra_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that went on after a stop failed: "GlobalHydra is already initialized"."""
-    program = tmp_path / "train.py"
-    program.write_text("from hydra.core.global_hydra import GlobalHydra\nassert not GlobalHydra.instance().is_initialized()\n")
-    monkeypatch.setattr(sys, "argv", [*sys.argv])
-    monkeypatch.setattr(Lock, "forget", lambda: None)
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        run_job(HydraContext(config_loader=MagicMock(), callbacks=MagicMock()), compose, [str(program)], None)

@@ -13,7 +13,7 @@ from commands import ROOT, python, started
 from ray_nodes import Nodes, running_nodes, worker_of
 from waiting import wait_for
 
-from lockstep.sweeps.sweep_jobs import JobView, SweepJobs
+from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 
 pytestmark = [
     pytest.mark.slow,
@@ -26,7 +26,7 @@ FIRST, SECOND = "model.optimizer.lr=0.001", "model.optimizer.lr=0.002"
 WAITS = "seed=8"  # of program.py: it waits for ever after two steps
 
 
-def jobs(sweep: Path) -> dict[str, JobView]:
+def jobs(sweep: Path) -> dict[str, Job]:
     """By their last overrides."""
     return {job.overrides[-1]: job for job in SweepJobs(sweep).jobs.values()}
 

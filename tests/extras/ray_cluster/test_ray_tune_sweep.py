@@ -14,7 +14,7 @@ from commands import ROOT, python, started
 from waiting import wait_for
 
 from lockstep.extras.search.study import load_study
-from lockstep.sweeps.sweep_jobs import JobView, SweepJobs
+from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 
 pytestmark = [
     pytest.mark.slow,
@@ -26,7 +26,7 @@ TUNE = ("-m", "sweep=ray_tune", "trainer=cpu", "hydra.sweep.dir=sweep")
 SMALL = ("trainer=cpu", "model=mlp", "datamodule.batch_size=256", "trainer.max_epochs=2")
 
 
-def jobs(sweep: Path) -> dict[str, JobView]:
+def jobs(sweep: Path) -> dict[str, Job]:
     return SweepJobs(sweep).jobs
 
 
@@ -36,7 +36,7 @@ def results(sweep: Path) -> dict[str, Any]:
     return {key: (jobs(sweep)[key].reason, record["metrics"]) for key, record in records.items()}
 
 
-def finished(sweep: Path) -> dict[str, JobView]:
+def finished(sweep: Path) -> dict[str, Job]:
     return {key: job for key, job in jobs(sweep).items() if job.status == "finished"}
 
 

@@ -1,5 +1,6 @@
 """A search whose launcher trains nothing: what it asks, what it reports, and what is left when it is killed."""
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,9 +15,8 @@ from lockstep.config.construct import construct
 from lockstep.errors import ConfigError
 from lockstep.extras.search.study import load_study
 from lockstep.runs.composition import CONF
-from lockstep.sweeps.jobs import Job
 from lockstep.sweeps.sweep import RefusedJob
-from lockstep.sweeps.sweep_jobs import SweepJobs
+from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 
 LR = "model.optimizer.lr=tag(log,interval(1e-4,1e-1))"
 Outcome = float | str  # the metric, or how the job ended that has none
@@ -29,6 +29,7 @@ class Launcher:
         self.folder, self.outcome, self.most = folder, outcome, most
         self.trained: list[tuple[str, ...]] = []
         self.batches: list[int] = []
+        self.sweep = SimpleNamespace(expect=lambda _: None, answering=contextlib.nullcontext)
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[Any]:
         self.batches.append(len(job_overrides))
@@ -42,16 +43,11 @@ class Launcher:
         if len(self.trained) == self.most:
             raise SystemExit(137)
         key = hashlib.sha256(repr(overrides).encode()).hexdigest()[:12]
-        job = Job(key, overrides, self.folder / key, "cpu", 1, 1, "val/acc", "max", ("python",), {"datamodule": {}})
+        job = Job(self.folder / key, key, [*overrides], 1, "val/acc", "max")
         sweep_jobs = SweepJobs(self.folder)
         if sweep_jobs.register([job]):
             self.trained.append(overrides)
-            leave(
-                sweep_jobs,
-                job,
-                "finished" if isinstance(outcome, float) else outcome,
-                outcome if isinstance(outcome, float) else 0,
-            )
+            leave(job, *(("finished", outcome) if isinstance(outcome, float) else (outcome, 0.0)))
         return SimpleNamespace(working_dir=str(job.directory))
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import optuna
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.plugins.launcher import Launcher
 from numpy.random import SeedSequence
 from omegaconf import DictConfig, OmegaConf
 from optuna.pruners import BasePruner
@@ -20,8 +19,8 @@ from lockstep.extras.search import PRUNED
 from lockstep.extras.search.space import Space
 from lockstep.extras.search.study import POINT, open_study, resume_trial
 from lockstep.sweeps.jobs import INTERRUPTED
-from lockstep.sweeps.sweep import RefusedJob, Sweep
-from lockstep.sweeps.sweep_jobs import JobView
+from lockstep.sweeps.sweep import RefusedJob
+from lockstep.sweeps.sweep_jobs import Job
 
 log = logging.getLogger(__name__)
 Point = tuple[str, ...]  # the overrides of a job
@@ -36,7 +35,7 @@ class Search:
         self,
         config: DictConfig,
         loader: Any,
-        launcher: Launcher,
+        launcher: Any,
         sampler: Callable[..., BaseSampler],
         pruner: BasePruner | None = None,
         n_trials: int = 20,
@@ -61,8 +60,8 @@ class Search:
             self.launcher.launch([self._point(self._ask()) for _ in range(self.n_jobs)], 0)
             return
         self._open()
-        Sweep.expect(self.n_trials)
-        with Sweep.answering():
+        self.launcher.sweep.expect(self.n_trials)
+        with self.launcher.sweep.answering():
             while numbers := self._batch():
                 self._try(numbers)
 
@@ -137,7 +136,7 @@ class Search:
             self._conclude(number, Path(str(one.working_dir)))
 
     def _conclude(self, number: int, folder: Path) -> None:
-        job, metric = JobView.read(folder, is_sweep_running=False), self.config.optimized_metric
+        job, metric = Job.read(folder), self.config.optimized_metric
         assert job is not None
         value = job.record.get("metrics", {}).get(metric)
         if job.status == INTERRUPTED:
