@@ -92,10 +92,6 @@ class Cluster:
 
         return LightningEnvironment()
 
-    def speaks(self, directory: Path, rank: int) -> bool:
-        """Return whether this rank reports that the run in a directory was preempted, and has it requeued."""
-        return rank == 0
-
     def job(self) -> dict[str, Any]:
         """Return the job of a queue that this process is a part of, and the number of its life, for status.json; {} outside of a
         job."""

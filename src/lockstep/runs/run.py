@@ -264,7 +264,7 @@ class Run:
                 self._own.end_unstarted(outcome.reason or "")
                 self._own = None
         elif outcome.code == ExitCode.PREEMPTED:
-            if self.launcher.speaks(self.directory, self._global_rank):
+            if self._global_rank == 0:
                 with contextlib.suppress(OSError):  # the disk may be full
                     record.write_status(self.directory, "preempted", outcome.reason, outcome.rank)
                     accept_config(self.directory)

@@ -202,3 +202,19 @@ def test_the_gpus_of_a_node_must_be_given_unless_they_are_not_needed(tmp_path: P
         executor(tmp_path).node_gpus(config)
     config.trainer.accelerator = "cpu"
     assert executor(tmp_path).node_gpus(config) == 0
+
+
+def test_a_job_is_submitted_from_nowhere_in_particular(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_NTASKS", "8")  # as from within another job
+    monkeypatch.setenv("SLURM_CONF", "/etc/elsewhere.conf")
+    monkeypatch.setenv("LOCKSTEP_PARENT", "7")
+    sweep(tmp_path, [job(tmp_path, "a")])
+    names = {line.partition("=")[0] for line in (place / "environment").read_text().splitlines()}
+    assert "SLURM_CONF" in names
+    assert not {"SLURM_NTASKS", "LOCKSTEP_PARENT"} & names
+
+
+def test_what_sbatch_refuses_is_said_in_its_words(place: Path, tmp_path: Path) -> None:
+    (place / "refuses").write_text("sbatch: error: invalid partition specified: x\n")
+    reason = "could not be started (refused by SLURM: invalid partition specified: x)"
+    assert sweep(tmp_path, [job(tmp_path, "a")]) == {"a": ("failed", reason)}
