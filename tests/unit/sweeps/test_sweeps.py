@@ -31,14 +31,6 @@ PROGRAM = """
 import json, sys
 json.dump({"metrics": {"val/acc": float(sys.argv[2])}, "optimized_metric": "val/acc"}, open(sys.argv[1] + "/metrics.json", "w"))
 """
-# a job that is preempted when it has saved, and fails afterwards
-PREEMPTED = """
-import os, sys
-os.path.isdir(sys.argv[1] + "/attempts") and sys.exit(3)
-os.mkdir(sys.argv[1] + "/checkpoints")
-open(sys.argv[1] + "/checkpoints/last.ckpt", "w")
-sys.exit(75)
-"""
 
 
 def job(folder: Path, name: str, code: str, *arguments: object, width: int = 1) -> Job:
@@ -111,10 +103,6 @@ def test_a_failure_is_tried_again_and_does_not_stop_the_others(tmp_path: Path) -
     assert (tmp_path / "job_broken" / "attempts" / "2" / "output.log").is_file()
 
 
-def test_an_attempt_that_was_preempted_is_none_of_those_that_failed(tmp_path: Path) -> None:
-    assert run([job(tmp_path, "one", PREEMPTED)], tmp_path, retries=1).jobs["one"].attempt == 3  # preempted, failed, failed
-
-
 def test_a_job_that_takes_too_long_and_does_not_listen_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.sweeps.runner.GRACE", 0.3)
     deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
@@ -152,24 +140,16 @@ def test_jobs_that_ran_when_a_sweep_died_have_the_states_of_their_directories(tm
     assert states == [(FINISHED, 0.5), (INTERRUPTED, None), (RUNNING, None)]
 
 
-def test_a_job_that_was_resumed_by_itself_has_finished(tmp_path: Path) -> None:
+def test_a_job_that_a_person_has_resumed_has_the_metric_of_its_record(tmp_path: Path) -> None:
     """Its results are not set aside to train it again."""
     one = fake_sweep.job(tmp_path, 1)
     sweep_jobs = fake_sweep.sweep(tmp_path, [(one, "finished")])
     fake_sweep.update(sweep_jobs, one.key, status="failed", reason="planted")
-    (found,) = look_at(tmp_path).ranked
-    assert (found.status, found.reason, found.metric) == (FINISHED, None, 0.5)
-    assert SweepJobs(tmp_path).register([one]) == []
-
-
-def test_a_finished_job_that_was_trained_further_has_the_metric_of_its_record(tmp_path: Path) -> None:
-    """By train.py resume=DIRECTORY trainer.max_epochs=20: its row had the new epochs, and the metric from before them."""
-    one = fake_sweep.job(tmp_path, 1)
-    fake_sweep.sweep(tmp_path, [(one, "finished")])
     record = {"metrics": {"val/acc": 0.75}, "optimized_metric": "val/acc", "ended_by": "trainer.max_epochs=20"}
     (one.directory / "metrics.json").write_text(json.dumps(record))
     (found,) = look_at(tmp_path).ranked
-    assert (found.metric, found.reason) == (0.75, "trainer.max_epochs=20")
+    assert (found.status, found.metric, found.reason) == (FINISHED, 0.75, "trainer.max_epochs=20")
+    assert SweepJobs(tmp_path).register([one]) == []
 
 
 def made(one: Job, **content: Any) -> Job:

@@ -48,7 +48,6 @@ class Search:
         self.sampler, self.n_trials, self.n_jobs, self.seed, self.params = sampler, n_trials, n_jobs, seed, params or {}
         self.directory = Path(str(config.hydra.sweep.dir)).absolute()
         self._interrupted: set[int] = set()  # trials whose jobs are to be continued by another call
-        self._is_exhausted = False
         self._patience: float = _REFUSALS
         self._sampler(0)  # raises what it does not take
 
@@ -70,13 +69,9 @@ class Search:
         OmegaConf.save(self.config, self.directory / "multirun.yaml")
         pruner: Any = OmegaConf.to_container(self.config.hydra.sweeper).get("pruner")  # pyright: ignore
         self.study = open_study(self.directory, self.config.optimized_metric, self.config.optimized_mode, pruner)
-        self.study.stop = self._stop  # pyright: ignore[reportAttributeAccessIssue]  called by a sampler that has tried everything
         if trials := self._trials():
             with naming("hydra.sweep.dir"):
                 self.space.check(trials[-1].distributions)
-
-    def _stop(self) -> None:
-        self._is_exhausted = True
 
     def _trials(self) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False)
@@ -85,7 +80,7 @@ class Search:
         """Return the trials to try now: first those that an earlier call has left."""
         trials = [trial for trial in self._trials() if trial.state != TrialState.WAITING]
         left = [trial.number for trial in trials if trial.state == TrialState.RUNNING and trial.number not in self._interrupted]
-        room = 0 if self._is_exhausted else min(self.n_jobs - len(left), self.n_trials - len(trials))
+        room = min(self.n_jobs - len(left), self.n_trials - len(trials))
         return left[: self.n_jobs] + [self._ask() for _ in range(room)]
 
     def _ask(self) -> int:

@@ -31,12 +31,8 @@ def open_study(directory: Path, metric: str, mode: str, pruner: dict[str, Any] |
 
 
 def load_study(directory: Path, **options: Any) -> optuna.Study:
-    """Return the study of a search. Raise ConfigError if its file is damaged."""
-    try:
-        storage = JournalStorage(JournalFileBackend(str(directory / STUDY)))
-    except (ValueError, TypeError, KeyError) as error:
-        words = f"{STUDY} is damaged ({error}); remove it, and the sweep's command tells the study anew from its jobs"
-        raise config_error("SWEEP_DIR", directory, words) from error
+    """Return the study of a search, which asks nobody: sampler and pruner are set by who needs them."""
+    storage = JournalStorage(JournalFileBackend(str(directory / STUDY)))
     asks_nobody = {"sampler": optuna.samplers.RandomSampler(), "pruner": optuna.pruners.NopPruner()}
     return optuna.create_study(study_name="search", storage=storage, load_if_exists=True, **asks_nobody, **options)
 

@@ -253,6 +253,7 @@ def _find_ended(sweep_jobs: SweepJobs, queue: Queue) -> list[Job]:
             job.status, job.reason = RUNNING if handle.waits is None else WAITING, handle.waits
         else:
             job.end(end)
+            job.attempt -= job.status == WAITING  # SLURM has never heard of it
             ended.append(job)
     return ended
 
