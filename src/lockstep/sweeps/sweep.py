@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
@@ -26,7 +25,7 @@ from lockstep.runs.validation import check_run_dir, validated
 from lockstep.sweeps.jobs import OUTSIDE, computed_config, directory_name, identity, repetition, sweep_exit_code
 from lockstep.sweeps.local import choose_pool
 from lockstep.sweeps.runner import Runner
-from lockstep.sweeps.sweep_jobs import Job, Start, SweepJobs
+from lockstep.sweeps.sweep_jobs import Job, Start, SweepJobs, as_composed
 from lockstep.sweeps.table import print_table, write_results
 
 log = logging.getLogger(__name__)
@@ -162,12 +161,8 @@ class Sweep:
         """Return the job's config as its own process composes and checks it, with Hydra's part and without; and the plan."""
         full: Any = self.loader.load_sweep_config(self.config, overrides)
         check_run_dir(full)
-        asked: Any = HydraConfig.instance()
-        own, asked.cfg = asked.cfg, full  # its set_config copies
-        try:
+        with as_composed(full):
             cfg, plan = validated(full, full.hydra, self.executor.node_gpus(full))
-        finally:
-            asked.cfg = own
         if (origin := origin_of(cfg)) is not None:
             check_length(cfg, origin.epoch, origin.path)
         if plan.device_ids is not None:

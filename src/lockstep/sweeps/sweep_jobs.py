@@ -1,16 +1,18 @@
 """The jobs of a sweep and how they stand, as their directories say."""
 
+import contextlib
 import itertools
 import logging
 import shutil
 import time
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from lockstep.atomic_files import is_like, read_json, write_json
@@ -129,7 +131,8 @@ class Job:
         partial.mkdir(parents=True)
         if start.config is not None and read_run_id(place) is None:
             config, run_id = start.config, uuid.uuid4().hex
-            write_config(partial, without_hydra(config), config.hydra, run_id, start.global_batch_size)
+            with as_composed(config):
+                write_config(partial, without_hydra(config), config.hydra, run_id, start.global_batch_size)
         self.save(partial, status="preempted" if (place / "checkpoints").exists() else "queued", reason=None)
         if place.is_dir():
             for path in sorted(partial.iterdir()):  # .hydra first
@@ -190,6 +193,17 @@ class Job:
         if self.began is None or self.status not in (RUNNING, FINISHED, FAILED):
             return None
         return max(0.0, (self.ended or time.time()) - self.began)
+
+
+@contextlib.contextmanager
+def as_composed(config: DictConfig) -> Iterator[None]:
+    """Let ${hydra:} have the values of a job's config, not the sweep's."""
+    asked: Any = HydraConfig.instance()
+    own, asked.cfg = asked.cfg, config  # its set_config copies
+    try:
+        yield
+    finally:
+        asked.cfg = own
 
 
 def _archive(directory: Path) -> None:
