@@ -20,7 +20,7 @@ test-all: lint
 
 # Two processes against one, every shipped model on small data. ResNets are slow in float64: a few steps show it.
 TINY := datamodule=synthetic_images datamodule.length=64 datamodule.val_length=20 datamodule.test_length=20 datamodule.shape=[3,8,8] datamodule.batch_size=8
-PARITY := $(BIN)/python scripts/parity.py trainer=cpu trainer.devices=2
+PARITY := $(BIN)/lockstep parity trainer=cpu trainer.devices=2
 parity: .venv/installed
 	$(PARITY) model=linear datamodule=random_regression optimized_metric=val/loss optimized_mode=min $(ARGS)
 	$(PARITY) model=mlp model.net.dropout=0.2 datamodule.drop_last=false $(ARGS)

@@ -1,6 +1,6 @@
 """Measure the time of an all-reduce by message size, over real processes and the actual backend.
 
-    python scripts/allreduce.py [--processes 2 4] [--backend gloo|nccl] [--seconds 5] [--largest 64] [--json FILE]
+    lockstep allreduce [--processes 2 4] [--backend gloo|nccl] [--seconds 5] [--largest 64] [--json FILE]
 
 Between hosts it is started by torchrun, as scripts/torchrun_multinode.sh scripts/allreduce.py: over the processes of that.
 
@@ -89,7 +89,7 @@ def report(backend: str, count: int, times: Sequence[float], sizes: Sequence[int
         (f"{count}", f"{size // 1024:,}", f"{1e3 * seconds:.3f}", f"{link_bytes(count, size) / seconds / 1e9:.3f}")
         for size, seconds in zip(sizes, times, strict=True)
     ]
-    return f"{backend}\n{aligned([('processes', 'KiB', 'ms a call', 'GB/s of a link'), *rows], right=True)}"
+    return f"{backend}\n{aligned([('processes', 'KiB', 'ms a call', 'GB/s of a link'), *rows])}"
 
 
 if __name__ == "__main__":

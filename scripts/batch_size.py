@@ -1,16 +1,14 @@
-"""Find the largest batch that fits in the memory of one device, by short trainings.
+"""Find the largest batch that fits in the memory of one GPU, by Lightning's batch size finder.
 
-    python scripts/batch_size.py [any overrides of train.py]
-    python scripts/batch_size.py model=resnet50 trainer.precision=bf16-mixed
+    lockstep batch_size [any overrides of train.py]
+    lockstep batch_size model=resnet50 trainer.precision=bf16-mixed
 
-Each size makes three optimizer steps and a validation batch, in this one process: 16 samples, twice as many until memory runs out
-or an epoch is one batch, then by bisection, to one part in 16. 10% of a GPU's memory stay free.
+Each size makes three optimizer steps: 16 samples, twice as many until memory runs out, then by bisection. 5% are then taken off.
 """
 
 import lockstep.launchers.stop_at_once  # noqa: F401
 
 # isort: split
-import logging
 import tempfile
 
 from lockstep.__main__ import script_parser
@@ -23,15 +21,13 @@ from lockstep.runs.validation import validated
 def main() -> None:
     parser = script_parser(__doc__)
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value")
-    parser.add_argument("--memory", type=float, metavar="GIB", help="beyond what the process takes at its start; a CPU needs it")
     given = parser.parse_args()
     check_single(given.overrides)
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     with tempfile.TemporaryDirectory(prefix="lockstep-batch-") as folder:
         cfg, plan = validated(compose(f"run_dir={quote(folder)}", *given.overrides))
-        from lockstep.extras.batch_size.batch_size import find_batch_size
+        from lockstep.extras.tuning import find_batch_size
 
-        size = find_batch_size(cfg, plan, given.memory)
+        size = find_batch_size(cfg, plan)
     print(f"\nThe largest batch that fits: datamodule.batch_size={size}")
 
 

@@ -1,7 +1,7 @@
 """Test a checkpoint of a run with the run's own config, at any number of devices.
 
-    python scripts/evaluate.py RUN_DIR [key=value ...]
-    python scripts/evaluate.py RUN_DIR trainer.devices=3 --checkpoint last
+    lockstep evaluate RUN_DIR [key=value ...]
+    lockstep evaluate RUN_DIR trainer.devices=3 --checkpoint last
 
 The result is kept as RUN_DIR/evaluations/ID/metrics.json.
 """
@@ -16,7 +16,7 @@ from typing import Any
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.errors import config_error
-from lockstep.extras.saved_runs.saved import config_to_evaluate, find_checkpoint
+from lockstep.extras.saved_runs import config_to_evaluate, find_checkpoint
 from lockstep.launchers.environment import log_plainly
 from lockstep.runs.run import Run
 from lockstep.runs.validation import validated
@@ -32,7 +32,7 @@ def main() -> None:
     cfg = config_to_evaluate(given.run_dir.absolute(), given.overrides, "evaluations")
     cfg.init_from = str(find_checkpoint(given.run_dir, given.checkpoint))
     cfg, plan = validated(cfg)
-    with Run(cfg, plan) as run:
+    with Run(cfg, plan.for_evaluation()) as run:
         if run.is_parent:
             run.launch(evaluate, given.run_dir)
         else:

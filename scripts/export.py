@@ -1,7 +1,7 @@
 """Write a trained model's weights as safetensors, to be read without Lightning, Hydra or this package.
 
-    python scripts/export.py RUN_DIR                     # RUN_DIR/export/best.safetensors
-    python scripts/export.py RUN_DIR --checkpoint last --to weights.safetensors
+    lockstep export RUN_DIR                              # RUN_DIR/export/best.safetensors
+    lockstep export RUN_DIR --checkpoint last --to weights.safetensors
 
 The file holds the tensors under the model's own names, and as its metadata ("model_config", JSON) the config the model is built
 from, or the hyperparameters that a LightningModule of your own has saved. In Python:
@@ -19,7 +19,7 @@ from typing import Any
 from lockstep.__main__ import script_parser
 from lockstep.atomic_files import replacing
 from lockstep.cli import start
-from lockstep.extras.saved_runs.saved import find_checkpoint
+from lockstep.extras.saved_runs import find_checkpoint
 
 
 def main() -> None:

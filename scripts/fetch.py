@@ -1,6 +1,6 @@
 """Bring the copy of a run that `mirror=URL` has made to this machine.
 
-    python scripts/fetch.py s3://bucket/prefix/logs/NAME/RUN           # to logs/NAME/RUN
+    lockstep fetch s3://bucket/prefix/logs/NAME/RUN                    # to logs/NAME/RUN
     python train.py resume=logs/NAME/RUN
 
 A directory that is as new as its copy is left as it is; an older one is to be moved first.
@@ -8,7 +8,7 @@ A directory that is as new as its copy is left as it is; an older one is to be m
 
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
-from lockstep.extras.mirror.fetch import bring
+from lockstep.extras.mirror.mirror import bring
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Write text with a trained language model: a prompt, and what follows it.
 
-    python scripts/generate.py RUN_DIR "def "
-    python scripts/generate.py RUN_DIR "class Reader:" --length 800 --temperature 0.7 --top-k 40 --seed 1
+    lockstep generate RUN_DIR "def "
+    lockstep generate RUN_DIR "class Reader:" --length 800 --temperature 0.7 --top-k 40 --seed 1
 
 It ends after LENGTH tokens or with the document. The same seed gives the same text.
 """
@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.errors import config_error
-from lockstep.extras.saved_runs.saved import find_checkpoint, saved_config
+from lockstep.extras.saved_runs import find_checkpoint, saved_config
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Compare N processes with one: train the composed experiment on both, step by step.
 
-    python scripts/parity.py trainer.devices=4 [any overrides of train.py]
-    python scripts/parity.py trainer.devices=2 model=cnn parity.steps=50
+    lockstep parity trainer.devices=4 [any overrides of train.py]
+    lockstep parity trainer.devices=2 model=cnn parity.steps=50
 
 Both take the same global batches and the same initial weights, one training after the other. Compared are samples, learning
 rates, the loss, every gradient, weights and buffers before each step, and the metrics. Where the sides differ, the causes that

@@ -1,14 +1,14 @@
 """Predict images with a trained classifier, to CSV: path, prediction, probability; or data by a module's predict_step.
 
-    python scripts/predict.py RUN_DIR INPUT... [key=value ...]
-    python scripts/predict.py RUN_DIR photos/ cat.jpg --output predictions.csv datamodule.batch_size=256
-    python scripts/predict.py RUN_DIR trainer.devices=2                  # no INPUT: of predict_dataloader, the test split say
+    lockstep predict RUN_DIR INPUT... [key=value ...]
+    lockstep predict RUN_DIR photos/ cat.jpg --output predictions.csv datamodule.batch_size=256
+    lockstep predict RUN_DIR                                             # no INPUT: of predict_dataloader, the test split say
 
 An INPUT is an image or a folder, which is searched through. Images become the size and colour of the training data. One
 that can't be read is named, the others are predicted, and the exit code is 1.
 
-Without INPUT each sample of predict_dataloader is predicted once, on any number of processes. FILE, by default predictions.pt in
-RUN_DIR/predictions/ID, is for torch.load: {"indices": those of the dataset, "predictions": what predict_step has returned}.
+Without INPUT one process predicts predict_dataloader. FILE, by default RUN_DIR/predictions.pt, is for torch.load: a list of what
+predict_step has returned for each batch; of a Task one tensor, in the order of the test split.
 """
 
 import lockstep.launchers.stop_at_once  # noqa: F401
@@ -26,9 +26,8 @@ from lockstep.atomic_files import replacing
 from lockstep.cli import start
 from lockstep.console import say
 from lockstep.errors import ConfigError, ExitCode
-from lockstep.extras.saved_runs.saved import config_to_evaluate, find_checkpoint, load_saved_model, saved_config
+from lockstep.extras.saved_runs import config_to_evaluate, find_checkpoint, load_saved_model, saved_config
 from lockstep.launchers.environment import log_plainly
-from lockstep.runs.run import Run
 from lockstep.runs.validation import validated
 
 
@@ -55,25 +54,25 @@ def main() -> None:
 
 
 def _predict_data(run_dir: Path, overrides: list[str], checkpoint: Path, output: Path | None) -> None:
+    import torch
+
+    from lockstep.build import build
+    from lockstep.extras.plain_lightning.loaders import SharedLists
+
     log_plainly()
     cfg = config_to_evaluate(run_dir.absolute(), overrides, "predictions")
-    cfg.init_from = str(checkpoint)
+    cfg.init_from, cfg.trainer.devices, cfg.test = str(checkpoint), 1, False
     cfg, plan = validated(cfg)
-    cfg.test = False  # that is for a training
-    with Run(cfg, plan) as run:
-        path = (output or run.directory / "predictions.pt").absolute()
-        if run.is_parent:
-            run.launch(predict_data, path)
-        else:
-            predict_data(run, path)
-    if run.is_owner:
-        print(f"The predictions: {path}", flush=True)
-
-
-def predict_data(run: Run, path: Path) -> None:
-    from lockstep.extras.saved_runs.predictions import predict
-
-    run.finish(predict(run.cfg, run.plan, path))
+    datamodule, model, trainer = build(cfg, plan)
+    predictions: Any = trainer.predict(model, datamodule)
+    sampler = getattr(trainer.predict_dataloaders, "sampler", None)
+    if isinstance(sampler, SharedLists) and all(isinstance(each, torch.Tensor) for each in predictions):
+        # a DataModule of this package evaluates in an order of its own
+        predictions = torch.cat(predictions)[torch.tensor([number for batch in sampler for number in batch]).argsort()]
+    path = output or run_dir / "predictions.pt"
+    with replacing(path, mode="wb") as file:
+        torch.save(predictions, file)
+    print(f"The predictions: {path}")
 
 
 def _images(path: Path) -> list[Path]:

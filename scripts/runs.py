@@ -1,10 +1,10 @@
 """List the runs below a folder with their results, and compare two of them.
 
-python scripts/runs.py [LOGS]                                    # all runs, those of sweeps too; LOGS is logs by default
-python scripts/runs.py --where model=cnn seed=1 --sort val/acc   # the best first
-python scripts/runs.py --best --where model=cnn                  # the directory of the best alone, for other commands
-python scripts/runs.py --json                                    # all metrics, for notebooks
-python scripts/runs.py diff RUN_DIR RUN_DIR                      # config, code, versions, machine, metrics
+lockstep runs [LOGS]                                             # all runs, those of sweeps too; LOGS is logs by default
+lockstep runs --where model=cnn seed=1 --sort val/acc            # the best first
+lockstep runs --best --where model=cnn                           # the directory of the best alone, for other commands
+lockstep runs --json                                             # all metrics, for notebooks
+lockstep runs diff RUN_DIR RUN_DIR                               # config, code, versions, machine, metrics
 
 KEY is a column, a metric, a config group or a key of the config. Exit codes: 0, or 2 where there is no such run or key.
 """
@@ -46,7 +46,7 @@ def show_runs(runs: Sequence[RunRecord], key: str) -> None:
     """Print a line for each run; the key by which they are sorted is a column, too."""
     columns = [*COLUMNS[:2], *([key] if key not in COLUMNS else []), *COLUMNS[2:]]
     rows = [[cell(run, column) for column in columns] for run in runs]
-    show_table(rows or [["no runs"]], columns if rows else (), box=None, pad_edge=False)
+    show_table(rows or [["no runs"]], columns if rows else ())
 
 
 def cell(run: RunRecord, column: str) -> str:
@@ -68,7 +68,7 @@ def show_differences(arguments: list[str]) -> None:
         raise config_error("RUN_DIR", missing, "has no status.json; give the directory of a run")
     for section, names in differences(*(RunRecord(path, str(path)) for path in paths)).items():
         rows = [[f"  {name}", *("" if value is None else str(value) for value in values)] for name, values in names.items()]
-        show_table([[section if rows else f"{section}: equal", "", ""], *rows], box=None, pad_edge=False)
+        show_table([[section if rows else f"{section}: equal", "", ""], *rows])
 
 
 if __name__ == "__main__":

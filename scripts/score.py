@@ -1,7 +1,7 @@
 """Write the loss of each training sample by a trained model: what a curriculum takes for how hard it is.
 
-    python scripts/score.py RUN_DIR                          # RUN_DIR/scores.pt
-    python scripts/score.py RUN_DIR --checkpoint last --to scores.pt
+    lockstep score RUN_DIR                                   # RUN_DIR/scores.pt
+    lockstep score RUN_DIR --checkpoint last --to scores.pt
     python train.py datamodule/curriculum=linear \
       datamodule.curriculum.scores._target_=lockstep.extras.curriculum.curriculum.saved \
       +datamodule.curriculum.scores.path=RUN_DIR
@@ -21,7 +21,7 @@ from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.config.construct import construct
 from lockstep.errors import config_error
-from lockstep.extras.saved_runs.saved import find_checkpoint, load_saved_model, saved_config
+from lockstep.extras.saved_runs import find_checkpoint, load_saved_model, saved_config
 
 
 def main() -> None:
@@ -33,36 +33,31 @@ def main() -> None:
     given = parser.parse_intermixed_args()
     from lockstep.datamodules import DataModule
     from lockstep.extras.curriculum.curriculum import save_scores
-    from lockstep.models import Task
 
     cfg = saved_config(given.run_dir, given.overrides)
     cfg.datamodule.pop("curriculum", None)
     datamodule: Any = construct("datamodule", OmegaConf.to_container(cfg.datamodule, resolve=True))
     model = load_saved_model(cfg, find_checkpoint(given.run_dir, given.checkpoint))
-    if not isinstance(datamodule, DataModule) or not isinstance(model, Task):
-        raise config_error("RUN_DIR", given.run_dir, "has no model and data of this package; choose a run of a Task")
+    if not isinstance(datamodule, DataModule):
+        raise config_error("RUN_DIR", given.run_dir, "its data is no lockstep.datamodules.DataModule; choose another run")
     datamodule.prepare_data()
-    (losses, parts), target = compute_losses(model, datamodule), given.to or given.run_dir / "scores.pt"
+    losses, target = compute_losses(model, datamodule.splits.train), given.to or given.run_dir / "scores.pt"
     save_scores(datamodule.splits.train, losses, target)
-    print(f"{len(losses)} scores in {target}; the mean loss is {float(losses @ parts / parts.sum()):.4f}")
+    print(f"{len(losses)} scores in {target}; the mean loss is {float(losses.mean()):.4f}")
 
 
-def compute_losses(model: Any, datamodule: Any) -> Any:
-    """Return for each sample of the training split its loss, and the number of tokens it is the mean of. Both (length,)."""
+def compute_losses(model: Any, train: Any) -> Any:
+    """Return the loss of each sample of the training split, (length,): of a training step on it alone."""
     import torch
 
-    train = datamodule.splits.train
-    losses, parts = torch.full((2, len(train)), torch.nan, dtype=torch.float64)
+    from lockstep.datamodules import Batches
+
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = model.eval().to(device)
+    model, batches = model.eval().to(device), Batches(train)
+    model.log = lambda *_, **__: None
     with torch.inference_mode():
-        for batch in datamodule.eval_loader(train):
-            moved = batch.to(device)
-            measured = model.measure(model(moved.inputs), moved.targets)
-            tokens = measured.get("tokens", torch.ones_like(measured["loss"]))
-            total = measured.get("nats", measured["loss"])  # a language model's loss is by the length of the window
-            losses[batch.ids], parts[batch.ids] = (total / tokens.clamp(min=1)).double().cpu(), tokens.double().cpu()
-    return losses, parts
+        steps = (model.training_step([part.to(device) for part in batches[[i]]], i) for i in range(len(train)))
+        return torch.stack([loss.double().cpu() for loss in steps])
 
 
 if __name__ == "__main__":

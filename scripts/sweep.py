@@ -1,17 +1,16 @@
 """A sweep's state, and its continuation.
 
-python scripts/sweep.py status SWEEP_DIR         # a table of its jobs, while it runs or afterwards
-python scripts/sweep.py watch SWEEP_DIR          # the same, live, until the sweep has ended; ends with its exit code
-python scripts/sweep.py resume SWEEP_DIR         # the same sweep once more, for what has not finished
-python scripts/sweep.py cancel SWEEP_DIR         # takes its jobs out of a cluster's queue, running ones too; resume continues
+lockstep sweep status SWEEP_DIR                  # a table of its jobs, while it runs or afterwards
+lockstep sweep watch SWEEP_DIR                   # the same, live, until the sweep has ended; ends with its exit code
+lockstep sweep resume SWEEP_DIR                  # the same sweep once more, for what has not finished
+lockstep sweep cancel SWEEP_DIR                  # takes its jobs out of a cluster's queue, running ones too; resume continues
 """
 
-import signal
-import subprocess
+import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError
@@ -22,17 +21,15 @@ from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.config.overrides import override_key, quote
 from lockstep.errors import ExitCode, config_error
-from lockstep.launchers.launch import POLL
-from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.places import project
 from lockstep.runs.directory import SWEEP_FILE
 from lockstep.sweeps.jobs import FAILED
 from lockstep.sweeps.sweep import sweep_command
 from lockstep.sweeps.sweep_jobs import SweepJobs
-from lockstep.sweeps.table import LiveTable, look_at, print_table, queues
+from lockstep.sweeps.table import LiveTable, look_at, print_table, queue
 
 _OF_ONE_CALL = ("hydra.mode", "hydra.sweep.dir")
-QUEUE_INTERVAL = 10.0  # seconds at least between two questions to a cluster's queue
+INTERVAL, QUEUE_INTERVAL = 2.0, 10.0  # seconds between two looks at the directory, and at a cluster's queue
 
 
 def main() -> None:
@@ -41,12 +38,9 @@ def main() -> None:
     for name in ("status", "watch", "resume", "cancel"):
         commands.add_parser(name).add_argument("sweep_dir", type=Path, metavar="SWEEP_DIR")
     commands.choices["resume"].add_argument("--program", type=Path, default=project() / "train.py", metavar="FILE")
-    options = commands.choices["watch"]
-    options.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="between two looks (2)")
-    options.add_argument("--once", action="store_true", help="one look")
     arguments = parser.parse_args()
     if arguments.what == "watch":
-        sys.exit(watch(arguments.sweep_dir, arguments.interval, arguments.once))
+        sys.exit(watch(arguments.sweep_dir))
     if arguments.what == "status":
         print_table(sweep_jobs := look_at(arguments.sweep_dir), advice(sweep_jobs))
         return
@@ -54,31 +48,29 @@ def main() -> None:
     if not sweep_jobs.jobs:
         raise config_error("SWEEP_DIR", arguments.sweep_dir, "names no jobs; use the directory of a sweep")
     if arguments.what == "cancel":
-        console.say(f"{sum(queue.cancel(sweep_jobs) for queue in queues())} job(s) cancelled")
+        console.say(f"{queue().cancel(sweep_jobs)} job(s) cancelled")
     else:
-        sys.exit(resume(arguments.sweep_dir.absolute(), arguments.program.absolute()))
+        resume(arguments.sweep_dir.absolute(), arguments.program.absolute())
 
 
-def watch(sweep_dir: Path, interval: float, once: bool = False) -> int:
-    """Shows the sweep every `interval` seconds until it has ended; returns its exit code, or 0 where it was left before."""
-    if not 0.1 <= interval <= 3600:
-        raise config_error("--interval", interval, "use a number of seconds from 0.1 to 3600")
+def watch(sweep_dir: Path) -> int:
+    """Show the sweep until it has ended; return its exit code, or 0 where it was left before."""
     table = LiveTable()
     try:
-        while not has_ended(sweep_jobs := look_at(sweep_dir)) and not once:
+        while is_under_way(sweep_jobs := look_at(sweep_dir)):
             table.show(sweep_jobs, advice(sweep_jobs))
-            time.sleep(max(interval, QUEUE_INTERVAL) if sweep_jobs.in_queue() else interval)
+            time.sleep(QUEUE_INTERVAL if sweep_jobs.in_queue() else INTERVAL)
     except KeyboardInterrupt:
         return ExitCode.FINISHED
     finally:
         table.close()
     print_table(sweep_jobs, advice(sweep_jobs))
-    return sweep_jobs.exit_code if has_ended(sweep_jobs) else ExitCode.FINISHED
+    return sweep_jobs.exit_code
 
 
-def has_ended(sweep_jobs: SweepJobs) -> bool:
-    """Return whether neither a process nor a cluster has any of its jobs."""
-    return not sweep_jobs.is_running and not sweep_jobs.in_queue()
+def is_under_way(sweep_jobs: SweepJobs) -> bool:
+    """True while a process or a cluster has any of its jobs."""
+    return sweep_jobs.is_running or bool(sweep_jobs.in_queue())
 
 
 def advice(sweep_jobs: SweepJobs) -> str:
@@ -92,8 +84,8 @@ def advice(sweep_jobs: SweepJobs) -> str:
     return f"No sweep process. {'Try again what failed' if has_failed else 'Start it again'}: {command}"
 
 
-def resume(sweep_dir: Path, program: Path) -> int:
-    """Calls the program again as it was called last for the directory, from the same folder."""
+def resume(sweep_dir: Path, program: Path) -> NoReturn:
+    """Become the program, as it was called last for the directory, in the same folder."""
     try:
         hydra: Any = OmegaConf.load(sweep_dir / SWEEP_FILE).hydra
     except (OSError, YAMLError, ConfigAttributeError) as error:
@@ -104,10 +96,8 @@ def resume(sweep_dir: Path, program: Path) -> int:
     given: Any = OmegaConf.to_container(hydra.overrides, resolve=False)
     overrides = [item for item in (*given["task"], *given["hydra"]) if override_key(item) not in _OF_ONE_CALL]
     where = f"hydra.sweep.dir={quote(str(sweep_dir))}"
-    command = [sys.executable, str(program), "-m", *_config_flags(hydra, program), *overrides, where]
-    with STOP_SIGNALS.deferring() as received:
-        code = _called(command, hydra.runtime.cwd, received)
-    return code if code >= 0 else 128 - code  # killed by a signal, as a shell counts it
+    os.chdir(hydra.runtime.cwd)
+    os.execv(sys.executable, [sys.executable, str(program), "-m", *_config_flags(hydra, program), *overrides, where])
 
 
 def _config_flags(hydra: Any, program: Path) -> list[str]:
@@ -119,19 +109,6 @@ def _config_flags(hydra: Any, program: Path) -> list[str]:
         elif source.provider == "command-line":
             flags += ["--config-dir", source.path]
     return flags
-
-
-def _called(command: list[str], cwd: str, received: list[int]) -> int:
-    """The exit code of a sweep, to which requests to stop are passed on; Ctrl-C reaches it by itself, from the terminal."""
-    with subprocess.Popen(command, cwd=cwd) as sweep:
-        passed_on = 0
-        while (code := sweep.poll()) is None:
-            for number in received[passed_on:]:
-                if number != signal.SIGINT:
-                    sweep.send_signal(number)
-            passed_on = len(received)
-            time.sleep(POLL)
-    return code
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def main() -> None:
     )
     datamodule.prepare_data()
     loader = datamodule.train_dataloader()
-    task.measure(lambda: (len(batch.ids) for batch in loader), lambda: _shutdown_workers_and_reset_iterator(loader))
+    task.measure(lambda: (len(inputs) for inputs, _ in loader), lambda: _shutdown_workers_and_reset_iterator(loader))
 
 
 if __name__ == "__main__":

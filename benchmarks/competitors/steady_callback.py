@@ -17,7 +17,7 @@ class Steady(Monitor, Callback):
         self.stopwatch = Stopwatch(pl_module.device, trainer.num_training_batches)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.stopwatch.count(batch.ids.shape[0])
+        self.stopwatch.count(len(batch[0]))
         if trainer.is_last_batch and trainer.is_global_zero:
             record = self.stopwatch.record()
             record["samples_trained"] *= trainer.world_size

@@ -31,13 +31,9 @@ def run_train() -> None:
 
 
 def script_parser(description: str | None, *subcommand: str) -> argparse.ArgumentParser:
-    """Return a parser of a script's arguments. Its help shows the call: `python PATH`, or `lockstep NAME`, which gives a whole
-    path."""
-    path = Path(sys.argv[0])
-    called = f"{__package__} {path.stem}" if path.is_absolute() else f"python {path}"
-    text = (description or "").replace(f"python scripts/{path.name}", called)
-    form = argparse.RawDescriptionHelpFormatter
-    return argparse.ArgumentParser(prog=" ".join([called, *subcommand]), description=text, formatter_class=form)
+    """Return a parser of a script's arguments, whose help shows the call, `lockstep NAME`."""
+    called = " ".join(["lockstep", Path(sys.argv[0]).stem, *subcommand])
+    return argparse.ArgumentParser(called, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def _programs() -> dict[str, Path]:
@@ -68,7 +64,7 @@ def _purpose(path: Path) -> str:
         docstring = ast.get_docstring(ast.parse(path.read_bytes())) or ""
     except (OSError, ValueError, SyntaxError):
         return ""
-    return docstring.partition("\n")[0].partition(":  python")[0]
+    return docstring.partition("\n")[0].partition(":  ")[0]
 
 
 if __name__ == "__main__":

@@ -17,30 +17,22 @@ from lockstep.callbacks.checkpoints import SavesFirst
 from lockstep.callbacks.every_run import FirstValidation, LightningCallbacks, SchedulesAsBefore, TrainedParameters
 from lockstep.callbacks.randomness import draw_alike_in_setup
 from lockstep.config.arguments import arguments_of
-from lockstep.config.construct import construct, resolve
+from lockstep.config.construct import arguments_in, construct, resolve
 from lockstep.config.plan import Plan
-from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.training_data import check_training_data
 from lockstep.errors import config_error
 from lockstep.launchers.environment import launcher
 from lockstep.models.from_checkpoint import load_compiled_or_not, load_weights, read_for
-from lockstep.models.from_config import build_model, is_task, plain_spec
-from lockstep.models.task import Task
+from lockstep.models.from_config import build_model, plain_spec
 from lockstep.runs.results import lacking_for_test
 from lockstep.trainer.lightning_internals import (
     disable_sigterm_handling,
     drop_commentary,
-    ignore_warnings_about_tasks,
     read_logged_step,
 )
 from lockstep.trainer.loggers import CSVLogger
 
 log = logging.getLogger(__name__)
-
-_WITHOUT_A_SPEC = (
-    "has no `spec`, the shape of its inputs and the number of outputs, which a lockstep.models.Task needs; "
-    "use a lockstep.datamodules.DataModule, or model._target_ as a LightningModule of your own"
-)
 
 
 def build(
@@ -54,12 +46,9 @@ def build(
     datamodule = _build_datamodule(cfg, plan)
     seed_everything(cfg.seed, workers=True, verbose=False)
     model = _build_model(cfg, plan, datamodule)
-    if not isinstance(model, Task):  # which has its data from a datamodule
-        check_training_data(model, datamodule is not None)
+    check_training_data(model, datamodule is not None)
     load_compiled_or_not(model)
     draw_alike_in_setup(model if datamodule is None else datamodule)
-    if isinstance(model, Task) and isinstance(datamodule, DataModule):
-        ignore_warnings_about_tasks()
     trainer = build_trainer(cfg, plan, _step_to_continue_from(cfg, plan, model, checkpoint), strategy)
     stepped = SteppedRate({"lr": plan.lr, "global_batch_size": plan.global_batch_size})
     # schedules first: Lightning's averaging of weights takes them away where it goes on; others unfreeze as an epoch begins
@@ -103,11 +92,7 @@ def _build_datamodule(cfg: DictConfig, plan: Plan) -> LightningDataModule | None
 
 def _build_model(cfg: DictConfig, plan: Plan, datamodule: LightningDataModule | None) -> LightningModule:
     model_config = {"model": _plain(cfg, "model"), "spec": plain_spec(datamodule)}
-    if model_config["spec"] is None and is_task(model_config["model"]):
-        if datamodule is None:
-            raise config_error("datamodule", "null", "a lockstep.models.Task has no data of its own; use a datamodule")
-        raise config_error("datamodule._target_", cfg.datamodule._target_, _WITHOUT_A_SPEC)
-    return build_model(model_config, plan.lr, plan.scaled)
+    return build_model(model_config, plan.lr)
 
 
 def _leave_out_test(cfg: DictConfig, lacking: str) -> None:
@@ -130,7 +115,7 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None, strategy
     known = Trainer.__init__.__annotations__  # null elsewhere is the option of an entry of `events` that is null, too
     settings = {name: value for name, value in _plain(cfg, "trainer").items() if name in known or value is not None}
     del settings["sync_batchnorm"]  # it is the model's; see build
-    settings["num_sanity_val_steps"] = settings.get("num_sanity_val_steps") or 0  # a Task says in the config what it logs
+    settings["num_sanity_val_steps"] = settings.get("num_sanity_val_steps") or 0  # the guard of plain Lightning sets one
     io = construct("trainer.checkpoint_io", settings.pop("checkpoint_io"))
     del settings["strategy"]
     strategy = strategy or _build_strategy(cfg, plan)
@@ -145,8 +130,6 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None, strategy
     callbacks.sort(key=lambda callback: isinstance(callback, LastCheckpoint))  # after the best one, so that it knows it
     if not settings["enable_progress_bar"]:
         callbacks = [callback for callback in callbacks if not isinstance(callback, ProgressBar)]
-    if len(bars := [type(callback).__name__ for callback in callbacks if isinstance(callback, ProgressBar)]) > 1:
-        raise config_error("callbacks", f"[{', '.join(bars)}]", "a run has one progress bar; use callbacks.NAME=null")
     objects = {
         "strategy": strategy if plan.world_size > 1 or strategy.has_same_bits else "auto",
         "plugins": plugins,
@@ -166,13 +149,13 @@ def _step_to_continue_from(cfg: DictConfig, plan: Plan, model: nn.Module, checkp
     from it as configured."""
     if checkpoint is None or not checkpoint.is_relative_to(cfg.run_dir):
         return None
-    from lockstep.runs.continuation import check_continuation, check_length
+    from lockstep.runs.continuation import check_length, check_rate
 
     content = read_for(model, "resume", checkpoint)
     epoch, average = content.get("epoch", 0), content.get("callbacks", {}).get("StochasticWeightAveraging", {})
     is_added = 0 <= average.get("latest_update_epoch", -1) < epoch - 1  # by that callback, for BatchNorm, behind the last epoch
     check_length(cfg, epoch - 1 if is_added else epoch, checkpoint)
-    check_continuation(cfg, plan, content, checkpoint)
+    check_rate(cfg, plan, content, checkpoint)
     logged = read_logged_step(content)  # by hand an optimizer steps less often, or more
     return max(content.get("global_step", 0), logged) if getattr(model, "automatic_optimization", True) else logged
 
@@ -180,6 +163,8 @@ def _step_to_continue_from(cfg: DictConfig, plan: Plan, model: nn.Module, checkp
 def _instances(cfg: DictConfig, group: str, given: Callable[[Any], dict[str, Any]] = lambda _: {}) -> list[Any]:
     """Builds the objects of a group of named entries, each with what is `given` for its target; an entry may be null."""
     entries = {f"{group}.{name}": entry for name, entry in (_plain(cfg, group) or {}).items() if entry is not None}
+    for key, entry in entries.items():
+        arguments_in(key, entry)  # refuses callbacks.NAME=true, say
     return [construct(key, entry, given(resolve(key, entry["_target_"]))) for key, entry in entries.items()]
 
 

@@ -3,7 +3,6 @@
 import logging
 import os
 import re
-import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,11 +12,11 @@ from io import BytesIO
 from itertools import zip_longest
 from pathlib import Path
 from pickle import PicklingError
-from pkgutil import resolve_name
-from typing import Any, Literal
+from typing import Any
 
 import numpy
 import torch
+from hydra.utils import get_object
 from lightning.fabric.plugins.io import CheckpointIO
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
@@ -26,7 +25,6 @@ from lockstep.atomic_files import remove_partial_files, replacing, sync_folder
 from lockstep.config.checks import check_checkpoint
 from lockstep.errors import ConfigError, NamedFailure, config_error
 from lockstep.launchers.environment import is_rank_zero
-from lockstep.places import read_settings
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +54,8 @@ def write_checkpoint(content: dict[str, Any], path: Path, keep_as: str | None = 
 
 def read_checkpoint(key: str, path: Path, whole: Sequence[str] | None = None) -> dict[str, Any]:
     """Verify, then load to the CPU: by the archive's checksums, which find what torch's reader passes over, then by that reader,
-    restricted to plain containers and tensors. The reader in conf/checkpoints.yaml verifies the other files of a checkpoint with
-    `tensor_files`, and inserts their tensors under the keys `whole`, or everywhere.
+    restricted to plain containers and tensors. The other files of a checkpoint with `tensor_files` are verified, and their
+    tensors inserted under the keys `whole`, or everywhere.
 
     Raises ConfigError, naming `key` and the file, if it is missing or damaged, or needs code to be run.
     """
@@ -67,42 +65,36 @@ def read_checkpoint(key: str, path: Path, whole: Sequence[str] | None = None) ->
     except Exception as error:  # torch's reader raises what it meets: EOFError, RuntimeError, UnpicklingError, ...
         raise config_error(key, path, f"not a checkpoint that loads with weights_only=True ({_reason(error)})") from error
     if isinstance(checkpoint, dict) and "tensor_files" in checkpoint:
-        if (reader := read_settings("checkpoints.yaml").get("reader")) is None:
-            raise config_error(key, path, "has tensors in other files; accepted with a reader in conf/checkpoints.yaml")
-        resolve_name(reader)(key, path, checkpoint, whole)
+        get_object("lockstep.extras.sharding.parts.complete")(key, path, checkpoint, whole)
     return checkpoint
 
 
-def latest_valid_checkpoint(folder: Path, run_id: str | None = None) -> Path | None:
-    """Return the checkpoint to continue a run from; None if there is none. Those that are damaged, or have the id of another run,
-    are logged, passed over, and renamed to NAME.damaged or NAME.foreign, so that none takes the place of a sound one.
+def latest_valid_checkpoint(folder: Path) -> Path | None:
+    """Return the checkpoint to continue a run from; None if there is none. Those that are damaged are logged, passed over, and
+    renamed to NAME.damaged, so that none takes the place of a sound one.
 
     Raises ConfigError if there are some and none is usable: to begin again would write over them.
     """
     if is_rank_zero():
         remove_partial_files(folder)  # a save that was killed leaves them
-    passed_over: dict[str, str] = {}
+    damaged: list[str] = []
     for path in (folder / name for name in CONTINUED_FROM):
         if not path.is_file():
             continue
         try:
-            checkpoint = read_checkpoint("checkpoint", path, whole=())
+            read_checkpoint("checkpoint", path, whole=())
         except ConfigError as error:
             log.warning(f"{error}; looking for an older one")
-            passed_over[path.name] = "damaged"
+            damaged.append(path.name)
             continue
-        if run_id is not None and run_id_in(checkpoint) not in (None, run_id):
-            log.warning(f"{path}: of another run than this; looking for an older one")
-            passed_over[path.name] = "foreign"
-            continue
-        for name, what in passed_over.items() if is_rank_zero() else ():
-            (folder / name).replace(folder / f"{name}.{what}")
-        if passed_over:
+        for name in damaged if is_rank_zero() else ():
+            (folder / name).replace(folder / f"{name}.damaged")
+        if damaged:
             log.warning(f"continuing from {path} instead")
         return path
-    if passed_over:
-        all_are = " or ".join(sorted({*passed_over.values()})).replace("foreign", "another run's") + f": {', '.join(passed_over)}"
-        raise config_error("resume", folder.parent, f"every checkpoint is {all_are}; move them away to start anew")
+    if damaged:
+        words = f"every checkpoint is damaged: {', '.join(damaged)}; move them away to start anew"
+        raise config_error("resume", folder.parent, words)
     return None
 
 
@@ -150,16 +142,15 @@ class AtomicCheckpointIO(CheckpointIO):
     """Write checkpoints that are whole or not there, and read none that is damaged or needs code to be run.
 
     Args:
-        on_save_error: "fail" ends the run when a checkpoint can't be written, "warn" says so and goes on training;
-            the earlier checkpoints stay either way.
         async: (a keyword of Python's, so it comes as **choice) copy the state, write it in the background. One write is in
             flight at a time; the next save and `teardown` wait for it, and raise what went wrong in it.
 
     `storage_options={"keep_as": NAME}` of a save keeps the file it replaces under that name.
     """
 
-    def __init__(self, on_save_error: Literal["fail", "warn"] = "fail", **choice: bool) -> None:
-        self.on_save_error, self.asynchronous = on_save_error, choice.pop("async", False)
+    def __init__(self, **choice: bool) -> None:
+        self.asynchronous = choice.pop("async", False)
+        choice.pop("on_save_error", None)  # in the configs of earlier runs
         if choice:
             raise TypeError(f"AtomicCheckpointIO got an unexpected keyword argument '{next(iter(choice))}'")
         self._thread: ThreadPoolExecutor | None = None
@@ -189,10 +180,7 @@ class AtomicCheckpointIO(CheckpointIO):
     def save(self, content: Any, path: Path, write: Callable[[Any], None]) -> None:
         """Call `write(content)` to write the checkpoint `path`; in the background, with a copy on the CPU."""
         self.wait()
-        try:
-            content = _with_plain_numbers(content)
-        except RecursionError:
-            raise CheckpointError(f"{path}: the checkpoint was not written (a value in it contains itself)") from None
+        content = _with_plain_numbers(content)
         if self.asynchronous:
             self._thread = self._thread or ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
             self._copy = _snapshot(content, self._copy)
@@ -201,16 +189,12 @@ class AtomicCheckpointIO(CheckpointIO):
             self._write(content, path, write)
 
     def _write(self, content: Any, path: Path, write: Callable[[Any], None]) -> None:
-        """Raise the error that has kept a checkpoint from being written, or log it, as `on_save_error` says."""
+        """Raise the error that has kept a checkpoint from being written, in one line."""
         try:
             write(content)
         except (OSError, RuntimeError, ConfigError, *_OF_PICKLE) as error:  # torch's writer makes a full disk a RuntimeError
-            if (accident := _death_of_a_worker(error)) is not None:
-                raise accident from None
             line = f"{path}: the checkpoint was not written ({_why_unwritten(error, content)}); earlier ones are untouched"
-            if self.on_save_error != "warn":
-                raise CheckpointError(line) from (None if isinstance(error, ConfigError) else error)
-            log.warning(line)
+            raise CheckpointError(line) from (None if isinstance(error, ConfigError) else error)
 
     def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         """Load to the CPU, with weights_only=True whatever is asked for."""
@@ -278,15 +262,6 @@ def _snapshot(content: Any, before: Any = None) -> Any:
         earlier = before if type(before) is type(content) else ()
         return type(content)(_snapshot(*pair) for pair in zip_longest(content, earlier[: len(content)]))
     return content
-
-
-def _death_of_a_worker(error: Exception) -> BaseException | None:
-    """Return the error that torch's handler of SIGCHLD raises when a data worker has died, in any code of the main thread."""
-    for cause in chain_of(error):
-        modules = [frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(cause.__traceback__)]
-        if "torch.utils.data._utils.signal_handling" in modules:
-            return cause
-    return None
 
 
 def _why_unwritten(error: Exception, content: Any) -> str:

@@ -1,63 +1,31 @@
 """The command line: Hydra's errors as one line, exit codes, and validation before any directory exists."""
 
 import os
-import runpy
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.utils import JobRuntime, setup_globals
-from hydra.core.utils import run_job as hydra_run_job
-from hydra.types import HydraContext
-from omegaconf import DictConfig
-
 from lockstep import console
-from lockstep.config.overrides import null_groups_left_out, split_flags, values_by_key
+from lockstep.config.overrides import null_groups_left_out, quote_equals, split_flags, values_by_key
 from lockstep.errors import ConfigError, ExitCode
 from lockstep.launchers.environment import SWEPT_KEYS, register_resolvers
 from lockstep.launchers.heartbeat import HEARTBEAT
 from lockstep.launchers.rank import attach_to_parent, process_group
 from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS, Preempted
 from lockstep.places import import_from_project
-from lockstep.runs.locks import Lock
 
 LEAVING = 600.0  # seconds in which a process of a sweep's job is gone, once all is done: a logger may have something to upload
 
 register_resolvers()
 
 
-def run_job(context: HydraContext, function: Callable[..., Any], arguments: list[str], config: DictConfig | None) -> None:
-    """Run `python ARGUMENTS` in this process, a job of a sweep: with the config that the sweep has composed, if there is one."""
-    sys.argv[:] = arguments
-    Lock.forget()  # the sweep's, where the job is a fork of it
-    if config is None:
-        GlobalHydra.instance().clear()  # as Lock.forget
-        runpy.run_path(arguments[0], run_name="__main__")
-        return
-
-    def main() -> None:
-        setup_globals()
-        register_resolvers()
-        JobRuntime.instance().set("name", config.hydra.job.name)
-        name = config.hydra.job.config_name
-        context.callbacks.on_run_start(config=config, config_name=name)
-        returned = hydra_run_job(function, config, "hydra.run.dir", job_subdir_key=None, hydra_context=context)
-        context.callbacks.on_run_end(config=config, config_name=name, job_return=returned)
-        _ = returned.return_value  # raises what the function has raised
-
-    start(main, is_composed=True)
-
-
-def start(main: Callable[[], Any], *, is_composed: bool = False) -> None:
-    """Runs a @hydra.main function; what is wrong in the config ends it with one line and exit code 2.
-
-    is_composed: the command line is not read any more."""
+def start(main: Callable[[], Any]) -> None:
+    """Runs a @hydra.main function; what is wrong in the config ends it with one line and exit code 2."""
     code: Any = ExitCode.FINISHED
     try:
-        _start(main, is_composed)
+        _start(main)
     except BaseException as error:
         code = error.code if isinstance(error, SystemExit) else ExitCode.FAILED
         if process_group() is not None and isinstance(error, SystemExit) and isinstance(code, int):
@@ -75,20 +43,19 @@ def _leave_in_time(code: int) -> None:
     HEARTBEAT.beat(f"after all was done (code {code})", LEAVING)
 
 
-def _start(main: Callable[[], Any], is_composed: bool) -> None:
+def _start(main: Callable[[], Any]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, where it would print many lines and exit with 1
     # -m between overrides, by which Hydra would be confused, is for all of them
-    given = null_groups_left_out(sorted(sys.argv[1:], key=lambda item: item not in ("-m", "--multirun")))
+    given = null_groups_left_out(sorted(map(quote_equals, sys.argv[1:]), key=lambda item: item not in ("-m", "--multirun")))
     try:
         STOP_SIGNALS.listen(signals={*SIGNALS} - {signal.SIGINT})  # who starts processes or trains takes Ctrl-C too
         console.survive_lost_output()
         import_from_project()
         attach_to_parent()
-        if not is_composed:
-            if (arguments := _for_hydra(given)) is None:
-                console.say("The run has finished already. With an override, trainer.max_epochs=20 say, it goes on.")
-                return
-            sys.argv[1:] = arguments
+        if (arguments := _for_hydra(given)) is None:
+            console.say("The run has finished already. With an override, trainer.max_epochs=20 say, it goes on.")
+            return
+        sys.argv[1:] = arguments
         main()
     except SystemExit:
         raise

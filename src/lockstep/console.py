@@ -6,19 +6,14 @@ import os
 import select
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import IO, Any
-
-from rich.console import Console
-from rich.table import Column, Table
-from rich.text import Text
+from typing import Any
 
 from lockstep.places import SHIPPED, project
 
 PATIENCE = 5.0  # seconds a pipe may be full, because nobody reads it, before lines are dropped
-UNLIMITED = 100_000  # columns of what is printed to no terminal
 
 
 def survive_lost_output() -> None:
@@ -92,65 +87,50 @@ class _Text(io.TextIOWrapper):
 
 
 def say(line: str) -> None:
-    """One line for a person who made a mistake or has to know, on standard error."""
-    print(" ".join(line.split()), file=sys.stderr, flush=True)
+    """One line for a person who made a mistake or has to know, on standard error; in the place of a progress bar's line."""
+    print("\r\x1b[K" * sys.stderr.isatty() + " ".join(line.split()), file=sys.stderr, flush=True)
 
 
 def show_result(run_dir: Path, result: dict[str, Any]) -> None:
-    """The closing table: metrics, time, throughput, and what to do next."""
-    rows = {name: "not a finite number" if value is None else f"{value:.6g}" for name, value in result["metrics"].items()}
-    rows |= {"wall time": f"{result['wall_time']:.1f} s", "world size": str(result["world_size"])}
+    """Print the closing table, and the commands that come next."""
+    rows = {"best epoch": f"{best} of {result['epochs']}"} if (best := result.get("best_epoch")) else {}
+    rows |= {name: "not a finite number" if value is None else f"{value:.6g}" for name, value in result["metrics"].items()}
+    rows["wall time"] = f"{result['wall_time']:.1f} s"
     if result.get("samples_per_second"):
-        rows |= {"throughput": f"{result['samples_per_second']:,.0f} samples/s"}
-    show_table([*rows.items(), ("run directory", _relative(run_dir))])
+        rows["throughput"] = f"{result['samples_per_second']:,.0f} samples/s"
+    rows |= {"ended by": result["ended_by"]} if result.get("ended_by") else {}
+    show_table([*rows.items(), ("run directory", relative(run_dir))])
     if result.get("test_note") and any(name.startswith("test/") for name in result["metrics"]):
         print(result["test_note"], flush=True)
-    if ended_by := result.get("ended_by"):
-        print(f"The run has finished: {ended_by}", flush=True)
-    has_events = (run_dir / "tensorboard").is_dir()
-    if result["train_time"] and (has_events or result.get("has_test", True)):
-        print("\nNext:" + has_events * f"\n  tensorboard --logdir {shlex.quote(_relative(run_dir))}", flush=True)
-    if result["train_time"] and result.get("has_test", True) and any(run_dir.glob("checkpoints/*.ckpt")):
-        print(f"  {command_line('scripts/evaluate.py', run_dir)}", flush=True)
+    commands = [f"tensorboard --logdir {shlex.quote(relative(run_dir))}"] if (run_dir / "tensorboard").is_dir() else []
+    if result.get("has_test", True) and any(run_dir.glob("checkpoints/*.ckpt")):
+        commands.append(command_line("scripts/evaluate.py", run_dir))
+    if result["train_time"] and commands:
+        print("Next:", *commands, sep="\n  ", flush=True)
 
 
 def show_preempted(run_dir: Path, reason: str) -> None:
-    """Says how to go on."""
-    command = command_line("train.py", f"resume={_relative(run_dir)}")
+    """Say how to go on."""
+    command = command_line("train.py", f"resume={relative(run_dir)}")
     how = f" Continue it: {command}" if (run_dir / ".hydra").is_dir() else ""
     begins = "" if any(run_dir.glob("checkpoints/*.ckpt")) else " No checkpoint was saved: it will begin anew."
-    say(f"The run was {reason}.{how}{begins}")
+    say(f"The run was {reason}.{begins}{how}")
 
 
 def command_line(script: str, *arguments: str | Path) -> str:
-    """A command for a shell that runs a script from where the person is; a Path is given from there too. The script is that of
-    the project or the checkout; one that only the installed package has is run by the command `lockstep`."""
+    """Return a command for a shell: `python train.py`, and `lockstep NAME` for scripts. A Path is given from the working
+    directory."""
     path = project() / script
-    is_own = path.is_file() and not path.is_relative_to(SHIPPED)
-    program = ["python", _relative(path)] if is_own else ["lockstep", path.stem]
-    return shlex.join([*program, *(_relative(one) if isinstance(one, Path) else one for one in arguments)])
+    is_program = path.name == "train.py" and not path.is_relative_to(SHIPPED)
+    program = ["python", relative(path)] if is_program else ["lockstep", path.stem]
+    return shlex.join([*program, *(relative(one) if isinstance(one, Path) else one for one in arguments)])
 
 
-def aligned(rows: Sequence[Sequence[str]], right: bool = False) -> str:
-    """Columns of plain text; `right` sets all but the first flush right."""
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Return columns of plain text."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    pad = [str.ljust, *[str.rjust if right else str.ljust] * (len(widths) - 1)]
-    lines = ("  ".join(side(cell, width) for side, cell, width in zip(pad, row, widths, strict=True)) for row in rows)
+    lines = ("  ".join(map(str.ljust, row, widths)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
-
-
-def table(rows: Iterable[Sequence[str]], columns: Sequence[str] = (), **style: Any) -> Table:
-    """Makes a table for rich; what looks like its markup is text like any other."""
-    content = Table(*(Column(Text(name)) for name in columns), show_header=bool(columns), **style)
-    for row in rows:
-        content.add_row(*map(Text, row))
-    return content
-
-
-def wide_console(file: IO[str] | None = None) -> Console:
-    """rich's console, without its markup: as wide as the terminal, or UNLIMITED where it prints to none."""
-    is_terminal = file is None and sys.stdout.isatty()
-    return Console(file=file, width=None if is_terminal else UNLIMITED, highlight=False, markup=False)
 
 
 def format_duration(seconds: float | None) -> str:
@@ -158,12 +138,8 @@ def format_duration(seconds: float | None) -> str:
     return "" if seconds is None else str(timedelta(seconds=round(seconds)))
 
 
-def show_table(rows: Sequence[Sequence[str]], columns: Sequence[str] = (), **style: Any) -> None:
-    """A table on a terminal, aligned plain text elsewhere."""
-    if sys.stdout.isatty():
-        wide_console().print(table(rows, columns, **style))
-    else:
-        print(aligned([columns, *rows] if columns else rows), flush=True)
+def show_table(rows: Sequence[Sequence[str]], columns: Sequence[str] = ()) -> None:
+    print(aligned([columns, *rows] if columns else rows), flush=True)
 
 
 def join_first(names: Sequence[object], most: int = 3) -> str:
@@ -171,6 +147,7 @@ def join_first(names: Sequence[object], most: int = 3) -> str:
     return ", ".join(map(str, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def _relative(path: Path) -> str:
+def relative(path: Path) -> str:
+    """Return a path as it is typed from the working directory."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

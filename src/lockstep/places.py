@@ -1,11 +1,7 @@
 """Paths of Lockstep's configs and scripts, and of the project that this command is about."""
 
-import functools
 import sys
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 SHIPPED = Path(__file__).with_name("shipped")  # in a wheel; see setup.py
 HOME = SHIPPED if SHIPPED.is_dir() else Path(__file__).resolve().parents[2]  # else the checkout
@@ -32,9 +28,3 @@ def config_file(name: str) -> Path:
     """Return a file of the project's conf/, or Lockstep's of that name if the project has none."""
     own = project() / "conf" / name
     return own if own.is_file() else CONF / name
-
-
-@functools.cache
-def read_settings(name: str) -> dict[str, Any]:
-    """Return the content of such a file, read once: a working directory may go. YAML alone imports in a moment."""
-    return yaml.safe_load(config_file(name).read_bytes()) or {}

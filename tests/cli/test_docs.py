@@ -81,9 +81,11 @@ def test_what_a_page_shows_runs(block: Block, made: Path, tmp_path: Path) -> Non
         assert done.returncode == 0, done.stderr
         return
     for command in parse_commands(block):
-        assert command[0] == "python", f"{block.page.name}:{block.line}: {command} can't be run here: give the reason"
-        script, arguments = ROOT / command[1], command[2:]
-        arguments += [item for item in SHORT if command[1] == "train.py" and not is_without_training(arguments)]
+        reason = f"{block.page.name}:{block.line}: {command} can't be run here: give the reason"
+        assert command[0] == "lockstep" or command[:2] == ["python", "train.py"], reason
+        script = ROOT / ("train.py" if command[0] == "python" else f"scripts/{command[1]}.py")
+        arguments = command[2:]
+        arguments += [item for item in SHORT if command[0] == "python" and not is_without_training(arguments)]
         is_resumed = arguments == ["resume", "SWEEP_DIR"]  # which is done where the sweep was started
         done = python(script, *arguments, cwd=made if is_resumed else tmp_path, timeout=200)
         assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from commands import ROOT, python
 
-from lockstep.sweeps.sweep_jobs import JobView, SweepJobs
+from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 
 pytestmark = pytest.mark.slow
 WITNESS = "+callbacks.witness={_target_:faults.Witness}"
@@ -18,7 +18,7 @@ def sweep(folder: Path, *overrides: str) -> Any:
     return python(ROOT / "train.py", "-m", *fixed, *overrides, cwd=folder, timeout=200)
 
 
-def jobs(folder: Path) -> list[JobView]:
+def jobs(folder: Path) -> list[Job]:
     return list(SweepJobs(folder / "sweep").jobs.values())
 
 

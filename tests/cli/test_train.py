@@ -100,7 +100,7 @@ def test_the_terminal_is_plain_text_and_says_what_matters(one: tuple[Path, str])
     assert "1280 of 1293 samples per epoch" in output
     assert output.count("\nepoch ") == 3
     assert "tensorboard --logdir logs" in output
-    assert f"python {ROOT}/scripts/evaluate.py logs" in output  # as it is to be typed from here
+    assert "\n  lockstep evaluate logs" in output
     assert "torch.optim.AdamW" not in output
     assert "optimizer:\n    _target_: torch.optim.AdamW" in (run / "train.log").read_text()
 

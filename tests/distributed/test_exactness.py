@@ -1,79 +1,102 @@
 """N processes compute what one does: gradients, BatchNorm and metrics, with real gloo groups and exact numbers."""
 
 import copy
+import math
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from in_process import become_rank, prepared
 from ranks import in_ranks
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.parallel import DistributedDataParallel
-from torchmetrics.classification import MulticlassAUROC, MulticlassCalibrationError, MulticlassF1Score
 
-from lockstep.datamodules import Batches, InMemory
-from lockstep.datamodules.base import DataSpec
-from lockstep.datamodules.samplers import EvalSampler, TrainSampler
-from lockstep.models import Classifier
-from lockstep.models.epoch_metrics import EpochMetrics
-from lockstep.models.sample_mean import SampleMean
+from lockstep.runs.results import logged_numbers
 from lockstep.trainer.batchnorm import synchronise_batchnorm
 
 
 @pytest.fixture(scope="module", params=(2, 3))
 def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each rank of a group has measured: one group per world size for all tests of this file."""
-    return in_ranks(request.param, check_all, tmp_path_factory.mktemp("ranks"))
+    folder = tmp_path_factory.mktemp("ranks")
+    return in_ranks(request.param, partial(check_all, folder=folder), folder)
 
 
-def check_all(rank: int, world_size: int) -> dict[str, Any]:
-    return {
-        "gradients": check_gradients(rank, world_size),
-        "batchnorm": check_batchnorm(rank, world_size),
-        "nothing": check_nothing(rank, world_size),
-        "means": check_sample_mean(rank, world_size),
-        "metrics": check_epoch_metrics(rank, world_size),
-    }
+def check_all(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
+    trained = {name: check_training(rank, world_size, name, folder) for name in CASES}
+    return {"batchnorm": check_batchnorm(rank, world_size)} | trained
 
 
-def gradients_of_an_epoch(rank: int, world_size: int, length: int, batch_size: int, accumulate: int) -> list[float]:
-    """One weight w = 2, losses (w x - y)^2 / 2 with x = 1, 2, ..., y = x: the gradient of sample x is (w - 1) x x = x^2."""
-    x = torch.arange(1, length + 1, dtype=torch.float64)
-    data = Batches(InMemory(x[:, None], x[:, None]))
-    sampler = TrainSampler(length, batch_size, rank, world_size, accumulate, shuffle=False, drop_last=False)
-    net = nn.Linear(1, 1, bias=False).double()
-    nn.init.constant_(net.weight, 2.0)
-    model = DistributedDataParallel(net)
-    gradients: list[float] = []
-    for number, draw in enumerate(sampler, start=1):
-        batch = data[draw]
-        losses = (model(batch.inputs) - batch.targets).square().sum(dim=1) / 2
-        (losses.sum() * batch.loss_weight / accumulate).backward()
-        if number % accumulate == 0 or number == len(sampler):
-            assert net.weight.grad is not None
-            gradients.append(net.weight.grad.item())
-            net.zero_grad()
-    return gradients
+TASK = "+model.torchmetrics.auroc.task=multiclass"
+CLIPPED = "trainer.gradient_clip_val=0.1"
 
 
-def check_gradients(rank: int, world_size: int) -> dict[str, list[float]]:
-    return {
-        "tail": gradients_of_an_epoch(rank, world_size, length=7, batch_size=12 // world_size // 3, accumulate=1),
-        "accumulated": gradients_of_an_epoch(rank, world_size, length=14, batch_size=1, accumulate=12 // world_size),
-    }
+CASES: dict[str, tuple[str, ...]] = {
+    "mlp": ("datamodule.global_batch_size=426", "+model.torchmetrics.auroc._target_=torchmetrics.AUROC", TASK),  # a tail of one
+    "cnn": ("model=cnn", "model.net.width=4", "datamodule.global_batch_size=120", "trainer.accumulate_grad_batches=4", CLIPPED),
+}
 
 
-def test_gradients_are_those_of_the_mean_over_the_global_batch(results: list[dict[str, Any]]) -> None:
-    world_size = len(results)
-    for rank in results:
-        size = 12 // world_size // 3 * world_size  # 4 on 2 ranks, 3 on 3
-        # the mean of x^2 over each slice of the order; the last has 3 samples of 4, or 1 of 3: two ranks have none
-        by_hand = {4: [(1 + 4 + 9 + 16) / 4, (25 + 36 + 49) / 3], 3: [(1 + 4 + 9) / 3, (16 + 25 + 36) / 3, 49.0]}[size]
-        assert rank["gradients"]["tail"] == pytest.approx(by_hand, rel=1e-15)
-        # 12 samples at once, then two: sum of squares to 12 is 650, and (13^2 + 14^2) / 2 = 182.5
-        assert rank["gradients"]["accumulated"] == pytest.approx([650 / 12, 182.5], rel=1e-15)
+def check_training(rank: int, world_size: int, name: str, folder: Path) -> dict[str, Any]:
+    """Weights and metrics after two epochs in the data's own order."""
+    become_rank(rank, world_size)
+    fixed = (
+        "trainer.precision=64-true",
+        "trainer.max_epochs=2",
+        "datamodule.shuffle=false",
+        "datamodule.drop_last=false",
+        "datamodule.val_fraction=0.11",
+    )
+    fixed += (f"trainer.devices={world_size}", "model/optimizer=sgd", "model/lr_scheduler=cosine", "logger=csv")
+    datamodule, model, trainer = prepared(folder / f"{name}{world_size}", *fixed, *CASES[name])
+    trainer.fit(model, datamodule)
+    data = {name: vars(getattr(datamodule.splits, name)) for name in ("train", "val")}
+    return {"weights": model.net.state_dict(), "metrics": logged_numbers(trainer)} | data
+
+
+def trained_by_hand(name: str, result: dict[str, Any], folder: Path) -> tuple[dict[str, Tensor], float]:
+    """The weights, and the loss of the validation, that a loop in plain torch has from the same first weights."""
+    _, model, _ = prepared(folder, *CASES[name], "model/optimizer=sgd")
+    net, train, val = model.net.double(), *(SimpleNamespace(**result[name]) for name in ("train", "val"))
+    size, epochs = {"mlp": 426, "cnn": 120}[name], 2
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    steps, done = epochs * -(-len(train.inputs) // size), 0
+    for _ in range(epochs):
+        for batch in range(0, len(train.inputs), size):
+            for group in optimizer.param_groups:
+                group["lr"] = 0.05 * (1 + math.cos(math.pi * done / steps)) / 2
+            optimizer.zero_grad()
+            parts = slice(batch, batch + size)
+            inputs, targets = train.inputs[parts].double(), train.targets[parts]
+            if name == "mlp":
+                functional.cross_entropy(net(inputs), targets).backward()
+            else:  # BatchNorm normalises each of the accumulated batches
+                for some, classes in zip(inputs.split(size // 4), targets.split(size // 4), strict=True):
+                    (functional.cross_entropy(net(some), classes, reduction="sum") / len(inputs)).backward()
+                nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+            optimizer.step()
+            done += 1
+    net.eval()
+    with torch.no_grad():
+        return net.state_dict(), float(functional.cross_entropy(net(val.inputs.double()), val.targets))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_any_number_of_processes_trains_as_a_loop_in_plain_torch(
+    name: str, results: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    weights, loss = trained_by_hand(name, results[0][name], tmp_path)
+    alone = check_training(0, 1, name, tmp_path) if len(results) == 2 else None
+    for result in [*(rank[name] for rank in results), *([alone] if alone else [])]:
+        assert result["metrics"]["val/loss"] == pytest.approx(loss, rel=1e-12)
+        for key, tensor in weights.items():
+            torch.testing.assert_close(result["weights"][key], tensor, rtol=1e-11, atol=1e-13)
+        assert result["metrics"] == pytest.approx(results[0][name]["metrics"], rel=1e-12)
 
 
 def pictures(channels: int = 3) -> Tensor:
@@ -159,91 +182,3 @@ def test_a_synchronised_layer_stays_what_it_is() -> None:
     assert (list(model.state_dict()), list(map(id, model.parameters()))) == (keys, list(map(id, parameters)))
     x = torch.randn(5, 3, 6, 6)
     torch.testing.assert_close(model(x), copy.deepcopy(model)(x))  # alone it computes as ever
-
-
-class Flattens(nn.Module):
-    """A net that can't be run on nothing: what is -1 is not known then."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.view(x.size(0), -1)
-
-
-def small_task() -> Classifier:
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), Flattens(), nn.LazyLinear(5), nn.LazyBatchNorm1d())
-    parts: Any = {"optimizer": None, "lr_scheduler": None}
-    spec = DataSpec((3, 4, 4), 5)
-    return Classifier(net=nn.Sequential(*net, nn.Linear(5, 5)), spec=spec, metrics=["loss"], **parts).double()
-
-
-def compute_losses(model: nn.Module, task: Classifier, mine: slice) -> dict[str, Any]:
-    """Gradients of the sum of the losses, and BatchNorm's statistics."""
-    losses = task.measure(model(pictures()[mine]), torch.arange(11)[mine] % 5)["loss"]
-    losses.sum().backward()
-    return {"losses": losses.detach(), "gradients": [p.grad for p in task.parameters()], "buffers": list(task.net.buffers())}
-
-
-def check_nothing(rank: int, world_size: int) -> dict[str, Any]:
-    """Ranks but the first have no sample. Many small buckets: gradients are reduced in between BatchNorm's collectives."""
-    task = small_task()
-    synchronise_batchnorm(task)
-    results = compute_losses(DistributedDataParallel(task, bucket_cap_mb=1e-4), task, slice(0, 11 if rank == 0 else 0))
-    return results | {"gradients": [gradient * world_size for gradient in results["gradients"]]}
-
-
-def test_a_process_without_samples_changes_nothing(results: list[dict[str, Any]]) -> None:
-    task = small_task()
-    expected = compute_losses(task, task, slice(None))
-    assert [len(rank["nothing"]["losses"]) for rank in results] == [11] + [0] * (len(results) - 1)
-    for rank in results:
-        torch.testing.assert_close(rank["nothing"]["gradients"], expected["gradients"], rtol=1e-10, atol=1e-12)
-        torch.testing.assert_close(rank["nothing"]["buffers"], expected["buffers"], rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(rank["nothing"]["buffers"], results[0]["nothing"]["buffers"], rtol=0, atol=0)
-    assert task(pictures()[:0]).shape == (0, 5)
-
-
-def values(length: int) -> Tensor:
-    return torch.arange(1, length + 1, dtype=torch.float64).square() / 7
-
-
-def check_sample_mean(rank: int, world_size: int) -> dict[int, tuple[float, int, int]]:
-    """For lengths 1 to 13: the mean over all samples, their count, and the number of batches of this rank."""
-    results = {}
-    for length in range(1, 14):
-        data = Batches(InMemory(values(length), values(length)))
-        sampler = EvalSampler(length, 2, rank, world_size)
-        means = SampleMean(["loss"])
-        for draw in sampler:
-            means.update({"loss": data[draw].inputs})
-        mean = means.compute()["loss"].item()
-        with means.sync_context():
-            results[length] = (mean, int(means.count), len(sampler))
-    return results
-
-
-def test_metrics_count_every_sample_once_at_any_length(results: list[dict[str, Any]]) -> None:
-    for rank in results:
-        for length, (mean, count, batches) in rank["means"].items():
-            assert mean == pytest.approx(values(length).mean().item(), rel=1e-15)
-            assert count == length
-            assert batches == -(-length // (2 * len(results)))
-
-
-def check_epoch_metrics(rank: int, world_size: int) -> dict[int, dict[str, float]]:
-    """For lengths 3 to 13, a metric that adds up counts and two that keep every sample."""
-    scores = torch.rand(13, 3, generator=torch.Generator().manual_seed(0)).softmax(dim=1)
-    metrics = EpochMetrics({"f1": MulticlassF1Score(3), "auroc": MulticlassAUROC(3), "ece": MulticlassCalibrationError(3)})
-    results = {}
-    for length in range(3, 14):
-        for draw in EvalSampler(length, 2, rank, world_size):
-            metrics.update(scores[draw.ids], draw.ids % 3)
-        results[length] = {name: float(value) for name, value in metrics.compute().items()}
-        metrics.reset()
-    return results
-
-
-def test_other_metrics_are_those_of_one_process_at_any_length(results: list[dict[str, Any]]) -> None:
-    alone = check_epoch_metrics(0, 1)
-    for rank in results:
-        for length, values in rank["metrics"].items():
-            assert values == pytest.approx(alone[length], rel=1e-6)

@@ -183,6 +183,10 @@ def main():
     for fresh in (False, True):
         file = Path(f"told.{fresh}")
         assert ended(start(tell, file, title="a job", environment=given, output=Path("output"), cores_kept=[0], fresh=fresh)) == 0
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the process begins
+    asked = start(end, 0, title="a job", environment=given, output=Path("output.asked"), fresh=True)
+    asked.send_signal(signal.SIGINT)
+    print("asked", ended(asked))
     for code in (0, 5, "why", "bug"):
         print(code, ended(start(end, code, title="a job", environment=given, output=Path(f"output.{code}"))))
 
@@ -201,7 +205,9 @@ def test_a_process_is_what_a_fresh_one_is_and_ends_as_one(tmp_path: Path) -> Non
     expected = {"leads": True, "given": "x y", "path": False, "threads": 3, "cores": [0], "title": "a job", "stat": "(a-job)"}
     assert told == expected | {"hup": True, "term": True}, done.stderr
     assert (tmp_path / "output").read_text() == "said\nsaid\n"
-    assert done.stdout.splitlines() == ["0 0", "5 5", "why 1", "bug 1"], done.stderr
+    assert done.stdout.splitlines() == ["asked -2", "0 0", "5 5", "why 1", "bug 1"], done.stderr
+    assert (tmp_path / "output.asked").read_text() == ""
+    assert "Traceback" not in done.stderr
     for code in ("0", "5", "why", "bug"):
         lines = (tmp_path / f"output.{code}").read_text().splitlines()
         assert [line for line in lines if line in ("first", "later", "last")] == ["first", "later", "last"]

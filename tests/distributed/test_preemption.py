@@ -15,12 +15,16 @@ import pytest
 import torch.distributed as dist
 from bitwise import differences
 from faults import Poison
-from in_process import KeepAll, become_rank, last, prepared, trained
+from in_process import KeepAll, become_rank, last, prepared, trained, without_batches
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from ranks import in_ranks
+from torch.utils.data import DataLoader
 
-from lockstep.datamodules.samplers import TrainSampler
+from lockstep.datamodules.batches import InMemory
+from lockstep.datamodules.samplers import EpochOrder, GlobalBatches
+from lockstep.datamodules.seeded import index_of
+from lockstep.extras.plain_lightning.loaders import shared_loader
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 
 pytestmark = pytest.mark.slow
@@ -64,7 +68,7 @@ class Seen(Callback):
 
         def noted(batch: Any, batch_idx: int) -> Any:
             assert (trainer.current_epoch, batch_idx) not in self.ids
-            self.ids[trainer.current_epoch, batch_idx] = batch.ids.tolist()
+            self.ids[trainer.current_epoch, batch_idx] = trainer.train_dataloader.sampler.numbers(batch_idx)
             return step(batch, batch_idx)
 
         pl_module.training_step = noted
@@ -174,11 +178,12 @@ def test_a_run_of_four_goes_on_with_two_or_one(tmp_path: Path, caplog: pytest.Lo
         one = [go_on(0, 1, tmp_path / "run")]
     line = "continuing on 1 process(es) what 4 began: the same global batches, but sums in another order"
     assert any(message.startswith(line) for message in caplog.messages)
-    sampler = TrainSampler(1293, 240)
+    batches = GlobalBatches(EpochOrder(1293, 1200, 0), 240, drop_last=False)
+    loader: Any = shared_loader(DataLoader(InMemory([0] * 1293, [0] * 1293), None, sampler=batches), (0, 1), 0, training=True)
     expected = {}
     for epoch in range(3):
-        sampler.set_epoch(epoch)
-        expected |= {(epoch, batch): set(draw.ids.tolist()) for batch, draw in enumerate(sampler)}
+        loader.sampler.set_epoch(epoch)
+        expected |= {(epoch, batch): set(map(index_of, draws)) for batch, draws in enumerate(loader.sampler)}
     for rest in (two, one):
         assert not began[0].keys() & rest[0].keys()
         seen: dict[tuple[int, int], list[int]] = {}
@@ -199,19 +204,9 @@ def leave_out(rank: int, world_size: int, folder: Path) -> Any:
     devices, skip = f"trainer.devices={world_size}", "guards.nonfinite.action=skip"
     few = ("trainer.max_epochs=1", "trainer.sync_batchnorm=false")
     skipped, _ = trained(folder / "skipped", *OPTIONS, *few, devices, skip, extra=[Poison((2,), ranks=(1,))])
-    draws, length = TrainSampler.__iter__, TrainSampler.__len__
-
-    def some(self: TrainSampler) -> Any:
-        TrainSampler.__len__ = length
-        every = list(draws(self))
-        TrainSampler.__len__ = shorter
-        return (draw for number, draw in enumerate(every) if number != 2)
-
-    def shorter(self: TrainSampler) -> int:
-        return length(self) - 1
-
-    TrainSampler.__iter__, TrainSampler.__len__ = some, shorter
-    absent, _ = trained(folder / "absent", *OPTIONS, *few, devices)
+    with pytest.MonkeyPatch.context() as patch:
+        without_batches(patch, 2)
+        absent, _ = trained(folder / "absent", *OPTIONS, *few, devices)
     return [
         result for part in ("state_dict", "optimizer_states", "metrics") for result in differences(skipped[part], absent[part])
     ]

@@ -13,7 +13,7 @@ import pytest
 from commands import MARK, ROOT, TIMEOUT, processes_marked, python, started
 from waiting import wait_for
 
-from lockstep.sweeps.sweep_jobs import JobView, SweepJobs
+from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 
 pytestmark = pytest.mark.slow
 PROGRAM = ROOT / "tests" / "support" / "fakes" / "program.py"
@@ -24,7 +24,7 @@ def sweep(folder: Path, *overrides: str, **env: str) -> Any:
     return python(PROGRAM, "-m", *FIXED, "hydra.sweep.dir=sweep", *overrides, cwd=folder, **env)
 
 
-def jobs(folder: Path) -> dict[str, JobView]:
+def jobs(folder: Path) -> dict[str, Job]:
     """By the values of their learning rate and seed."""
     return {" ".join(job.overrides[len(FIXED) :]): job for job in SweepJobs(folder / "sweep").jobs.values()}
 
@@ -115,7 +115,7 @@ def test_ctrl_c_ends_a_sweep_to_be_resumed(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)  # the job ignores the first
         _, errors = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 75
-    assert "scripts/sweep.py resume" in errors
+    assert "lockstep sweep resume" in errors
     assert {name: job.status for name, job in jobs(tmp_path).items()} == {"seed=6": "interrupted", "seed=0": "waiting"}
     done = sweep(tmp_path, "seed=6,0")
     assert done.returncode == 0

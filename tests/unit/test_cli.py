@@ -1,61 +1,25 @@
 """The command line's words for what Hydra could not apply."""
 
-import errno
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import pytest
-from commands import ROOT
-from hydra import compose, initialize_config_dir
-from hydra.types import HydraContext
-from omegaconf import DictConfig
 
-from lockstep.cli import _for_hydra, run_job, start
-from lockstep.config.hydra_errors import explain
-from lockstep.errors import config_error
+from lockstep.cli import _for_hydra, start
+from lockstep.console import say
 from lockstep.launchers.environment import SWEPT_KEYS
-from lockstep.runs.locks import Lock
 
 pytestmark = pytest.mark.usefixtures("no_process_group")  # a rank that has one leaves at once
 
-MODELS = sorted(path.stem for path in (ROOT / "conf" / "model").glob("*.yaml"))
 
-
-def explained(override: str, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(sys, "argv", ["train.py", override])
-    with pytest.raises(Exception) as refused:  # noqa: PT011  whatever Hydra raises, start() catches the two bases of it
-        compose(override)
-    return explain(refused.value) or ""
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        (
-            "model.optimizer.lrr=1",
-            "model.optimizer.lrr=1: unknown key; did you mean model.optimizer.lr? use "
-            "_target_, _partial_, lr, betas, weight_decay, fused; +model.optimizer.lrr=1 adds a new one",
-        ),
-        ("sede=1", "sede=1: unknown key; did you mean seed? use "),
-        ("xyzzy=1", "xyzzy=1: unknown key; use the "),
-        ("devices=2", "devices=2: unknown key; did you mean trainer.devices? use the "),
-        ("batch_size=2", "batch_size=2: unknown key; did you mean datamodule.batch_size? use the "),
-    ],
-)
-def test_an_unknown_key_is_one_line_with_the_keys_there_are(
-    override: str, message: str, compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    line = explained(override, compose, monkeypatch)
-    assert line.startswith(message)
-    assert line.endswith(f"; +{override} adds a new one")
-    assert "\n" not in line
-    assert len(line) < 250
+def test_a_line_takes_the_place_of_a_progress_bar_s(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    say("Stopping at\n the next step")
+    assert capsys.readouterr().err == "\r\x1b[KStopping at the next step\n"
 
 
 def test_resume_may_be_null() -> None:
@@ -63,52 +27,9 @@ def test_resume_may_be_null() -> None:
     assert _for_hydra(["seed=1", "resume=null"]) == ["seed=1"]
 
 
-def test_a_missing_option_is_one_line_with_the_options_there_are(
-    compose: Callable[..., DictConfig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = explained("model=transformer", compose, monkeypatch)
-    assert said == f"model=transformer: use one of {', '.join(MODELS)}"
-
-
 @pytest.fixture
 def _full_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # start() sets it; so it is taken back
-
-
-@pytest.mark.usefixtures("_full_errors")
-@pytest.mark.parametrize(
-    ("override", "line"),
-    [
-        ("sede=1", "sede=1: unknown key; did you mean seed?"),
-        ("seed=${no.such.key}", "seed=${no.such.key}: Interpolation key 'no.such.key' not found"),
-    ],
-)
-def test_an_override_that_can_not_be_applied_ends_with_one_line_and_code_2(
-    override: str,
-    line: str,
-    compose: Callable[..., DictConfig],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["train.py", override])
-    with pytest.raises(SystemExit) as ended:
-        start(lambda: compose(override).seed)
-    assert ended.value.code == 2
-    said = capsys.readouterr()
-    assert said.err.startswith(line)
-    assert said.err.count("\n") == 1
-    assert said.out == ""
-
-
-@pytest.mark.usefixtures("_full_errors")
-def test_a_refusal_ends_with_its_line_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    def main() -> None:
-        raise config_error("seed", -1, "use an integer of at least 0")
-
-    with pytest.raises(SystemExit) as ended:
-        start(main)
-    assert ended.value.code == 2
-    assert capsys.readouterr().err == "seed=-1: use an integer of at least 0\n"
 
 
 @pytest.mark.usefixtures("_full_errors")
@@ -135,7 +56,7 @@ def test_a_request_to_stop_before_a_run_has_begun_is_a_line(
 
 
 @pytest.mark.usefixtures("_full_errors")
-@pytest.mark.parametrize(("name", "value"), [("LOCKSTEP_PARENT", "77777"), ("LOCKSTEP_SWEEP_PIPE", "x")])
+@pytest.mark.parametrize(("name", "value"), [("LOCKSTEP_PARENT", "77777")])
 def test_what_an_ended_run_has_left_in_the_environment_is_named(
     name: str, value: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,30 +86,3 @@ def test_a_bug_is_not_hidden() -> None:
 
     with pytest.raises(ZeroDivisionError):
         start(main)
-
-
-def test_what_hydra_can_not_write_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the environment says of Hydra's errors: with anything but 1 it prints a traceback and leaves with 1."""
-
-    def main() -> None:
-        assert os.environ["HYDRA_FULL_ERROR"] == "1"
-        raise OSError(errno.ENOSPC, "No space left on device", "run/.hydra/config.yaml")
-
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-    monkeypatch.setattr(sys, "argv", ["train.py"])
-    with pytest.raises(SystemExit) as ended:
-        start(main)
-    assert ended.value.code == 2
-    assert (
-        capsys.readouterr().err == "hydra.run.dir: run/.hydra/config.yaml can't be made or written to (No space left on device)\n"
-    )
-
-
-def test_a_job_that_is_a_fork_of_its_sweep_begins_hydra_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that went on after a stop failed: "GlobalHydra is already initialized"."""
-    program = tmp_path / "train.py"
-    program.write_text("from hydra.core.global_hydra import GlobalHydra\nassert not GlobalHydra.instance().is_initialized()\n")
-    monkeypatch.setattr(sys, "argv", [*sys.argv])
-    monkeypatch.setattr(Lock, "forget", lambda: None)
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        run_job(HydraContext(config_loader=MagicMock(), callbacks=MagicMock()), compose, [str(program)], None)

@@ -18,5 +18,5 @@ def test_the_default_reads_the_digits_of_writers_it_has_not_seen(compose: Callab
     datamodule, model, trainer = build(cfg, Plan.from_config(cfg))
     trainer.fit(model, datamodule)
     trainer.test(model, datamodule, ckpt_path=best_checkpoint(trainer), verbose=False)
-    assert model.results["test/acc"] >= 0.955
+    assert trainer.callback_metrics["test/acc"] >= 0.955
     assert "writers" in collect_facts(trainer)["test_note"]

@@ -51,6 +51,8 @@ def script_and_arguments(command: str) -> tuple[Path, list[str]]:
     if words[0] == "torchrun":
         taken = parse_args(words[1:])
         words = [taken.training_script, *taken.training_script_args]
+    if words[0] == "lockstep":
+        return ROOT / "scripts" / f"{words[1]}.py", words[2:]
     at = next(i for i, word in enumerate(words) if word.endswith((".py", ".sbatch")))
     return ROOT / words[at], words[at + 1 :]
 

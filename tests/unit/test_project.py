@@ -22,7 +22,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "conf/trainer/ddp.yaml": "defaults: [gpu]\nmax_epochs: 77",
         "conf/trainer/own.yaml": "defaults: [cpu]\nprecision: 64-true",
         "conf/report.yaml": "sections: {}",
-        "scripts/count.py": '"""Counts:  python scripts/count.py"""',
+        "scripts/count.py": '"""Counts:  lockstep count"""',
         "src/own_nets.py": "Net = 1",
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def test_elsewhere_the_configs_are_lockstep_s(tmp_path: Path, monkeypatch: pytes
 
 
 def test_its_packages_and_what_is_beside_its_program_can_be_imported(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By scripts, too: python scripts/evaluate.py did not find the module that python train.py had trained."""
+    """By scripts, too: lockstep evaluate did not find the module that python train.py had trained."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     places.import_from_project()
     assert sys.path[1:3] == [str(project / "src"), str(project)]

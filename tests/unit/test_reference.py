@@ -21,4 +21,4 @@ def test_every_file_of_a_group_is_on_the_page() -> None:
 
 def test_a_nested_key_has_its_full_name_and_the_comment_beside_it() -> None:
     result = {key: (default, meaning) for key, default, meaning in keys(CONF / "trainer" / "default.yaml", "trainer")}
-    assert result["trainer.checkpoint_io.on_save_error"] == ("fail", "or warn: go on training without it")
+    assert result["trainer.checkpoint_io.async"] == ("false", "true: copy the state, write it in the background")

@@ -177,18 +177,17 @@ def rewind_progress(loop: dict[str, Any], within: bool) -> None:
 
 def _rescale_progress(loop: dict[str, Any], checkpoint: dict[str, Any], datamodule: Any) -> None:
     """Convert the counts of batches to the present batch: with another accumulation a step has another number of them."""
-    saved = checkpoint.get(type(datamodule).__qualname__, {})
-    if not (then := saved.get("samples_per_batch")):
+    saved, now = checkpoint.get("samples_per_batch") or [], getattr(datamodule, "samples_per_batch", None)
+    if len(saved) != 1 or None in (*saved, now) or now == saved[0]:
         return
-    batches, now, consumed = loop["epoch_loop.batch_progress"], datamodule.order_facts()["samples_per_batch"], datamodule.start[1]
+    batches, then = loop["epoch_loop.batch_progress"], saved[0]
     is_ending = batches["total"]["processed"] > batches["total"]["completed"]  # Lightning completes such a batch when it goes on
-    if now != then:
-        batches["total"] |= {name: value * then // now for name, value in batches["total"].items()}
-        batches["total"]["completed"] = batches["total"]["processed"] - is_ending
-    if saved["consumed"] and not consumed:  # the epoch begins again
-        rewind_progress(loop, within=False)
-    elif now != then or saved["consumed"] != consumed:
-        batches["current"] |= dict.fromkeys(batches["current"], consumed // now) | {"completed": consumed // now - is_ending}
+    if batches["current"]["processed"] * then % now:
+        return  # which is refused
+    for counters in (batches["total"], batches["current"]):
+        counters |= {name: value * then // now for name, value in counters.items()}
+        counters["completed"] = counters["processed"] - is_ending
+    checkpoint["samples_per_batch"] = [now]
 
 
 class BestCheckpoint(ModelCheckpoint):

@@ -5,7 +5,6 @@ import logging
 import math
 import warnings
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,8 @@ from lockstep.trainer.steps import batches_trained
 
 log = logging.getLogger(__name__)
 _LOADING = ("num_workers", "pin_memory", "persistent_workers")  # options of a datamodule that do not change its batches
+_GROUPING = ("_target_", "match")  # options of a shipped model's optimizer and groups of parameters
 _BATCHES = ("batch_size", "global_batch_size", "drop_last", "augment")  # and those that do not change the order of samples
-_GROUPING = ("_target_", "match")  # options of a Task's optimizer and groups of parameters
 _MORE_STATE = ("amsgrad", "centered", "momentum")  # options of torch's optimizers that need more of it where they are on
 _SEEN = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")  # what a ReduceLROnPlateau has seen of its metric
 
@@ -64,18 +63,14 @@ class Forked(Callback):
         saved = read_config(Path(trainer.default_root_dir))
         origin = None if saved is None else saved.forked_from
         self.is_changed = origin is None or bool(origin["changed"])
-        if stage == "fit" and isinstance(trainer.datamodule, DataModule):
-            changed = _changed_data(origin, (*_LOADING, *_BATCHES))
-            trainer.datamodule.find_place = partial(_place_in_another_order, trainer.datamodule, changed)
-        self._changed_batches = _changed_data(origin, _LOADING)
+        same_with = (*_LOADING, *_BATCHES) if isinstance(getattr(trainer, "datamodule", None), DataModule) else _LOADING
+        self._changed_batches = _changed_data(origin, same_with)
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn == "fit" and self.is_changed:
             self._checkpoint = checkpoint
-            if self._changed_batches and not isinstance(trainer.datamodule, DataModule):
-                _begin_epoch_again(checkpoint, self._changed_batches)
-            if getattr(trainer.datamodule, "start", None) == (checkpoint["epoch"], 0) and hasattr(pl_module, "train_means"):
-                pl_module.train_means.reset()
+            if changed := self._changed_batches or _other_place(checkpoint, trainer.datamodule):
+                _begin_epoch_again(checkpoint, changed)
 
     def on_fit_start(self, trainer: Any, pl_module: LightningModule) -> None:
         """Note the configured options, while the optimizers are made and not restored yet."""
@@ -129,17 +124,15 @@ class Forked(Callback):
         self._checkpoint = {}
 
 
-def _place_in_another_order(datamodule: DataModule, changed: list[str], saved: dict[str, int], other: list[str]) -> int:
-    """Return how many samples of the epoch count as consumed: whole global batches if only their size changed, else 0."""
-    batch, consumed = datamodule.order_facts()["global_batch_size"], saved["consumed"]
-    if not other and not changed:
-        return consumed
-    place = consumed // batch * batch if other == ["global_batch_size"] and not changed else 0
-    if place != consumed:
-        keys = ", ".join(changed or map(order_key, other))
-        where = f"epoch {saved['epoch']} goes on at sample {place} of its order, not at {consumed}"
-        log.warning(f"Not carried over from the checkpoint: {where}, since {keys} is another")
-    return place
+def _other_place(checkpoint: dict[str, Any], datamodule: Any) -> list[str]:
+    """Return the keys for which the place within an epoch of a DataModule's is none of its order, or within a batch."""
+    if not isinstance(datamodule, DataModule):
+        return []
+    before, now = checkpoint.get("order") or {}, datamodule.order_facts()
+    other = [order_key(name) for name, value in now.items() if before.get(name, value) != value]
+    trained = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]["completed"]
+    samples = trained * ((checkpoint.get("samples_per_batch") or [None])[0] or 0)
+    return other or (["datamodule.batch_size"] if samples % datamodule.samples_per_batch else [])
 
 
 def _changed_data(origin: dict[str, Any] | None, same_with: tuple[str, ...]) -> list[str]:
@@ -157,7 +150,8 @@ def _begin_epoch_again(checkpoint: dict[str, Any], keys: list[str]) -> None:
     progress = loop["epoch_loop.batch_progress"]
     if (batches := progress["current"]["completed"]) and not progress["is_last_batch"]:
         rewind_progress(loop, within=False)
-        where = f"epoch {checkpoint['epoch']} begins again, not after {batches} batches"
+        checkpoint |= {"epoch_logs": {}, "samples_per_batch": None, "order": None}
+        where = f"epoch {checkpoint['epoch'] + 1} begins again, not after {batches} batches"
         log.warning(f"Not carried over from the checkpoint: {where}, since {', '.join(keys)} is another")
 
 
@@ -166,8 +160,7 @@ def _sizes(groups: list[dict[str, Any]]) -> list[int]:
 
 
 def _grouping(model_config: Any) -> dict[str, Any]:
-    """Return the part of a Task's config that decides which parameters a group has, and which optimizer keeps their state; {} for
-    other models."""
+    """Return the part of a model's config that decides which parameters a group has, and which optimizer keeps their state."""
     model = model_config.get("model") if isinstance(model_config, Mapping) else None
     if not isinstance(model, Mapping) or not isinstance(model.get("optimizer"), Mapping):
         return {}

@@ -42,8 +42,6 @@ class CounterBasedRandomness(Callback):
     Except for these two, ranks draw differently. What a batch draws does not depend on what was drawn before it.
     """
 
-    torch_alone = False  # set to True if nothing in a step draws from numpy's and Python's generators
-
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._dropouts: list[Dropout] = []
@@ -64,10 +62,7 @@ class CounterBasedRandomness(Callback):
     def count(self, trainer: Trainer, batch_idx: int) -> None:
         """Seed the generators for a batch of the current epoch; -1 is before the first."""
         seed = derive_seed(self.seed, trainer.current_epoch, batch_idx, dp_rank_and_size(trainer)[0])
-        if self.torch_alone:
-            torch.default_generator.manual_seed(seed)
-        else:
-            seed_generators(seed)
+        seed_generators(seed)
         if self._is_on_gpu:
             torch.cuda.manual_seed(seed)
 
@@ -88,11 +83,9 @@ class CounterBasedRandomness(Callback):
         self.count(trainer, batch_idx)
         step = self._begin(trainer, batch_idx)
         if self._dropouts:
-            ids = getattr(batch, "ids", None)
-            if ids is None and step.samples is not None:
-                ids = step.places(step.samples, pl_module.device)
+            places = None if step.samples is None else step.places(step.samples, pl_module.device)
             for layer, dropout in enumerate(self._dropouts):
-                dropout.count(None if ids is None else random_bits(self.seed, trainer.current_epoch, ids, _DROPOUT + layer))
+                dropout.count(None if places is None else random_bits(self.seed, trainer.current_epoch, places, _DROPOUT + layer))
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._begin(trainer, batch_idx + 1)
@@ -126,7 +119,7 @@ def _step(trainer: Any, loaders: list[Any], batch_idx: int, seed: int, epoch: in
     """Return which samples a batch of the first loader has, as its sampler divides them."""
     rank, ranks = dp_rank_and_size(trainer)
     sampler: Any = getattr(loaders[0], "sampler", None) if loaders else None
-    size = getattr(sampler, "samples_per_batch", None)
+    size = getattr(sampler, "global_batch_size", None)
     if size is None:
         return noise.Step(seed, epoch, batch_idx * _UNKNOWN, rank, ranks)
     first = batch_idx * size

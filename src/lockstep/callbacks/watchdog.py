@@ -31,19 +31,19 @@ class Watchdog(Callback):
         HEARTBEAT.beat(f"before the first batch to {stage.lower()}", self.seconds_to_first_batch)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self._progress("fit", f"in training batch {batch_idx} of epoch {trainer.current_epoch}")
+        self._progress("fit", f"in training batch {batch_idx + 1} of epoch {trainer.current_epoch + 1}")
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self._progress("fit", f"after training batch {batch_idx} of epoch {trainer.current_epoch}", is_over=True)
+        self._progress("fit", f"after training batch {batch_idx + 1} of epoch {trainer.current_epoch + 1}", is_over=True)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._progress("validate", f"before the first validation batch of epoch {trainer.current_epoch}")
+        self._progress("validate", f"before the first validation batch of epoch {trainer.current_epoch + 1}")
 
     def on_validation_batch_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
-        self._progress("validate", f"in validation, in epoch {trainer.current_epoch}", is_over=True)
+        self._progress("validate", f"in validation, in epoch {trainer.current_epoch + 1}", is_over=True)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._progress("validate", f"after validation, in epoch {trainer.current_epoch}")
+        self._progress("validate", f"after validation, in epoch {trainer.current_epoch + 1}")
 
     def on_test_batch_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
         self._progress("test", "in the test", is_over=True)

@@ -3,18 +3,15 @@
 import functools
 import inspect
 import math
-import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator
-from inspect import Parameter, Signature
+from collections.abc import Callable, Iterable, Mapping
+from inspect import Parameter
 from typing import Any, Literal, Union, get_args, get_origin
 
 from lockstep.errors import config_error
 
-_WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "text", types.NoneType: "null"}
-_MANY = {int: "integers", float: "numbers", str: "names"}
-_NO_TEXT = re.compile(r"(true|false|null|[-+.\de]*\d[-+.\de]*)?")
+_PLAIN = (bool, int, float, str, types.NoneType)
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
@@ -28,11 +25,15 @@ class Arguments:
     """
 
     def __init__(self, target: Callable[..., Any]) -> None:
-        self.own = {name: one for name, one in _signature(target).parameters.items() if one.kind in _NAMED}
-        self.takes_others = _takes_others(target)
+        parameters = _parameters(target)
+        self.own = {name: one for name, one in parameters.items() if one.kind in _NAMED}
+        self.takes_others = _passes_on(parameters)
         self.types: dict[str, Any] = {}
-        for function in _functions(target):
+        bases = target.__mro__[:-1] if isinstance(target, type) else ()
+        for function in [base.__init__ for base in bases if "__init__" in vars(base)] or [target]:
             self.types = _annotations(function) | self.types
+            if not _passes_on(_parameters(function)):
+                break
 
     def takes(self, name: str) -> bool:
         return self.takes_others or name in self.own
@@ -45,38 +46,21 @@ class Arguments:
                 raise config_error(f"{key}.{name}", shown(value), f"no such argument; use {', '.join(self.own) or 'none'}")
             annotation = self.types.get(name, Any)
             if not (isinstance(value, dict) and "_target_" in value) and not fits(value, annotation):
-                raise config_error(f"{key}.{name}", shown(value), f"use {words(annotation)}")
-
-    def missing(self, given: set[str], positional: int) -> list[str]:
-        """Returns the required arguments that are not given by name, nor are among the first `positional` ones."""
-        rest = list(self.own.values())[positional:]
-        return [one.name for one in rest if one.default is Parameter.empty and one.name not in given]
+                raise config_error(f"{key}.{name}", shown(value), f"use a value of type {inspect.formatannotation(annotation)}")
 
 
 arguments_of = functools.cache(Arguments)
 
 
-def _signature(target: Callable[..., Any]) -> Signature:
+def _parameters(function: Callable[..., Any]) -> Mapping[str, Parameter]:
     try:
-        return inspect.signature(target)
+        return inspect.signature(function).parameters
     except (ValueError, TypeError):  # a class written in C has none: it may accept whatever it is given
-        return Signature([Parameter("others", Parameter.VAR_KEYWORD)])
+        return {"others": Parameter("others", Parameter.VAR_KEYWORD)}
 
 
-def _takes_others(target: Callable[..., Any]) -> bool:
-    return any(parameter.kind is Parameter.VAR_KEYWORD for parameter in _signature(target).parameters.values())
-
-
-def _functions(target: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """Yields what receives a call's keyword arguments: a function, or the constructors of a class that pass others on."""
-    if not isinstance(target, type):
-        yield target
-        return
-    for base in target.__mro__[:-1]:
-        if "__init__" in vars(base):
-            yield base.__init__
-            if not _takes_others(base.__init__):
-                return
+def _passes_on(parameters: Mapping[str, Parameter]) -> bool:
+    return any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
 
 
 def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
@@ -84,7 +68,7 @@ def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
         hints = typing.get_type_hints(function)
     except Exception:  # names that exist for type checkers only
         hints = {}
-    named = {name: one for name, one in _signature(function).parameters.items() if one.kind in _NAMED and name != "self"}
+    named = {name: one for name, one in _parameters(function).items() if one.kind in _NAMED and name != "self"}
     types_of = {name: hints.get(name, Any) for name in named}
     return {name: kind | None if named[name].default is None else kind for name, kind in types_of.items()}
 
@@ -106,26 +90,12 @@ def fits(value: Any, annotation: Any) -> bool:
             return len(value) == len(inner) and all(map(fits, value, inner))
         return (kind is tuple or issubclass(list, kind)) and all(fits(one, inner[0]) for one in value if inner)
     if isinstance(value, str):
-        return kind is str or not (kind in _WORDS or kind is Callable or issubclass(kind, Iterable))
-    if isinstance(value, bool | int | float | None) or kind in _WORDS or _is_list_like(kind):
-        return isinstance(value, kind)
-    return True
+        return kind is str or not (kind in _PLAIN or kind is Callable or issubclass(kind, Iterable))
+    return isinstance(value, kind) or (isinstance(value, dict) and kind not in _PLAIN and not _is_list(kind))
 
 
-def _is_list_like(kind: type) -> bool:
+def _is_list(kind: type) -> bool:
     return issubclass(kind, Iterable) and kind is not str and not issubclass(kind, dict)
-
-
-def words(annotation: Any) -> str:
-    """Returns a description of the values that fit an annotation."""
-    kind, inner = get_origin(annotation) or annotation, get_args(annotation)
-    if kind in (Union, types.UnionType):
-        return ", or ".join(dict.fromkeys(map(words, inner)))
-    if kind is Literal:
-        return ", ".join(map(shown, inner))
-    if isinstance(kind, type) and _is_list_like(kind):
-        return f"a list of {_MANY[inner[0]]}" if inner and inner[0] in _MANY else "a list"
-    return _WORDS.get(kind) or f"a {getattr(kind, '__name__', kind)}"
 
 
 def shown(value: object) -> str:
@@ -134,5 +104,4 @@ def shown(value: object) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(shown, value))}]"
-    # text that YAML would read as something else, as ${oc.env:NAME} gives it
-    return repr(value) if isinstance(value, str) and _NO_TEXT.fullmatch(value) else str(value)
+    return str(value)

@@ -1,34 +1,30 @@
 """Checks of a composed config, which are made before anything heavy is imported."""
 
 import functools
-import time
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from inspect import formatannotation
 from pathlib import Path
 from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.arguments import fits, shown, words
+from lockstep.config.arguments import fits, shown
 from lockstep.config.metrics import UNKNOWN, check_metric, monitored
 from lockstep.config.overrides import is_group
 from lockstep.errors import config_error
 
 _GROUPS = ("model", "trainer", "trainer.checkpoint_io", "trainer.strategy")
-_GROUPS_OF_ENTRIES = ("guards", "callbacks", "logger")
 OF_THE_WHOLE = ("experiment", "debug", "sweep")  # groups whose options set keys of the whole config
-NEEDS_PACKAGE = "use a file that begins with `# @package _global_`"  # of such an option
 # The types of the root keys, and of the other keys that are read before their class is constructed.
-_ROOT: dict[str, Any] = {
+_TYPES: dict[str, Any] = {
     **dict.fromkeys(("overwrite", "fresh_processes"), bool),
     **dict.fromkeys(("max_processes_per_core", "base_batch_size", "seed", "max_restarts"), int),
     **dict.fromkeys(("init_from", "init_without", "fork", "mirror", "optimized_metric"), str | None),
     "name": str,
     "test": bool | Literal["auto"],
     "optimized_mode": Literal["max", "min"],
-    "lr_scaling": Literal["none", "linear", "sqrt", "adam"],
-}
-_OF_THE_PLAN: dict[str, Any] = {
+    "lr_scaling": Literal["none", "linear", "sqrt"],
     "trainer.accelerator": Literal["auto", "cpu", "gpu", "cuda", "mps"],
     "trainer.devices": int | Literal["auto"] | Sequence[int],
     "trainer.num_nodes": int | Literal["auto"],
@@ -39,31 +35,24 @@ _OF_THE_PLAN: dict[str, Any] = {
 }
 _AT_LEAST_ONE = ("max_processes_per_core", "base_batch_size", "trainer.num_nodes", "trainer.accumulate_grad_batches")
 _AT_LEAST_ONE += ("datamodule.batch_size", "datamodule.global_batch_size")
-# what the plan and the build read of the trainer, whichever it is
-_OF_THE_TRAINER = ("accelerator", "devices", "num_nodes", "accumulate_grad_batches", "sync_batchnorm", "enable_progress_bar")
-_SETTLED = 2.0  # seconds after which a file that is changed once more has another time, on any file system
 
 
 def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
     """Raise ConfigError for the first thing that is wrong in the composed config. `chosen`: the groups whose options Hydra has
     composed."""
     for key in (key for key in OF_THE_WHOLE if OmegaConf.is_dict(OmegaConf.select(cfg, key))):
-        raise config_error(key, f"{{{', '.join(map(str, cfg[key]))}}}", f"nothing reads what is under {key}; {NEEDS_PACKAGE}")
+        accepted = f"nothing reads what is under {key}; use a file that begins with `# @package _global_`"
+        raise config_error(key, f"{{{', '.join(map(str, cfg[key]))}}}", accepted)
     _check_groups(cfg, [group.replace("/", ".") for group in chosen if "/" in group and not group.startswith("hydra/")])
-    needed = {*_ROOT, "datamodule", *(f"trainer.{name}" for name in _OF_THE_TRAINER)}
-    for key in sorted({key for key in needed if not _has(cfg, key)} | OmegaConf.missing_keys(cfg)):
+    for key in sorted(OmegaConf.missing_keys(cfg)):
         raise config_error(key, "???", "a value is required")
     for key, metric in monitored(cfg):
         mode = "optimized_mode" if key == "optimized_metric" else key.replace(".monitor", ".mode")
         if OmegaConf.select(cfg, mode) == UNKNOWN:
             raise config_error(key, metric, f"the name does not say whether more of it is better; set {mode}=max or {mode}=min")
-    check_types(cfg, _ROOT | _OF_THE_PLAN)
+    check_types(cfg, _TYPES)
     if not 0 <= cfg.seed < 2**32:
         raise config_error("seed", cfg.seed, "is outside numpy's range; use 0 to 4294967295")
-    if ".." in cfg.name.split("/"):
-        raise config_error("name", cfg.name, "leads out of logs/; use a name without ..")
-    if cfg.init_without is not None and cfg.init_from is None:
-        raise config_error("init_without", cfg.init_without, "is of the checkpoint init_from, which is null; use null")
     for key, metric in monitored(cfg):
         check_metric(cfg, key, metric)
     goes_on = cfg.get("run_id") is not None and any(Path(cfg.run_dir).glob("checkpoints/*.ckpt"))
@@ -75,26 +64,19 @@ def check_types(cfg: DictConfig, types: Mapping[str, Any]) -> None:
     """Raise ConfigError for the first key, of those that the config has, whose value is of another type, or below 1 where it is
     one of _AT_LEAST_ONE."""
     for key, annotation in types.items():
-        value = OmegaConf.select(cfg, key)
+        value = OmegaConf.select(cfg, key, default=types)
         value = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
-        if not fits(value, annotation) and (value is not None or _has(cfg, key)):
-            raise config_error(key, shown(value), f"use {words(annotation)}")
+        if value is not types and not fits(value, annotation):
+            raise config_error(key, shown(value), f"use a value of type {formatannotation(annotation)}")
         if key in _AT_LEAST_ONE and isinstance(value, int) and value < 1:
             raise config_error(key, value, "is less than 1; use at least 1")
 
 
-def _has(cfg: DictConfig, key: str) -> bool:
-    parent, _, name = key.rpartition(".")
-    node = OmegaConf.select(cfg, parent)
-    return isinstance(node, DictConfig) and name in node
-
-
 def _check_groups(cfg: DictConfig, inner: list[str]) -> None:
     """Raise ConfigError for text where a group of values is meant, as in `model.optimizer=adam`. `inner`: groups in others."""
-    entries = [f"{group}.{name}" for group in _GROUPS_OF_ENTRIES for name in OmegaConf.select(cfg, group) or {}]
-    for key in (*_GROUPS, "datamodule", *entries, *(key for key in inner if _has(cfg, key))):
+    for key in (*_GROUPS, "datamodule", *inner):
         node, option = OmegaConf.select(cfg, key), key.replace(".", "/")
-        if not isinstance(node, DictConfig) and (node is not None or key in (*_GROUPS, *inner)):
+        if not isinstance(node, DictConfig) and (node is not None or key in _GROUPS):
             accepted = f"{option}={shown(node)}" if node is not None and is_group(option) else f"{key}.NAME=VALUE"
             raise config_error(key, shown(node), f"a group of values; use {accepted}")
 
@@ -106,8 +88,7 @@ def check_checkpoint(key: str, path: Path) -> None:
         raise config_error(key, path, accepted)
     try:
         stat = path.stat()
-        first_damaged = _first_damaged.__wrapped__ if abs(time.time() - stat.st_mtime) < _SETTLED else _first_damaged
-        damaged = first_damaged(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        damaged = _first_damaged(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
     except Exception as error:  # zipfile raises what it meets: BadZipFile, zlib.error, RuntimeError, ...
         raise config_error(key, path, f"not a readable checkpoint ({error})") from error
     if damaged is not None:

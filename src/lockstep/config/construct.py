@@ -14,7 +14,6 @@ from lockstep.config.arguments import Arguments, arguments_of, shown
 from lockstep.config.overrides import nodes
 from lockstep.errors import ConfigError, config_error
 
-_OF_HYDRA = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
 _OTHER_NAMESPACE = (
     "derives from a class of pytorch_lightning, which the Trainer of lightning does not know; write "
     "`import lightning.pytorch as pl` for `import pytorch_lightning as pl`"
@@ -30,15 +29,13 @@ def construct(key: str, node: Any, given: Mapping[str, Any] | None = None) -> An
     plain containers. Raise ConfigError, naming the key, for an argument that the target does not take, lacks or refuses.
     """
     arguments = arguments_in(key, node)
-    passed = {name: value for name, value in (given or {}).items() if arguments.takes(name)}
-    for name in passed.keys() & node.keys():
-        raise config_error(f"{key}.{name}", shown(node[name]), "is set by Lockstep; remove it from the config")
     with naming(key):
         make = instantiate(dict(node) | {"_partial_": True}, _convert_="all")
         if node.get("_partial_"):
             return make
-        for name in arguments.missing({*node, *passed}, len(node.get("_args_", ()))):
-            raise config_error(f"{key}.{name}", "???", f"a value is required by {node['_target_']}")
+        passed = {name: value for name, value in (given or {}).items() if arguments.takes(name)}
+        for name in passed.keys() & node.keys():
+            raise config_error(f"{key}.{name}", shown(node[name]), "is set by Lockstep; remove it from the config")
         return make(**passed)
 
 
@@ -52,17 +49,11 @@ def arguments_in(key: str, node: Any) -> Arguments:
     if any(kind.__module__.startswith("pytorch_lightning.") for kind in getattr(target, "__mro__", ())):
         raise config_error(f"{key}._target_", node["_target_"], _OTHER_NAMESPACE)
     arguments = arguments_of(target)
-    arguments.check(key, {name: value for name, value in node.items() if name not in _OF_HYDRA})
-    _check_below(key, node)
-    return arguments
-
-
-def _check_below(key: str, values: Any) -> None:
-    for name, value in values.items() if isinstance(values, Mapping) else enumerate(values):
+    arguments.check(key, {name: value for name, value in node.items() if not name.startswith("_")})
+    for below, value in nodes(node):
         if isinstance(value, Mapping) and "_target_" in value:
-            arguments_in(f"{key}.{name}", value)
-        elif isinstance(value, Mapping | list | tuple):
-            _check_below(f"{key}.{name}", value)
+            arguments_in(f"{key}.{below}", value)
+    return arguments
 
 
 def resolve(key: str, path: Any) -> Callable[..., Any]:
@@ -76,8 +67,7 @@ def resolve(key: str, path: Any) -> Callable[..., Any]:
             cause = cause.__cause__
         if not isinstance(cause, ImportError | AttributeError | ConfigError | InstantiationException):
             raise cause from None
-        words = " ".join(str(cause).partition("\nfull_key")[0].split())
-        accepted = f"{words}; use the full name of a class or function, lockstep.nets.CNN for example"
+        accepted = f"{_said_by(cause)}; use the full name of a class or function, lockstep.nets.CNN for example"
         raise config_error(f"{key}._target_", shown(path), accepted) from error
 
 
@@ -103,17 +93,19 @@ def naming(key: str) -> Iterator[None]:
     except ConfigError:
         raise
     except Exception as error:
-        cause, below = error, ""
-        while isinstance(cause, InstantiationException):
-            below = below or str(cause).partition("full_key: ")[2].strip()
-            if not isinstance(cause.__cause__, Exception):
-                break
+        cause: BaseException = error
+        _, _, below = str(error).partition("full_key: ") if isinstance(error, InstantiationException) else ("", "", "")
+        while isinstance(cause, InstantiationException) and cause.__cause__ is not None:
             cause = cause.__cause__
         if isinstance(cause, ConfigError) or not _is_refusal(cause):
             raise cause from cause.__cause__
-        where, message = f"{key}.{below}".rstrip("."), " ".join(str(cause).partition("\nfull_key")[0].split())
-        has_name = re.match(r"[\w.]+=\S*[^:]*: ", message)
-        raise ConfigError(f"{where}{'.' if has_name else ': '}{message or type(cause).__name__}") from cause
+        where, said = f"{key}.{below.strip()}".rstrip("."), _said_by(cause)
+        has_name = re.match(r"[\w.]+=\S*[^:]*: ", said)
+        raise ConfigError(f"{where}{'.' if has_name else ': '}{said or type(cause).__name__}") from cause
+
+
+def _said_by(error: BaseException) -> str:
+    return " ".join(str(error).partition("\nfull_key")[0].split())
 
 
 def _is_refusal(error: BaseException) -> bool:

@@ -1,6 +1,5 @@
 """Errors of Hydra and OmegaConf in one line that names the override."""
 
-import re
 import sys
 from difflib import get_close_matches
 from typing import Any
@@ -10,10 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError
 
-from lockstep.config.checks import NEEDS_PACKAGE, OF_THE_WHOLE
 from lockstep.config.overrides import is_group, nodes, override_key
-
-_MANY = 8  # keys that a line has no room for
 
 
 def explain(error: Exception) -> str | None:
@@ -23,7 +19,7 @@ def explain(error: Exception) -> str | None:
     if isinstance(error, MarkedYAMLError) and (mark := error.problem_mark) is not None:  # in a config file
         return f"{mark.name}, line {mark.line + 1}: {error.problem}; use YAML"
     if isinstance(error, OverrideParseException):
-        return f"{error.override}: not a valid override ({error}); use KEY=VALUE, quoted where it has spaces"
+        return f"{error.override}: not a valid override ({error}); use KEY=VALUE, with signs of Hydra's grammar in quotes"
     if isinstance(error, MissingConfigException) and error.options:
         group, _, option = (error.missing_cfg_file or "").rpartition("/")
         return f"{group}={option}: use one of {', '.join(error.options)}"
@@ -35,8 +31,6 @@ def explain(error: Exception) -> str | None:
     reason = " ".join(str(cause).partition("full_key:")[0].split()) or type(cause).__name__
     if "Ambiguous value for argument" in reason:
         reason = "several values are a sweep's; use -m, or a list, KEY=[VALUE,VALUE]"
-    if re.search(rf"In '({'|'.join(OF_THE_WHOLE)})/.*@\1\.", reason):
-        reason += f"; {NEEDS_PACKAGE}"
     return f"{next(iter(said), key or ' '.join(sys.argv[1:]))}: {reason}"
 
 
@@ -48,15 +42,9 @@ def _unknown_key(key: str, parent: Any) -> str:
     if is_group(option):
         return f"{override}: a group of values; use {option}={override.partition('=')[2]}"
     unknown = f"{override}: unknown key" + (f" {key}" if key.startswith(f"{override_key(override)}.") else "")
-    siblings = [str(one) for one in parent if one != "hydra"] if isinstance(parent, DictConfig) else []
-    if not siblings:
-        return f"{unknown}; use +{override} to add it"
-    close = _close_to(group, name, parent)
+    close = _close_to(group, name, parent) if isinstance(parent, DictConfig) else []
     guess = f"did you mean {', '.join(close)}? " if close else ""
-    listed = ", ".join(siblings)
-    if len(siblings) > _MANY:
-        listed = f"the {len(siblings)} keys that `--cfg job{f' -p {group}' if group else ''}` in its place prints"
-    return f"{unknown}; {guess}use {listed}; +{override} adds a new one"
+    return f"{unknown}; {guess}use a key that `--cfg job{f' -p {group}' if group else ''}` prints; +{override} adds a new one"
 
 
 def _close_to(group: str, name: str, node: DictConfig) -> list[str]:

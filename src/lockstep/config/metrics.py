@@ -46,19 +46,15 @@ def check_metric(cfg: DictConfig, key: str, metric: str) -> None:
     declared = [f"{stage}/{name}" for stage in STAGES for name in names]
     declared += [f"{stage}/{name}" for stage in STAGES[1:] for name in OmegaConf.select(cfg, "model.torchmetrics") or {}]
     if metric not in declared:
-        mode = "; optimized_mode says whether more of it is better" if key == "optimized_metric" else ""
-        raise config_error(key, metric, f"the model declares {', '.join(declared)}{mode}")
+        mode = ", with its optimized_mode, or null" if key == "optimized_metric" else ""
+        raise config_error(key, metric, f"the model declares {', '.join(declared)}; use one of these{mode}")
     if key == "optimized_metric" and metric.startswith("test/") and not cfg.test:
         raise config_error(key, metric, "needs test=true")
     if metric.startswith("val/") and OmegaConf.select(cfg, "trainer.limit_val_batches") == 0:
-        raise config_error(key, metric, "needs validation; trainer.limit_val_batches is 0")
+        raise config_error(key, metric, "needs validation, and trainer.limit_val_batches is 0; use a metric of training, or null")
     if metric.startswith("val/") and not _has_validation(cfg):
         accepted = "set it above 0, also for data that has a validation split of its own, and ignores it"
         raise config_error(key, metric, f"needs validation; datamodule.val_fraction is 0; {accepted}")
-    interval, epochs = (OmegaConf.select(cfg, f"trainer.{name}") for name in ("check_val_every_n_epoch", "max_epochs"))
-    if metric.startswith("val/") and 0 < (epochs or -1) < (interval or 1):
-        accepted = f"{key}={metric} needs a validation in trainer.max_epochs={epochs}; use 1 to {epochs}"
-        raise config_error("trainer.check_val_every_n_epoch", interval, accepted)
 
 
 def _has_validation(cfg: DictConfig) -> bool:

@@ -1,6 +1,9 @@
 """Hydra's override grammar, as far as command lines are made from command lines."""
 
+import contextlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -22,15 +25,11 @@ def quote(value: str) -> str:
     return QuotedString(value, Quote.single).with_quotes()
 
 
-def unquote(value: str) -> str:
-    """Returns what `quote` was given; a value that is not quoted as it is, and so are several."""
-    if len(value) < 2 or value[0] not in "'\"" or value[-1] != value[0]:
-        return value
-    try:
-        parsed = OverridesParser.create().parse_override(f"key={value}").value()
-    except HydraException:
-        return value[1:-1]
-    return parsed if isinstance(parsed, str) else value
+def quote_equals(override: str) -> str:
+    """Return KEY=VALUE with a value that has an `=`, such as the path of a sweep's job, quoted for Hydra."""
+    key, _, value = override.partition("=")
+    is_plain = re.fullmatch(r"[\w.]+=[^'\",\[\]{}()]*=[^'\",\[\]{}()]*", override) and not Path(override).exists()
+    return f"{key}={quote(value)}" if is_plain else override
 
 
 def check_single(overrides: Sequence[str], params: Iterable[str] = ()) -> None:
@@ -70,8 +69,16 @@ def override_key(override: str) -> str:
 
 
 def values_by_key(overrides: Sequence[str]) -> dict[str, str]:
-    """Returns the value of each key that is overridden, as text."""
-    return {override_key(item): unquote(item.partition("=")[2]) for item in overrides if "=" in item}
+    """Returns the value of each key that is overridden, as text: quoted text less its quotes."""
+    given = (item.partition("=") for item in overrides if "=" in item)
+    return {override_key(key): _text(value) for key, _, value in given}
+
+
+def _text(value: str) -> str:
+    with contextlib.suppress(HydraException):  # of a path that is not quoted, say
+        parsed = OverridesParser.create().parse_override(f"key={value}").value()
+        return parsed if isinstance(parsed, str) else value
+    return value
 
 
 def flat(config: Mapping[str, Any], above: str = "") -> dict[str, Any]:

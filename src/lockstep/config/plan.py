@@ -2,9 +2,8 @@
 
 import math
 import os
-import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.errors import config_error
 from lockstep.imports import CUDA_DRIVERS
 
-_ADAM = {"betas": (0.9, 0.999), "eps": 1e-8}  # what torch has where the config says nothing
 _OF_OWN_OPTIONS = {"datamodule": "standardize", "model": "param_groups"}  # a key of what the options of this package extend
 BATCH, GLOBAL_BATCH = "datamodule.batch_size", "datamodule.global_batch_size"  # of each process, and of all
 AUTO = "auto"  # trainer.devices and num_nodes: what there is
@@ -57,7 +55,6 @@ class Plan:
     lr: float | None
     strategy: str = "DDP"  # of several processes: the name of its class
     tensor_parallel_size: int = 1  # processes that have the same samples
-    scaled: Mapping[str, Any] = field(default_factory=dict)  # options of the optimizer, besides lr, that follow from the batch
 
     @classmethod
     def from_config(cls, cfg: DictConfig, started: tuple[int, int] | None = None, node_gpus: int | None = None) -> "Plan":
@@ -85,13 +82,16 @@ class Plan:
             lr=_learning_rate(cfg, global_batch_size),
             strategy=str(OmegaConf.select(cfg, "trainer.strategy._target_")).rpartition(".")[2],
             tensor_parallel_size=tensor_parallel_size,
-            scaled=_scaled_options(cfg, global_batch_size),
         )
 
     @property
     def data_parallel_size(self) -> int:
         """Returns how many processes, or groups of them, have samples of their own."""
         return self.world_size // self.tensor_parallel_size
+
+    def for_evaluation(self) -> "Plan":
+        """Return the plan without what only a training has."""
+        return replace(self, global_batch_size=None, lr=None)
 
     def facts(self) -> dict[str, Any]:
         """Returns the plan for the record of the run."""
@@ -109,6 +109,8 @@ class Plan:
         rate = "" if self.lr is None else f", learning rate {self.lr:g}"
         if self.batch_size is None:
             return f"{where}; batches as the loaders have them{rate}"
+        if self.global_batch_size is None:
+            return f"{where}; batches of {self.batch_size}"
         is_even = self.batch_size * self.data_parallel_size * self.accumulate_grad_batches == self.global_batch_size
         parts = f"{'' if is_even else 'up to '}{self.batch_size} per process"
         if self.accumulate_grad_batches > 1:
@@ -144,8 +146,6 @@ def _devices(
     where = "this machine shows" if node_gpus is None else "a node has"
     if trainer.accelerator in ("gpu", "cuda") and gpus == 0:
         raise config_error("trainer.accelerator", trainer.accelerator, f"{where} no GPU; use cpu or auto")
-    if trainer.accelerator == "mps" and sys.platform != "darwin":
-        raise config_error("trainer.accelerator", "mps", "this machine is not a Mac; use cpu or auto")
     accelerator = trainer.accelerator if trainer.accelerator in ("cpu", "mps") else ("gpu" if gpus else "cpu")
     wanted: Any = trainer.devices
     ids: Any = wanted if OmegaConf.is_list(wanted) else None
@@ -174,8 +174,6 @@ def _check_together(cfg: DictConfig, accelerator: str, world_size: int) -> None:
     if world_size > 1 and accumulates and strategy.get("static_graph"):
         why = f"DDP then exchanges gradients in every backward pass, and {accumulated} leaves some out; use false"
         raise config_error("trainer.strategy.static_graph", "true", why)
-    if world_size > 1 and accelerator != "gpu" and strategy.get("process_group_backend") == "nccl":
-        raise config_error("trainer.strategy.process_group_backend", "nccl", "is for GPUs; use gloo, or null")
     if world_size > 1 and (search := OmegaConf.select(model, "optimizer.line_search_fn")) is not None:
         why = "each process would ask for the loss a number of times of its own; use trainer.devices=1, or null"
         raise config_error("model.optimizer.line_search_fn", search, why)
@@ -227,18 +225,4 @@ def _learning_rate(cfg: DictConfig, global_batch_size: int | None) -> float | No
     if global_batch_size is None:
         raise config_error("lr_scaling", cfg.lr_scaling, "needs datamodule.batch_size, the samples per process; use none")
     ratio = global_batch_size / cfg.base_batch_size
-    return lr * {"linear": ratio, "sqrt": ratio**0.5, "adam": ratio**0.5}[cfg.lr_scaling]
-
-
-def _scaled_options(cfg: DictConfig, global_batch_size: int | None) -> dict[str, Any]:
-    """Returns Adam's betas and eps, which belong to its rule (Malladi et al. 2022, arXiv:2205.10287)."""
-    if cfg.lr_scaling != "adam" or global_batch_size is None:
-        return {}
-    optimizer, ratio = cfg.model.get("optimizer") or {}, global_batch_size / cfg.base_batch_size
-    if str(optimizer.get("_target_")).rpartition(".")[2] not in ("Adam", "AdamW"):
-        raise config_error("lr_scaling", "adam", "is for torch.optim.Adam and AdamW; use none, linear, sqrt")
-    betas = [1 - ratio * (1 - beta) for beta in optimizer.get("betas", _ADAM["betas"])]
-    if min(betas) < 0:
-        accepted = f"would make the betas {betas}; use a base_batch_size nearer to the global batch, or lr_scaling=sqrt"
-        raise config_error("lr_scaling", "adam", accepted)
-    return {"betas": betas, "eps": optimizer.get("eps", _ADAM["eps"]) / ratio**0.5}
+    return lr * {"linear": ratio, "sqrt": ratio**0.5}[cfg.lr_scaling]

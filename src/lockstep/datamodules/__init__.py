@@ -1,6 +1,6 @@
 """LightningDataModules: what data there is, how it is split, and how it comes in batches."""
 
 from lockstep.datamodules.base import DataModule, DataSpec
-from lockstep.datamodules.batches import Batch, Batches, InMemory
+from lockstep.datamodules.batches import Batches, InMemory
 from lockstep.datamodules.digits import Digits
 from lockstep.datamodules.splits import Splits

@@ -1,42 +1,44 @@
 """Base of all datamodules: splits, loaders, batch sizes, standardisation."""
 
 import logging
-import math
+import signal
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy
 import torch
 from lightning import LightningDataModule
 from torch import Tensor
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import BatchSampler, DataLoader
 
 from lockstep.config.construct import naming
+from lockstep.counter_rng import derive_seed
 from lockstep.datamodules.augment import CropFlip
-from lockstep.datamodules.batches import Augment, Batch, Batches
-from lockstep.datamodules.loaders import make_loader
-from lockstep.datamodules.options import DataOption, Order, checked_options
-from lockstep.datamodules.samplers import BatchIndices, EvalSampler, TrainSampler
+from lockstep.datamodules.batches import Augment, Batches
+from lockstep.datamodules.samplers import EpochOrder, GlobalBatches, Reorder, shuffled
 from lockstep.datamodules.splits import Splits, check_part, draw_fold, seeded_split, subset
-from lockstep.errors import check_at_least, config_error
+from lockstep.errors import EpochTooShort, check_at_least, config_error
+from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.shares import dp_rank_and_size
-from lockstep.trainer.steps import batches_trained
 
 if TYPE_CHECKING:  # else where it is needed: the import takes a second
     from sklearn.preprocessing import StandardScaler
 
 log = logging.getLogger(__name__)
-# Of what a checkpoint says about the order of samples, the keys that set it, and what may be another when a run continues.
-_KEYS = {"seed": "seed", "length": "datamodule"}
-_MAY_CHANGE = {"epoch", "consumed", "samples_per_batch", "world_size"}
 
 
 def order_key(name: str) -> str:
-    """Returns the config key that sets one of the facts of an order."""
-    return _KEYS.get(name, f"datamodule.{name}")
+    """Return the config key that sets one of `DataModule.order_facts`."""
+    return {"seed": "seed", "length": "datamodule"}.get(name, f"datamodule.{name}")
+
+
+class Curriculum(Protocol):
+    """Decide which samples are taken when. `reorder` returns a function of an epoch's order (length,) and its number; an
+    `identity` of it is a number that another order does not have."""
+
+    def reorder(self, train: Any) -> Reorder: ...
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class DataModule(LightningDataModule):
         seed: int = 0,
         standardize: bool = False,
         augment: dict[str, Any] | None = None,
-        **options: DataOption | None,
+        curriculum: Curriculum | None = None,
     ) -> None:
         super().__init__()
         check_at_least(1, batch_size=batch_size, global_batch_size=global_batch_size)
@@ -90,7 +92,7 @@ class DataModule(LightningDataModule):
         self.batch_size, self.global_batch_size = batch_size or global_batch_size or 64, global_batch_size
         self.drop_last, self.shuffle, self.seed, self.val_fraction = drop_last, shuffle, seed, val_fraction
         self.folds, self.fold = folds, fold
-        self.standardize, self.options = standardize, checked_options(type(self).__name__, options)
+        self.standardize, self.curriculum = standardize, curriculum
         with naming("datamodule.augment"):
             self.augment: Augment | None = CropFlip(**augment, seed=seed) if augment else None
         self.num_workers, self.pin_memory = num_workers, pin_memory
@@ -98,8 +100,6 @@ class DataModule(LightningDataModule):
         self.scaler: StandardScaler | None = None
         self.samples_per_epoch: int | None = None  # over all processes, known once the training loader is
         self._splits: Splits | None = None
-        self.start = (0, 0)  # the epoch, and how many samples of its global order are consumed
-        self.find_place: Callable[[dict[str, int], list[str]], int] | None = None  # see load_state_dict
 
     @abstractmethod
     def load(self) -> Splits:
@@ -117,88 +117,57 @@ class DataModule(LightningDataModule):
     def setup(self, stage: str) -> None:
         if isinstance(self.augment, CropFlip):
             self.augment.check(self.spec.input_shape)
-        self.start = (0, 0)
-        vars(self).pop("_accumulate", None)  # of another trainer
-        self.shuffle = self.shuffle and not getattr(self.trainer, "overfit_batches", 0)  # as Lightning switches it off
         if stage == "fit" and self.standardize and self.scaler is None:
             self.scaler = self._fit_scaler()
 
-    def train_dataloader(self) -> DataLoader[Batch]:
-        sampler = self._train_sampler(len(self.splits.train), start=self.start, orders=list(self._orders.values()))
-        limit = self.trainer.limit_train_batches if self.trainer else 1.0  # a number, or a fraction
-        batches = min(limit, len(sampler)) if isinstance(limit, int) else int(limit * len(sampler))
-        self.samples_per_epoch = min(batches * self.order_facts()["samples_per_batch"], sampler.samples_per_epoch)
-        log.info(f"{self.samples_per_epoch} of {len(self.splits.train)} samples per epoch, in {batches} batches per process")
-        return self._loader(self.splits.train, sampler, self.augment)
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Return a loader of the batches of one process: if there is a global_batch_size, as many samples as a step has, less
+        accumulation. Raises EpochTooShort if that is more than there are."""
+        length, (shares, accumulate) = len(self.splits.train), self._parts
+        step = self.samples_per_batch * accumulate
+        samples = length - length % step if self.drop_last else length
+        if not samples:
+            raise EpochTooShort(self._too_long(step, length, shares * accumulate))
+        self.samples_per_epoch = samples
+        log.info(f"{samples} of {length} samples per epoch")
+        order = EpochOrder(length, samples, self.seed if self.shuffle else None, self._reorder)
+        return self._loader(self.splits.train, order, self.augment)
 
-    def _train_sampler(self, length: int, **order: Any) -> TrainSampler:
-        """Raises ConfigError where so many samples are too few for a step, or where no plan has divided the global batch."""
-        parts = self._share[1] * self._accumulate
-        total = self.global_batch_size or self.batch_size * parts
-        if math.ceil(total / parts) != self.batch_size or total % self._accumulate:
-            accepted = (
-                f"is divided by lockstep.build; accepted for a batch_size of {self.batch_size} is {self.batch_size * parts}"
-            )
-            raise config_error("datamodule.global_batch_size", total, accepted)
-        given = {"accumulate": self._accumulate, "shuffle": self.shuffle, "seed": self.seed, "drop_last": self.drop_last}
-        if self.global_batch_size is not None:
-            order["samples_per_batch"] = total // self._accumulate
-        return TrainSampler(length, self.batch_size, *self._share, **given, **order)
+    @property
+    def samples_per_batch(self) -> int:
+        """Return how many samples a batch of training has, over all processes."""
+        shares, accumulate = self._parts
+        return self.batch_size * shares if self.global_batch_size is None else self.global_batch_size // accumulate
 
-    def state_dict(self) -> dict[str, int]:
-        """Says where in the data training is, in samples of the epoch's global order, so that it holds at any world size."""
-        if self.trainer is None or self.samples_per_epoch is None:
-            return {}
-        batches = batches_trained(self.trainer)
-        order = self.order_facts()
-        consumed = min(batches * order["samples_per_batch"], self.samples_per_epoch)
-        return {"epoch": self.trainer.current_epoch, "consumed": consumed} | order
+    @property
+    def _parts(self) -> tuple[int, int]:
+        """Return how many processes have samples of their own, and how many batches are accumulated."""
+        return (dp_rank_and_size(self.trainer)[1], self.trainer.accumulate_grad_batches) if self.trainer else (1, 1)
 
-    def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Raises ConfigError where a run would continue within an epoch in another order, or in other global batches; unless
-        there is `find_place`, which is given what was saved, and what is another now, and returns how many samples of the epoch
-        count as consumed."""
-        if not self._is_trained:
-            return
-        now, consumed = self.order_facts(), state_dict["consumed"]
-        saved = {"shuffle": now["shuffle"]} | state_dict  # an older checkpoint does not say it
-        names = sorted((now | saved).keys() - _MAY_CHANGE)
-        other = [name for name in names if now.get(name, 0) != saved.get(name, 0)]  # 0 is of an option that is not there
-        if consumed and self.find_place is not None:
-            consumed = self.find_place(state_dict, other)
-        elif consumed and other:
-            accepted = f"the checkpoint is from within an epoch, with {saved.get(other[0], 0)}; use the same"
-            raise config_error(order_key(other[0]), now.get(other[0], 0), accepted)
-        strategy = self.trainer and self.trainer.strategy
-        if now["world_size"] != state_dict["world_size"] and not getattr(strategy, "has_same_bits", False):
-            begun = f"continuing on {now['world_size']} process(es) what {state_dict['world_size']} began"
-            log.info(f"{begun}: the same global batches, but sums in another order, so that the weights will not be bit-equal")
-        self.start = (state_dict["epoch"], consumed)
-
-    def order_facts(self) -> dict[str, int]:
-        """Return what decides which samples an epoch's batches have, and how many, over all processes."""
-        global_batch_size = self.global_batch_size or self.batch_size * self._share[1] * self._accumulate
-        return {
-            "seed": self.seed,
-            "shuffle": int(self.shuffle),
-            "length": len(self.splits.train),
-            "global_batch_size": global_batch_size,
-            "samples_per_batch": global_batch_size // self._accumulate,
-            "world_size": self._share[1],
-        } | {name: order.identity for name, order in self._orders.items()}
+    def _too_long(self, step: int, length: int, parts: int) -> str:
+        most, why = length // parts, f"is larger than the training split of {length} samples; use at most"
+        if self.global_batch_size is None:
+            line = f"datamodule.batch_size={self.batch_size}: the global batch of {step} {why} {most}"
+        else:
+            line = f"datamodule.global_batch_size={step}: {why} {most * parts}"
+        return f"{line}, or datamodule.drop_last=false"
 
     @cached_property
-    def _orders(self) -> dict[str, Order]:
-        orders = {name: option.reorder(self.splits.train) for name, option in self.options.items()}
-        return {name: order for name, order in orders.items() if order is not None}
+    def _reorder(self) -> Reorder | None:
+        return None if self.curriculum is None else self.curriculum.reorder(self.splits.train)
 
-    def val_dataloader(self) -> DataLoader[Batch] | list[Any]:
+    def order_facts(self) -> dict[str, int]:
+        """Return what decides the order of an epoch's samples."""
+        facts = {"seed": self.seed, "shuffle": int(self.shuffle), "length": len(self.splits.train)}
+        return facts | {"curriculum": getattr(self._reorder, "identity", 0)}
+
+    def val_dataloader(self) -> DataLoader[Any] | list[Any]:
         return [] if self.splits.val is None else self.eval_loader(self.splits.val)
 
-    def test_dataloader(self) -> DataLoader[Batch] | list[Any]:
+    def test_dataloader(self) -> DataLoader[Any] | list[Any]:
         return [] if self.splits.test is None else self.eval_loader(self.splits.test)
 
-    def predict_dataloader(self) -> DataLoader[Batch] | list[Any]:
+    def predict_dataloader(self) -> DataLoader[Any] | list[Any]:
         return self.test_dataloader()
 
     def drawn(self, train: Any, val: Any = None, test: Any = None, test_fraction: float = 0.0) -> Splits:
@@ -231,34 +200,25 @@ class DataModule(LightningDataModule):
             accepted = "this data has a validation split of its own, which is not drawn; use null"
             raise config_error("datamodule.folds", self.folds, accepted)
 
-    def eval_loader(self, dataset: Any) -> DataLoader[Batch]:
-        """Every sample exactly once, over all processes, unaugmented."""
-        sampler = EvalSampler(len(dataset), self.batch_size, *self._share)
-        return self._loader(dataset, sampler, None)
+    def eval_loader(self, dataset: Any) -> DataLoader[Any]:
+        """Every sample exactly once, unaugmented, in one shuffled order: data often comes sorted by class, and the first batches
+        should be of all of them."""
+        order: Any = shuffled(len(dataset), derive_seed(len(dataset))).tolist()
+        return self._loader(dataset, order, None)
 
-    def _loader(self, dataset: Any, sampler: DistributedSampler[BatchIndices], augment: Augment | None) -> DataLoader[Batch]:
+    def _loader(self, dataset: Any, order: Any, augment: Augment | None) -> DataLoader[Any]:
+        if self.global_batch_size is None:
+            batches = BatchSampler(order, self.batch_size, drop_last=False)
+        else:
+            batches = GlobalBatches(order, self.samples_per_batch, drop_last=False)
         loading: dict[str, Any] = {"num_workers": self.num_workers, "persistent_workers": self.persistent_workers}
-        loading["pin_memory"] = self.pin_memory and self._device.type == "cuda"
-        return make_loader(Batches(dataset, augment, self.seed), sampler, **loading)
+        loading |= {"pin_memory": self.pin_memory and torch.cuda.is_available(), "worker_init_fn": ignore_sigterm}
+        return DataLoader(Batches(dataset, self.seed, augment), batch_size=None, sampler=batches, collate_fn=unchanged, **loading)
 
     @property
     def _is_trained(self) -> bool:
         """Return whether the data is for a training."""
         return self.trainer is not None and self.trainer.state.fn == "fit"
-
-    @property
-    def _share(self) -> tuple[int, int]:
-        """Return which part of each global batch this process has, and of how many."""
-        return dp_rank_and_size(self.trainer) if self.trainer else (0, 1)
-
-    @property
-    def _device(self) -> torch.device:
-        return self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
-
-    @cached_property
-    def _accumulate(self) -> int:
-        """Returns that of the config, by which epochs are divided, whatever a callback of Lightning's makes of it later."""
-        return self.trainer.accumulate_grad_batches if self.trainer else 1
 
     def _fit_scaler(self) -> "StandardScaler":
         """Fits it to the training split alone, unaugmented, a batch at a time; uint8 counts as 0 to 1."""
@@ -267,7 +227,7 @@ class DataModule(LightningDataModule):
         scaler = StandardScaler()
         train = Batches(self.splits.train)
         for ids in torch.arange(len(train)).split(4096):
-            scaler.partial_fit(as_features(train[BatchIndices(ids, 0, 1.0)].inputs))
+            scaler.partial_fit(as_features(train[ids.tolist()][0]))
         return scaler
 
 
@@ -275,3 +235,14 @@ def as_features(inputs: Tensor) -> numpy.ndarray:
     """Rows for StandardScaler: images (n, channels, height, width) to (n*height*width, channels), all else to (n, -1)."""
     values = inputs.double() / 255 if inputs.dtype == torch.uint8 else inputs.double()
     return (values.movedim(1, -1).flatten(0, 2) if values.ndim == 4 else values.flatten(1)).numpy()
+
+
+def unchanged(batch: Any) -> Any:
+    return batch
+
+
+def ignore_sigterm(_: int) -> None:
+    """Ignore SIGTERM in a data worker. A request to stop that reaches the whole process group is for the run, which needs its
+    workers until the next step boundary, and ends them; torch's own handler would end them at once, and fail the run."""
+    if STOP_SIGNALS.process:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)

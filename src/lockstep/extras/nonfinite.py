@@ -8,11 +8,11 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.optim import Optimizer
-from torchmetrics import Metric
 
 from lockstep.console import join_first
-from lockstep.datamodules.batches import Batch
 from lockstep.errors import NamedFailure, check_at_least
+from lockstep.extras.plain_lightning.lightning_internals import remember_logs
+from lockstep.extras.plain_lightning.loaders import SharedSampler
 from lockstep.trainer.steps import begins_step, ends_step
 
 log = logging.getLogger(__name__)
@@ -36,14 +36,15 @@ class NonFinite(Callback):
     def __init__(self, action: Literal["stop", "skip"] = "stop", every_n_steps: int = 10) -> None:
         check_at_least(1, every_n_steps=every_n_steps)
         self.action, self.every_n_steps = action, every_n_steps
-        self._losses: list[tuple[int, Tensor, Tensor | None]] = []  # step, loss, sample ids
-        self._before: list[tuple[Tensor, Tensor]] = []  # tensors that a step changes besides the weights, and their values before
+        self._losses: list[tuple[int, Tensor, int | None]] = []  # step, loss, batch of the epoch
+        self._before: list[tuple[Tensor, Tensor]] = []  # buffers, such as BatchNorm's statistics, and their values before a step
         self._was_skipped = False
         self.skipped_step: int | None = None  # the latest
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if self.action == "skip" and begins_step(trainer, batch_idx):
-            self._before = [(state, state.clone()) for state in _states(pl_module)]
+            self._before = [(state, state.clone()) for state in pl_module.buffers()]
+            self._restore_logs = remember_logs(trainer, pl_module)
             self._losses.clear()
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
@@ -74,8 +75,7 @@ class NonFinite(Callback):
         if isinstance(loss, Tensor):  # else the batch was left out by the model, or it optimizes by itself
             if self.action == "stop" and loss.is_cpu and math.isfinite(loss):
                 return  # most are
-            ids = batch.ids if isinstance(batch, Batch) else None
-            self._losses.append((trainer.global_step - ends_step(trainer, batch_idx), loss.detach(), ids))
+            self._losses.append((trainer.global_step - ends_step(trainer, batch_idx), loss.detach(), batch_idx))
         if self.action == "stop":
             if pl_module.device.type == "cpu" or trainer.global_step % self.every_n_steps == 0:
                 self._look(trainer)
@@ -84,7 +84,8 @@ class NonFinite(Callback):
             with torch.no_grad():
                 for state, before in self._before:
                     state.copy_(before)
-            log.warning(f"step {trainer.global_step - 1} is left out: its gradients are not finite; {self._where()}")
+            self._restore_logs()
+            log.warning(f"step {trainer.global_step} is left out: its gradients are not finite; {self._where(trainer)}")
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self.action == "stop":
@@ -92,21 +93,15 @@ class NonFinite(Callback):
 
     def _look(self, trainer: Trainer) -> None:
         if self._losses and not torch.isfinite(torch.stack([loss for _, loss, _ in self._losses])).all():
-            log.error(self._where())
-            raise NonFiniteLoss(self._where(most=4))
+            raise NonFiniteLoss(self._where(trainer))
         self._losses.clear()
 
-    def _where(self, most: int | None = None) -> str:
-        """Name the first batch of this rank since the last look whose loss is not finite, with at most so many sample ids."""
-        for step, loss, ids in self._losses:
+    def _where(self, trainer: Trainer) -> str:
+        """Name the first batch of this rank since the last look whose loss is not finite, with some of its samples' numbers."""
+        sampler = getattr(trainer.train_dataloader, "sampler", None)
+        for step, loss, batch in self._losses:
             if not torch.isfinite(loss):
-                samples = "" if ids is None else f", of samples {join_first(ids.tolist(), most or len(ids))}"
-                return f"at step {step} the loss is {float(loss)}{samples}"
+                numbers = sampler.numbers(batch) if isinstance(sampler, SharedSampler) and batch is not None else []
+                samples = f", of samples {join_first(numbers, 4)}" if numbers else ""
+                return f"at step {step + 1} the loss is {float(loss)}{samples}"
         return "that of another rank's samples"
-
-
-def _states(module: LightningModule) -> list[Tensor]:
-    """Buffers, such as BatchNorm's statistics, and the sums of metrics."""
-    metrics = [part for part in module.modules() if isinstance(part, Metric)]
-    sums = [state for metric in metrics for state in metric.metric_state.values() if isinstance(state, Tensor)]
-    return [*module.buffers(), *sums]

@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torchmetrics.classification import MulticlassConfusionMatrix
 
-from lockstep.datamodules.batches import Batch
 from lockstep.extras.monitor import Monitor, together
 from lockstep.models import Classifier
 from lockstep.runs.shares import is_first_of_share
@@ -26,10 +25,8 @@ class Pictures(Monitor, Callback):
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        if not (isinstance(pl_module, Classifier) and isinstance(batch, Batch) and isinstance(outputs, Tensor)):
-            return
-        if len(batch.ids) and is_first_of_share(trainer):  # a rank may have no sample in a tail
-            self._matrix.update(outputs, batch.targets)
+        if isinstance(pl_module, Classifier) and isinstance(outputs, Tensor) and is_first_of_share(trainer):
+            self._matrix.update(outputs, batch[1])
 
     @together
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -18,7 +18,9 @@ INTERVAL = 10.0  # seconds between two writings of progress.json
 
 
 class Progress(Monitor, TQDMProgressBar):
-    """Show a bar on a terminal, log a line per epoch, and write progress.json in the run's directory.
+    """Show a bar on a terminal, log a line per epoch, and write progress.json in the run's directory, which has all metrics.
+
+    Bar and line have what was logged with `prog_bar=True`, and what a checkpoint is chosen by; all metrics if there is none.
 
     Args:
         refresh_rate: batches between two updates of the bar, for which the device is waited for.
@@ -39,6 +41,7 @@ class Progress(Monitor, TQDMProgressBar):
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         self._log_epoch(trainer)
         super().on_train_epoch_start(trainer, *_)
+        self.train_progress_bar.set_description(f"epoch {trainer.current_epoch + 1}{_end(trainer)}")
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
@@ -57,9 +60,8 @@ class Progress(Monitor, TQDMProgressBar):
         self._write(trainer, 0)
         if self.is_enabled:
             self.train_progress_bar.clear()
-        end = f"/{trainer.max_epochs}" if trainer.max_epochs and trainer.max_epochs > 0 else ""
         metrics = [f"{name} {value}" for name, value in sorted(_texts(trainer).items())]
-        log.info("  ".join([f"epoch {trainer.current_epoch}{end}", f"step {steps_made(trainer)}", *metrics]))
+        log.info("  ".join([f"epoch {trainer.current_epoch}{_end(trainer)}", f"step {steps_made(trainer)}", *metrics]))
 
     def _write(self, trainer: Trainer, batches: int) -> None:
         """Write progress.json, `batches` after an epoch. No value is read from the device."""
@@ -73,8 +75,14 @@ class Progress(Monitor, TQDMProgressBar):
         write_json(Path(trainer.default_root_dir) / "progress.json", content)
 
 
-def _texts(trainer: Trainer) -> dict[str, str]:
-    return {name: f"{value:.4g}" for name, value in logged_numbers(trainer).items()}
+def _end(trainer: Trainer) -> str:
+    return f"/{trainer.max_epochs}" if trainer.max_epochs and trainer.max_epochs > 0 else ""
+
+
+def _texts(trainer: Any) -> dict[str, str]:
+    names = {*trainer.progress_bar_metrics}
+    names |= {getattr(saver, "monitor", None) for saver in trainer.checkpoint_callbacks} if names else set()
+    return {name: f"{value:.4g}" for name, value in logged_numbers(trainer).items() if name in names or not names}
 
 
 def _share(trainer: Any, batches: int) -> float | None:

@@ -1,5 +1,6 @@
 """Launchers and queues beside Lockstep's own parent: CLUSTERS names those that start a run's ranks or lend it machines."""
 
+import contextlib
 import functools
 import os
 import platform
@@ -10,7 +11,7 @@ from typing import Any, ClassVar
 
 from hydra.utils import get_class
 
-from lockstep.errors import ConfigError
+from lockstep.errors import config_error
 
 # Classes of launchers and queues by the prefix of the variables that they set. If several have set some, the first that
 # has started this process as a rank counts.
@@ -63,16 +64,11 @@ class Cluster:
 
     def read(self, env: Mapping[str, str], name: str, default: int | None = None, least: int = 0) -> int:
         """Return the number that a variable holds. Raises ConfigError if another program has left only some of them."""
-        value = env.get(name, default)
-        try:
-            number = int(value)  # pyright: ignore[reportArgumentType]
-        except (TypeError, ValueError):
-            problem = "=: is not set" if value is None else f"={value}: is not a number"
-        else:
-            if number >= least:
+        with contextlib.suppress(TypeError, ValueError):
+            if (number := int(env.get(name, default))) >= least:  # pyright: ignore[reportArgumentType]
                 return number
-            problem = f"={value}: is less than {least}"
-        raise ConfigError(f"{name}{problem}; use the environment of {self.program}, all of it or nothing of it")
+        accepted = f"use the environment of {self.program}, all of it or nothing of it"
+        raise config_error(name, env.get(name, ""), f"is no number of at least {least}; {accepted}")
 
     def run_id(self, rank: Rank) -> str:
         """Return a name for the run that its ranks agree on and no other run has: by the process that has started them all."""
@@ -91,10 +87,6 @@ class Cluster:
         from lightning.fabric.plugins.environments import LightningEnvironment
 
         return LightningEnvironment()
-
-    def speaks(self, directory: Path, rank: int) -> bool:
-        """Return whether this rank reports that the run in a directory was preempted, and has it requeued."""
-        return rank == 0
 
     def job(self) -> dict[str, Any]:
         """Return the job of a queue that this process is a part of, and the number of its life, for status.json; {} outside of a

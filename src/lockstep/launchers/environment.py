@@ -39,11 +39,7 @@ def rank_in(env: Mapping[str, str]) -> Rank | None:
     """Return the rank that an environment describes."""
     if PARENT_PID in env:
         return Cluster().rank(env)
-    if rank := next(filter(None, (cluster.rank(env) for cluster in clusters(env))), None):
-        return rank
-    for name in ("RANK", "LOCAL_RANK"):  # Lightning reads them whoever has set them
-        Cluster().read(env, name, default=0)
-    return None
+    return next(filter(None, (cluster.rank(env) for cluster in clusters(env))), None)
 
 
 def warn_of_unknown_launcher() -> None:

@@ -1,8 +1,6 @@
 """Outcomes of ranks and runs, and their exit codes."""
 
 import errno
-import os
-import platform
 import re
 import signal
 import traceback
@@ -14,12 +12,9 @@ from lockstep.launchers.stop_signals import Preempted, leading
 
 # messages of gloo, NCCL, torch's store
 _TIMED_OUT = re.compile("Timed out waiting|timeout caused pair closure|collective operation timeout")
-_PORT_TAKEN = re.compile("EADDRINUSE|[Aa]ddress already in use")
 _LOST_PEER = re.compile("closed by peer|reset by peer|remote process exit|Broken pipe|Connection timed out")
 # torch.utils.data: the error of a data worker, whose text is the worker's traceback
 _OF_WORKER = re.compile(r"Caught (\w+) (in .*?)\.\nOriginal Traceback.*\n((?:[\w.]+\.)?\1.*)", re.DOTALL)
-_SHARED_MEMORY = "/dev/shm"
-_NO_ROOM = re.compile("No space left|shared memory")
 
 
 @dataclass(frozen=True)
@@ -60,21 +55,16 @@ def classify_error(error: BaseException, rank: int, has_stepped: bool = False) -
     if isinstance(error, KeyboardInterrupt):
         return Outcome(code=ExitCode.PREEMPTED, reason=str(Preempted(signal.SIGINT)), rank=rank, signal=signal.SIGINT)
     if isinstance(error, SystemExit):
-        return Outcome(code=ExitCode.FAILED, reason=f"rank {rank}: {_describe_exit(error)}", rank=rank)
+        return Outcome(code=ExitCode.FAILED, reason=f"rank {rank}: sys.exit({error.code!r}) was called", rank=rank)
     if isinstance(error, NamedFailure):
         return Outcome(code=ExitCode.FAILED, reason=f"rank {rank}: {error}", rank=rank, is_final=True)
     if isinstance(error, RuntimeError) and _LOST_PEER.search(str(error)):
         reason = f"rank {rank} has lost its connection to another rank; the logs of the others may say why"
         return Outcome(code=ExitCode.FAILED, reason=reason, rank=rank, has_lost_rank=True)
-    if isinstance(error, RuntimeError) and _PORT_TAKEN.search(str(error)) and (port := os.environ.get("MASTER_PORT")):
-        reason = f"MASTER_PORT={port}: another program has this port on {platform.node()}; use one that is free"
-        return Outcome(code=ExitCode.FAILED if has_stepped else ExitCode.REFUSED, reason=reason, rank=rank, is_final=True)
     text = None if getattr(error, "errno", None) == errno.ENOSPC else "".join(traceback.format_exception(error))
     worker = _OF_WORKER.search(str(error))
     said = f"{type(error).__name__}: {error}" if worker is None else f"{worker[3].strip()} ({worker[2]})"
     reason = f"rank {rank}: {said}"
-    if _NO_ROOM.search(reason):
-        reason += no_shared_memory()
     if isinstance(error, RuntimeError) and _TIMED_OUT.search(str(error)):
         reason = f"rank {rank} has waited for another one as long as trainer.strategy.timeout allows: that one hangs, or the "
         reason += "connection to it is cut; the logs of the others may say why"
@@ -85,13 +75,6 @@ def killed_by(code: int) -> str:
     """Describe the end of a process with this negative code. Most signals of real time have numbers alone."""
     name = signal.Signals(-code).name if -code in {*signal.Signals} else f"signal {-code}"
     return f"killed by {name}"
-
-
-def _describe_exit(error: SystemExit) -> str:
-    """Describe where the user's own code, or a library, has called sys.exit."""
-    *_, place = traceback.extract_tb(error.__traceback__) or [None]
-    where = "" if place is None else f" in {place.filename}, line {place.lineno}"
-    return f"sys.exit({'' if error.code is None else repr(error.code)}) was called{where}"
 
 
 def original_error(error: BaseException) -> BaseException:
@@ -107,18 +90,6 @@ def original_error(error: BaseException) -> BaseException:
         return error
     caught_in = first.__traceback__.tb_frame.f_globals.get("__name__")
     return first if caught_in == "lightning.pytorch.trainer.call" else error
-
-
-def no_shared_memory() -> str:
-    """Return an addition to a reason if shared memory is full; an empty string if there is room."""
-    try:
-        room = os.statvfs(_SHARED_MEMORY)
-    except OSError:
-        return ""
-    if room.f_bavail * room.f_frsize > 2**20:
-        return ""
-    accepted = "a larger one (docker run --shm-size), or datamodule.num_workers=0"
-    return f"; {_SHARED_MEMORY}, through which data workers hand over their batches, is full: use {accepted}"
 
 
 def preempted(received: Sequence[int], unsaved: str | None = None) -> Outcome:

@@ -34,7 +34,7 @@ MODULES = (
 def preload() -> None:
     os.setsid()  # signals of a terminal are for the program itself
     # A signal to a whole job would end the server, and living ranks would look dead; a rank unblocks them when it begins.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGINT})
     set_title("lockstep fork server")
     handler = logging.NullHandler()
     logging.root.addHandler(handler)  # else Lightning adds a handler of its own

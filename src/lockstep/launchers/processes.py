@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.config.plan import cores
-from lockstep.console import say
 from lockstep.launchers.cluster import stat
 from lockstep.launchers.environment import this_rank
 from lockstep.launchers.rank import process_group
@@ -126,19 +125,11 @@ def start(
     ignored = frozenset(number for number in SIGNALS if signal.getsignal(number) is signal.SIG_IGN)  # nohup
     kept = sorted(cores() if cores_kept is None else cores_kept)
     surroundings = Surroundings(title, dict(environment), output, kept, ignored)
-    described = {"target": _begin, "args": (surroundings, function, arguments), "name": title}
-    process = _context(fresh).Process(**described)
+    process = _context(fresh).Process(target=_begin, args=(surroundings, function, arguments), name=title)
     os.environ[PRELOAD] = " ".join(sorted(imports))
     try:
         with _main_hidden():
-            try:
-                process.start()
-            except (OSError, EOFError) as error:  # no server: it has died, or TMPDIR has a path too long for its socket
-                if fresh:
-                    raise
-                say(f"Processes are started as fresh interpreters, each of which imports torch anew: {error}")
-                process = multiprocessing.get_context("spawn").Process(**described)
-                process.start()
+            process.start()
     finally:
         del os.environ[PRELOAD]
     return Process(process)
@@ -179,8 +170,7 @@ def _begin(surroundings: Surroundings, function: Callable[..., Any], arguments: 
     threading.Thread(target=_end_with_parent, name="follow-parent", daemon=True).start()
     STOP_SIGNALS.stop_listening()  # with the handlers of the process that this is a fork of
     for number in SIGNALS:
-        default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
-        signal.signal(number, signal.SIG_IGN if number in surroundings.ignored else default)
+        signal.signal(number, signal.SIG_IGN if number in surroundings.ignored else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the server has blocked them
     _forget_exit_functions()
     began_in = vars(multiprocessing.process)["ORIGINAL_DIR"]  # pyright: ignore[reportAttributeAccessIssue]  before job.chdir
@@ -196,6 +186,8 @@ def _begin(surroundings: Surroundings, function: Callable[..., Any], arguments: 
             os.dup2(file, descriptor)
     _renew_imported()
     code: Any = 0
+    if signal.SIGINT not in surroundings.ignored:  # until here it ends the process without a trace
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         function(*arguments)
     except SystemExit as left:

@@ -1,16 +1,14 @@
 """A rank's end: with the program that has started it, or by itself."""
 
-import contextlib
 import multiprocessing
 import os
 import select
 import signal
-import stat
 import sys
 import threading
 from typing import Any
 
-from lockstep.errors import ConfigError, config_error
+from lockstep.errors import config_error
 from lockstep.launchers.environment import PARENT_PID, SWEEP_PIPE, launcher
 
 
@@ -18,27 +16,12 @@ def attach_to_parent() -> None:
     """Kill this process group when the one that started it is gone, kill -9 included: torchrun, or the sweep of a job on another
     machine. Do nothing in a process that a person has started. Raise ConfigError for variables that are left over."""
     if PARENT_PID in os.environ and multiprocessing.parent_process() is None:
-        raise _left_over(PARENT_PID)
-    pipe = _lifeline(SWEEP_PIPE)
-    os.environ.pop(SWEEP_PIPE, None)  # the job's own processes can't read it
-    descriptor = launcher().attach() if pipe is None else pipe
+        words = "is left over from a run that has ended; start it in an environment without it"
+        raise config_error(PARENT_PID, os.environ[PARENT_PID], words)
+    pipe = os.environ.pop(SWEEP_PIPE, None)  # the job's own processes can't read it
+    descriptor = launcher().attach() if pipe is None else int(pipe)
     if descriptor is not None:
         threading.Thread(target=_die_with, args=(descriptor,), name="follow-parent", daemon=True).start()
-
-
-def _lifeline(name: str) -> int | None:
-    """Return the pipe that a variable names. Raises ConfigError if there is none: the variable is left over then."""
-    given = os.environ.get(name)
-    if given is None:
-        return None
-    with contextlib.suppress(ValueError, OverflowError, OSError):
-        if stat.S_ISFIFO(os.fstat(int(given)).st_mode):
-            return int(given)
-    raise _left_over(name)
-
-
-def _left_over(name: str) -> ConfigError:
-    return config_error(name, os.environ[name], "is left over from a run that has ended; start it in an environment without it")
 
 
 def _die_with(descriptor: int) -> None:

@@ -2,5 +2,4 @@
 
 from lockstep.models.classifier import Classifier
 from lockstep.models.regressor import Regressor
-from lockstep.models.sample_mean import SampleMean
-from lockstep.models.task import Task
+from lockstep.models.supervised import Supervised

@@ -6,60 +6,66 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lockstep.errors import ConfigError, config_error
-from lockstep.models.task import Task, wrong_targets
+from lockstep.models.supervised import Supervised
 
 
-class Classifier(Task):
-    """Cross entropy. `acc`, and `topK` for any K, are 1 if the target is the first or among the first K classes."""
+class Classifier(Supervised):
+    """Cross entropy. `acc`, and `topK` for any K, are the parts of samples whose target is among the first 1, or K, classes.
 
-    def __init__(self, *, label_smoothing: float = 0.0, **task: Any) -> None:
-        super().__init__(**task)
+    A target of -100, torch's ignore_index, has no loss, and is never hit.
+    """
+
+    known_metrics = ("loss", "acc", "topK such as top5")
+
+    def __init__(self, *, label_smoothing: float = 0.0, **model: Any) -> None:
+        super().__init__(**model)
         if not 0 <= label_smoothing <= 1:
             raise ValueError(f"label_smoothing={label_smoothing}: is not a fraction; use 0 to 1")
         self.label_smoothing = label_smoothing
-        if type(self).measure is not Classifier.measure:
-            return  # a subclass may measure more
-        for name in self.metric_names:
-            if name not in ("loss", "acc") and not (name.startswith("top") and name[3:].isdigit()):
-                raise config_error("model.metrics", name, "a classifier measures loss, acc, and topK such as top5")
+        self.firsts = {name: 1 if name == "acc" else int(name[3:]) for name in self.metric_names if name != "loss"}
 
-    def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Measure logits (n, classes) and class numbers (n,). Raises ConfigError for targets that are none."""
-        return {"loss": self.losses(outputs, targets), **self.hits(outputs.detach(), targets)}
+    @classmethod
+    def measures(cls, name: str) -> bool:
+        return name in ("loss", "acc") or (name.startswith("top") and name[3:].isdigit())
 
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        check_class_numbers(targets)
-        return functional.cross_entropy(outputs, targets.long(), reduction="none", label_smoothing=self.label_smoothing)
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return self._step("train", batch)[0]
 
-    def explain_index_error(self, targets: Tensor) -> None:
-        """Raise ConfigError for a target that is no class number: torch names neither the data nor what it accepts."""
-        last = self.spec.num_outputs - 1
-        wrong = targets[(targets > last) | ((targets < 0) & (targets != -100))]  # torch's ignore_index
-        if len(wrong):
-            accepted = f"accepted by a classifier of num_outputs={last + 1} are class numbers from 0 to {last}"
-            raise ConfigError(f"datamodule: a target is {int(wrong[0])}; {accepted}")
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return self._evaluate("val", batch)
 
-    def hits(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Return the values of `measure` besides the loss, from the number of classes before the target's: those with a larger
-        output, or an equal one and a lower number, as for argmax. All are before a target that is torch's ignore_index, or whose
-        output is NaN."""
-        chosen = targets.long().clamp(min=0).unsqueeze(1)
-        own, classes = outputs.gather(1, chosen), torch.arange(outputs.shape[1], device=outputs.device)
-        is_before = ~(outputs <= own) | ((outputs == own) & (classes < chosen))
-        before = is_before.sum(dim=1).masked_fill(targets < 0, outputs.shape[1])
-        firsts = {name: 1 if name == "acc" else int(name[3:]) for name in self.metric_names if name == "acc" or name[:3] == "top"}
-        return {name: before < number for name, number in firsts.items()}
+    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return self._evaluate("test", batch)
 
-    def for_torchmetrics(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Return probabilities, not logits: torchmetrics guesses for each batch which of the two it has been given."""
-        return outputs.softmax(dim=1, dtype=torch.promote_types(outputs.dtype, torch.float32)), targets
+    def _evaluate(self, stage: str, batch: tuple[Tensor, Tensor]) -> Tensor:
+        _, logits = self._step(stage, batch)
+        # probabilities, not logits: torchmetrics guesses for each batch which of the two it has been given
+        self.log_metrics(stage, logits.softmax(dim=1, dtype=torch.promote_types(logits.dtype, torch.float32)), batch[1])
+        return logits
+
+    def _step(self, stage: str, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the mean loss () and the logits (n, classes) of inputs (n, ...) and class numbers (n,)."""
+        inputs, targets = batch
+        targets = targets if targets.is_floating_point() else targets.long()  # torch refuses those
+        logits = self(inputs)
+        loss = self.loss(logits, targets)
+        hits = self.hits(logits.detach(), targets)
+        self.log_means(stage, {"loss": loss.detach(), **hits}, len(targets))
+        return loss, logits
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return a mean over samples, those without a class included: all weigh the same on any number of processes."""
+        return functional.cross_entropy(logits, targets, reduction="none", label_smoothing=self.label_smoothing).mean()
+
+    def hits(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """Return for each metric which samples it counts, bool (n,). Classes come before the target's if their logit is larger,
+        or equal with a lower number, as for argmax; all do if the target is torch's ignore_index, or its logit is NaN."""
+        chosen = targets.clamp(min=0).unsqueeze(1)
+        own, classes = logits.gather(1, chosen), torch.arange(logits.shape[1], device=logits.device)
+        is_before = ~(logits <= own) | ((logits == own) & (classes < chosen))
+        before = is_before.sum(dim=1).masked_fill(targets < 0, logits.shape[1])
+        return {name: before < number for name, number in self.firsts.items()}
 
     def predict(self, inputs: Tensor) -> Tensor:
-        """Return probabilities (n, classes), from the inputs of Task.predict."""
+        """Return probabilities (n, classes), from the inputs of Supervised.predict."""
         return super().predict(inputs).softmax(dim=1)
-
-
-def check_class_numbers(targets: Tensor) -> None:
-    if targets.ndim != 1 or targets.is_floating_point():
-        raise wrong_targets(targets, "a classifier are class numbers, integers of shape (n,)")

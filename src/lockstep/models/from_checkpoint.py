@@ -24,7 +24,7 @@ from lockstep.places import import_from_project, project
 log = logging.getLogger(__name__)
 _COMPILED = "_orig_mod."  # torch.compile(net) puts it into the names of a net's tensors
 _NO_CONFIG = (
-    "does not say what it is built of; use a checkpoint of a lockstep.models.Task. "
+    "does not say what it is built of; use a checkpoint of a model of lockstep.models. "
     "That of another LightningModule is read by its load_from_checkpoint"
 )
 # Modules whose networks, optimizers, schedules and metrics a checkpoint may name, and those of them whose metrics load networks.

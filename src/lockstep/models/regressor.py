@@ -1,37 +1,39 @@
 """Regression."""
 
-from typing import Any
-
 from torch import Tensor
 
-from lockstep.errors import ConfigError, config_error
-from lockstep.models.task import Task
+from lockstep.models.supervised import Supervised
 
 
-class Regressor(Task):
-    """Mean squared error; `mae` is the mean absolute error. Both are means over samples and outputs."""
+class Regressor(Supervised):
+    """Squared error, a mean over outputs; `mae` is the absolute one."""
 
-    def __init__(self, **task: Any) -> None:
-        super().__init__(**task)
-        unknown = set(self.metric_names) - {"loss", "mae"}
-        if unknown and type(self).measure is Regressor.measure:
-            raise config_error("model.metrics", sorted(unknown), "a regressor measures loss and mae")
+    known_metrics = ("loss", "mae")
 
-    def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Measure outputs (n, num_outputs) and targets of that shape, or (n,) for one output. Raises ConfigError for others."""
-        error = outputs - _shaped_as(outputs, targets).to(outputs.dtype)
-        return {"loss": error.square().mean(dim=1), "mae": error.detach().abs().mean(dim=1)}
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return self._step("train", batch)[0]
 
-    def for_torchmetrics(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        return outputs, _shaped_as(outputs, targets)
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return self._evaluate("val", batch)
 
+    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return self._evaluate("test", batch)
 
-def _shaped_as(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the targets in the outputs' shape: by broadcasting, (n,) and (n, 1) would give an error per pair of samples."""
-    wanted = tuple(outputs.shape)
-    if tuple(targets.shape) not in (wanted, wanted[:-1] if wanted[-1:] == (1,) else wanted):
-        raise ConfigError(
-            f"datamodule: its targets have the shape {tuple(targets.shape)} and the model's outputs {wanted}; "
-            "accepted by a regressor are targets of the outputs' shape, or (n,) for a single output"
-        )
-    return targets.reshape(wanted)
+    def _evaluate(self, stage: str, batch: tuple[Tensor, Tensor]) -> Tensor:
+        _, outputs = self._step(stage, batch)
+        self.log_metrics(stage, outputs, batch[1].view_as(outputs))
+        return outputs
+
+    def _step(self, stage: str, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the mean loss () and the outputs of inputs (n, ...) and targets (n, outputs), or (n,) for one output."""
+        inputs, targets = batch
+        outputs = self(inputs)
+        targets = targets.view_as(outputs)  # raises for other shapes, which would be broadcast
+        loss = self.loss(outputs, targets)
+        values = {"loss": loss.detach(), "mae": (outputs - targets).detach().abs().mean()}
+        self.log_means(stage, {name: values[name] for name in self.metric_names}, len(targets))
+        return loss, outputs
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return a mean over samples and outputs, both (n, outputs)."""
+        return (outputs - targets).square().mean()

@@ -39,6 +39,6 @@ def newest_unfinished(folder: Path) -> Path:
     runs = (run for run in run_directories(folder, _DEPTH) if not (run.parent / SWEEP_FILE).exists())
     candidates = [run for run in runs if actual_status(run) not in ("finished", "running")]
     if not candidates:
-        sweeps = "a sweep goes on by its own command, or by scripts/sweep.py resume"
+        sweeps = "a sweep goes on by its own command, or by lockstep sweep resume"
         raise config_error("resume", "last", f"there is no unfinished run below {folder}; {sweeps}")
     return max(candidates, key=lambda run: str((read_json(run / "status.json") or {}).get("updated", "")))

@@ -6,19 +6,16 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from lockstep.atomic_files import read_json, replacing
 from lockstep.errors import config_error
 from lockstep.launchers.cluster import queue
-from lockstep.launchers.environment import launcher
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.locks import Lock, check_free
 from lockstep.runs.record import write_status
 from lockstep.runs.saved import FILE, NEXT
 
 _RUN_FILES = (FILE, "status.json", "metrics.json", "checkpoints")  # any of them shows that a directory is a run's
-_LOGS = "train*.log"
 SWEEP_FILE = "multirun.yaml"  # the same for a sweep
 _SWEEP = "hydra.sweep.dir"
 COULD_NOT_START = "could_not_start"  # in status.json: no step was taken, so that another run may take the directory
@@ -38,7 +35,6 @@ class OwnDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = Lock(self.path, self._key)
             self._status = [path.read_bytes() for path in self.path.glob("status.json")]
-            self._logs = {path: path.stat().st_size for path in self.path.glob(_LOGS)}
 
     def set_aside(self) -> None:
         """Move the whole directory of an earlier run, and take it anew."""
@@ -53,15 +49,13 @@ class OwnDirectory:
         self._lock.close()
 
     def end_unstarted(self, reason: str) -> None:
-        """Note why the run could not start, and leave the directory. One that holds a run has its status and logs as before."""
+        """Note why the run could not start, and leave the directory. One that holds a run has its status as before."""
         with contextlib.suppress(OSError):  # the disk is full
             if self._holds_run:
                 shutil.rmtree(self.path / NEXT, ignore_errors=True)
                 for content in self._status:
                     with replacing(self.path / "status.json", "wb") as file:
                         file.write(content)
-                for path in self.path.glob(_LOGS):
-                    os.truncate(path, self._logs.get(path, 0))
             else:
                 write_status(self.path, "failed", reason, **{COULD_NOT_START: True})
         self.leave()
@@ -91,16 +85,18 @@ def _writing(directory: Path, key: str) -> Iterator[None]:
         ) from error
 
 
-def take_new(directory: Path, overwrite: bool, *, is_named: bool) -> OwnDirectory:
+def take_new(directory: Path, overwrite: bool) -> OwnDirectory:
     """Take the directory of a new run. Raise ConfigError, with nothing changed, where another run or a sweep has it, unless that
-    run is to be set aside. `is_named`: the command names the directory."""
+    run is to be set aside."""
     with _writing(directory, "hydra.run.dir"):
         is_sweep_s, is_run_s = (directory / SWEEP_FILE).exists(), has_run(directory)
     if is_sweep_s:
         raise config_error("hydra.run.dir", directory, "belongs to a sweep; name another directory")
     if is_run_s:
         check_free(directory, "hydra.run.dir")
-        _check_overwrite(directory, is_wanted=overwrite, is_named=is_named)
+        if not overwrite:
+            words = f"belongs to an earlier run; name another directory, resume={directory} to go on with that run, or "
+            raise config_error("hydra.run.dir", directory, f"{words}overwrite=true to set it aside and start over")
     own = OwnDirectory(directory, "hydra.run.dir")
     if has_run(directory):
         own.set_aside()
@@ -126,15 +122,3 @@ def has_run(directory: Path) -> bool:
 def absolute(path: str | Path) -> Path:
     """Return the path as Hydra spells it: links are kept, `..` is not."""
     return Path(os.path.abspath(path))  # noqa: PTH100
-
-
-def _check_overwrite(directory: Path, *, is_wanted: Any, is_named: bool) -> None:
-    if not is_wanted:
-        words = "belongs to an earlier run; name another directory"
-        if is_named:
-            words += f", resume={directory} to go on with that run, or overwrite=true to set it aside and start over"
-        elif (rendezvous := launcher().rendezvous()) is not None:
-            words += f", or another torchrun --rdzv-id than {rendezvous}"
-        raise config_error("hydra.run.dir", directory, words)
-    if Path.cwd().is_relative_to(directory):
-        raise config_error("overwrite", "true", f"{directory} is the working directory; start from another one")

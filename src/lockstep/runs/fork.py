@@ -6,13 +6,10 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.checks import OF_THE_WHOLE
@@ -43,7 +40,6 @@ def command_to_fork(arguments: Sequence[str], wanted: str) -> list[str]:
     Raise ConfigError where there is no such checkpoint.
     """
     flags, overrides = split_flags(arguments)
-    _refuse_several(flags, overrides, wanted)
     source, run_dir = _read_source(wanted), _run_dir(wanted)
     checkpoint = find_checkpoint(wanted)
     pinned = f"{KEY}={quote(f'{checkpoint.path}@{checkpoint.step}')}"
@@ -94,17 +90,6 @@ def _say_what_is_lost(run_dir: Path, groups: Sequence[str]) -> None:
     lost = [item for item in read_overrides(run_dir) if override_key(item).startswith(places)] if places else []
     if lost:
         print(f"Not kept of {run_dir}, since {', '.join(groups)} is chosen anew: {' '.join(lost)}", flush=True)
-
-
-def _refuse_several(flags: Sequence[str], overrides: Sequence[str], wanted: str) -> None:
-    """Raises ConfigError for a sweep over runs to fork: all its jobs have the settings of one."""
-    if not {"-m", "--multirun"} & {*flags} or split_step(wanted)[0].exists():
-        return
-    given = next(item for item in reversed(overrides) if override_key(item) == KEY)
-    with suppress(HydraException):  # of a path that Hydra does not read as it is
-        if OverridesParser.create().parse_override(given).is_sweep_override():
-            accepted = "all jobs of a sweep have the settings of one run; use a sweep for each of them, with fork=RUN_DIR"
-            raise config_error(KEY, wanted, accepted)
 
 
 def _read_source(wanted: str) -> DictConfig | None:
@@ -196,5 +181,5 @@ def describe_origin(cfg: DictConfig) -> dict[str, Any] | None:
 
 
 def _given() -> list[str]:
-    keys = {override_key(item) for item in HydraConfig.get().overrides.task}
-    return sorted(keys - {KEY})
+    """Return the keys of the command: what the run of a checkpoint alone was configured as is not known."""
+    return sorted({override_key(item) for item in HydraConfig.get().overrides.task} - {KEY})

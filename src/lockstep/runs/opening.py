@@ -28,9 +28,9 @@ def open_run(cfg: DictConfig) -> Run:
     is as it was.
     """
     hydra: Any = HydraConfig.get()
-    overrides, of_hydra = list(hydra.overrides.task), list(hydra.overrides.hydra)
+    overrides = list(hydra.overrides.task)
     if SWEPT_KEYS not in os.environ:
-        check_single([*overrides, *of_hydra], hydra.sweeper.get("params") or ())
+        check_single([*overrides, *hydra.overrides.hydra], hydra.sweeper.get("params") or ())
     check_run_dir(cfg)
     fix_times(cfg)
     directory, rank = absolute(cfg.run_dir), this_rank()
@@ -44,12 +44,11 @@ def open_run(cfg: DictConfig) -> Run:
 
         cfg.forked_from = describe_origin(cfg)
     is_resumed = goes_on and not is_queued(directory)
-    is_named = any(item.startswith("hydra.run.dir=") for item in of_hydra)
     if rank is not None and rank.global_rank > 0:
         return Run(*validated(cfg.copy(), hydra), is_resumed=is_resumed)
-    own = OwnDirectory(directory, "resume") if goes_on else take_new(directory, cfg.overwrite, is_named=is_named)
+    own = OwnDirectory(directory, "resume") if goes_on else take_new(directory, cfg.overwrite)
     try:
-        run = Run(*validated(cfg.copy(), hydra), is_resumed=is_resumed, own=own, is_named=is_named)
+        run = Run(*validated(cfg.copy(), hydra), is_resumed=is_resumed, own=own)
         _save(run, cfg, hydra, run_id if goes_on else None)
     except BaseException as error:
         own.end_unstarted(str(error) or type(error).__name__)

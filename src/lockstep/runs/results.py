@@ -1,8 +1,6 @@
 """Results of a run, gathered from the trainer for its record and its loggers."""
 
 import os
-import resource
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,32 +39,40 @@ def accountant(trainer: Any) -> Any:
     return next((callback for callback in trainer.callbacks if hasattr(callback, "samples_trained")), trainer.lightning_module)
 
 
-def collect_metrics(trainer: Trainer) -> dict[str, float]:
+def read_best(trainer: Trainer) -> dict[str, Any]:
+    """Return the content of the best checkpoint, empty if there is none."""
+    path = best_checkpoint(trainer)
+    return {} if path is None else read_checkpoint("best checkpoint", path, whole=())
+
+
+def collect_metrics(trainer: Trainer, best: Mapping[str, Any]) -> dict[str, float]:
     """The metrics of the checkpoint to use: training and validation as of when the best one was saved, then the test.
 
     Without a best checkpoint they are the last ones. In float64 where the model keeps them so. What a test has logged by a name
-    of the validation is test/NAME.
+    of the validation is test/NAME; if that begins with test, the validation's is val/NAME.
     """
-    trained = dict(getattr(accountant(trainer), "results", {}))
-    if (best := best_checkpoint(trainer)) is not None:
-        trained |= read_checkpoint("best checkpoint", best, whole=()).get("metrics", {})
+    trained = getattr(accountant(trainer), "results", {}) | best.get("metrics", {})
     latest = logged_numbers(trainer)
     if trainer.state.fn == TrainerFn.TESTING:
         latest = {f"test/{name}" if name in trained and not name.startswith("test") else name: latest[name] for name in latest}
+        if accountant(trainer) is not trainer.lightning_module:  # else the model has the test's own values in float64
+            trained = {f"val/{name}" if name in latest else name: value for name, value in trained.items()}
     return latest | trained
 
 
 def collect_result(cfg: DictConfig, plan: Plan, trainer: Trainer, seconds: float) -> dict[str, Any]:
     """Returns the content of metrics.json, of a run that has taken so many seconds; called on every rank.
 
-    Raises NamedFailure where the optimized metric was not logged."""
-    metrics, optimized = collect_metrics(trainer), cfg.optimized_metric
+    Raises NamedFailure where the optimized metric was not logged in a training."""
+    best, optimized = read_best(trainer), cfg.optimized_metric if steps_made(trainer) else None
+    metrics = collect_metrics(trainer, best)
     if optimized is not None and optimized not in metrics:
         raise NamedFailure(f"optimized_metric={optimized}: the run has logged only {', '.join(sorted(metrics)) or 'nothing'}")
     facts = plan.facts() | collect_facts(trainer) | {"seed": cfg.seed}
     return {
         "metrics": metrics,
         "optimized_metric": optimized,
+        "best_epoch": best["epoch"] + 1 if best else None,
         "ended_by": ended_by(trainer),
         "forked_from": None if (origin := cfg.get("forked_from")) is None else OmegaConf.to_container(origin),
         "wall_time": facts["seconds_before"] + seconds,
@@ -77,7 +83,9 @@ def collect_result(cfg: DictConfig, plan: Plan, trainer: Trainer, seconds: float
 
 def logged_numbers(trainer: Any) -> dict[str, float]:
     """Returns what was logged last under each name, where it is one number: of an accuracy for each class it is not."""
-    logged = trainer.callback_metrics
+    logged = dict(trainer.callback_metrics)
+    for name in [name for name in logged if name.endswith("_step") and name.removesuffix("_step") in logged]:
+        del logged[name]  # of a batch, beside the epoch's
     return {name: float(value) for name, value in logged.items() if not isinstance(value, torch.Tensor) or value.numel() == 1}
 
 
@@ -106,7 +114,6 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
         "precision": trainer.precision,
         "device_name": torch.cuda.get_device_name(device) if is_gpu else "cpu",
         "device_memory_gib": torch.cuda.max_memory_allocated(device) / 2**30 if is_gpu else None,
-        "memory_gib_of_ranks": _gather(trainer, _peak_memory(device) / 2**30),
         "threads": torch.get_num_threads(),
         "not_as_one_process": [cause for callback in trainer.callbacks for cause in getattr(callback, "causes", ())],  # pyright: ignore[reportAttributeAccessIssue]
     }
@@ -142,15 +149,15 @@ def lacking_for_test(model: Any, datamodule: Any) -> str | None:
     return None
 
 
-def ended_by(trainer: Any) -> str:
-    """Returns why training has ended: the key that set the end, or what has asked for it before. A callback says so by an
-    attribute `ended_by`."""
-    if 0 < trainer.max_steps <= trainer.global_step:
+def ended_by(trainer: Any) -> str | None:
+    """Return why training has ended, None for an evaluation: the key that set the end, or what has asked for it before. A
+    callback says so by an attribute `ended_by`."""
+    if 0 <= trainer.max_steps <= trainer.global_step:
         return f"trainer.max_steps={trainer.max_steps}"
-    if 0 < (trainer.max_epochs or -1) <= trainer.current_epoch:
+    if trainer.max_epochs is not None and 0 <= trainer.max_epochs <= trainer.current_epoch:
         return f"trainer.max_epochs={trainer.max_epochs}"
     reasons = (why for callback in trainer.callbacks if (why := _stopping_reason(callback)) is not None)
-    return next(reasons, "trainer.should_stop, which the model or a callback has set" if trainer.should_stop else "no training")
+    return next(reasons, "trainer.should_stop, which the model or a callback has set" if trainer.should_stop else None)
 
 
 def _stopping_reason(callback: Any) -> str | None:
@@ -159,13 +166,6 @@ def _stopping_reason(callback: Any) -> str | None:
         return None if left is None or left > 0 else f"trainer.max_time, after {callback.time_elapsed():.0f} s"
     message = getattr(callback, "stopping_reason_message", None)  # of Lightning's EarlyStopping
     return getattr(callback, "ended_by", None) if message is None else f"early stopping: {message.removesuffix(_SIGNALING)}"
-
-
-def _peak_memory(device: torch.device) -> int:
-    """Bytes: of the GPU; elsewhere of the process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _gather(trainer: Trainer, value: float) -> list[float]:
@@ -201,17 +201,15 @@ def log_result(cfg: DictConfig, trainer: Any, facts: Mapping[str, Any], metrics:
 def hyperparameters(
     cfg: DictConfig, choices: Mapping[str, Any], overrides: Sequence[str], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the overridden keys, of groups the option (`choices`), and those of the `facts` that do not follow from them: in a
-    job of a sweep none but the rate that was stepped with, if it was scaled."""
+    """Return the overridden keys, of groups the option (`choices`), and the facts that no key is called by. In a job of a sweep
+    the columns of the keys that are swept leave room for no others."""
     chosen = {key: choices[key] if key in choices else OmegaConf.select(cfg, key) for key in map(override_key, overrides)}
     values = {
         key: value if isinstance(value, str | int | float) else str(value) for key, value in chosen.items() if value is not None
     }
-    is_scaled = cfg.lr_scaling != "none"
-    doubles = {key.rpartition(".")[2] for key in values} - ({"lr"} if is_scaled else set())
-    doubles |= {"world_size"} if chosen.get("trainer.devices") == facts.get("world_size") else set()
-    names = _SHOWN if SWEPT_KEYS not in os.environ else ("lr",) if is_scaled else ()
-    return values | {name: facts[name] for name in names if name not in doubles and facts.get(name) is not None}
+    named = {key.rpartition(".")[2] for key in values}
+    names = _SHOWN if SWEPT_KEYS not in os.environ else ()
+    return values | {name: facts[name] for name in names if name not in named and facts.get(name) is not None}
 
 
 def swept(overrides: Sequence[str]) -> list[str]:

@@ -37,9 +37,7 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     if wanted == "null":
         return list(arguments)
     if {"-m", "--multirun"} & {*flags}:
-        raise config_error("resume", wanted, "is for one run; give a sweep its own command again, or scripts/sweep.py resume")
-    if values.get("overwrite", "false") != "false":
-        raise config_error("resume", wanted, "goes on with what overwrite=true would set aside; give one of them")
+        raise config_error("resume", wanted, "is for one run; give a sweep its own command again, or lockstep sweep resume")
     run_dir = locate_run(wanted)
     saved = read_config(run_dir, "resume")
     if saved is None:

@@ -25,13 +25,12 @@ from lockstep.errors import ExitCode, config_error
 from lockstep.launchers.cluster import queue
 from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank, warn_of_unknown_launcher
 from lockstep.launchers.heartbeat import DEBUGGED, HEARTBEAT, dump_stacks
-from lockstep.launchers.outcome import Outcome, Report, classify_error, no_shared_memory, original_error
-from lockstep.launchers.processes import Function
+from lockstep.launchers.outcome import Outcome, Report, classify_error, original_error
 from lockstep.launchers.rank import end_workers, leave_process_group
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 from lockstep.runs import record
 from lockstep.runs.directory import OwnDirectory
-from lockstep.runs.saved import accept_config, read_run_id
+from lockstep.runs.saved import accept_config
 
 log = logging.getLogger(__name__)
 
@@ -51,12 +50,11 @@ class Run:
         *,
         is_resumed: bool = False,
         own: OwnDirectory | None = None,
-        is_named: bool = False,
         report: Report | None = None,
     ) -> None:
-        """`own`: the directory, if it is taken already. `is_named`: by the command. `report`: of a rank, to its parent."""
+        """`own`: the directory, if it is taken already. `report`: of a rank, to its parent."""
         self.cfg, self.plan, self.is_resumed, self._own, self._report = cfg, plan, is_resumed, own, report
-        self._is_named, self.directory = is_named, Path(cfg.run_dir)
+        self.directory = Path(cfg.run_dir)
         self._log, self._metrics = self.directory / rank_log(), self.directory / "metrics.json"
         self.rank, self.launcher = this_rank(), launcher()
         self.is_parent = self.rank is None and (self.plan.world_size > 1 or cfg.max_restarts > 0)
@@ -97,7 +95,7 @@ class Run:
         self._leave_stuck(classify_error(error, self._global_rank))
 
     def _give_up(self, reason: str) -> None:
-        reason = f"rank {self._global_rank}: {reason}{no_shared_memory()}"
+        reason = f"rank {self._global_rank}: {reason}"
         self._leave_stuck(Outcome(code=ExitCode.FAILED, reason=reason, rank=self._global_rank))
 
     def _leave_stuck(self, outcome: Outcome) -> None:
@@ -144,10 +142,10 @@ class Run:
             file.write(text)
 
     def _own_checkpoint(self) -> Path | None:
-        """Returns the run's own checkpoint to go on from: not one of another run."""
+        """Returns the run's own checkpoint to go on from."""
         from lockstep.checkpointing import latest_valid_checkpoint
 
-        checkpoint = latest_valid_checkpoint(self.directory / "checkpoints", read_run_id(self.directory))
+        checkpoint = latest_valid_checkpoint(self.directory / "checkpoints")
         if checkpoint is None:
             log.info("There is no checkpoint yet: the run starts from the beginning.")
         else:
@@ -156,7 +154,8 @@ class Run:
 
     def launch(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Call `function(run, *arguments)` in each rank, which may die max_restarts times; rank zero's record is the result."""
-        from lockstep.launchers.launch import launch
+        from lockstep.launchers.launch import launch  # most runs have one process
+        from lockstep.launchers.processes import Function
 
         cfg = self.cfg.copy()
         OmegaConf.resolve(cfg)  # ${now:} is the same in all of them
@@ -264,12 +263,14 @@ class Run:
                 self._own.end_unstarted(outcome.reason or "")
                 self._own = None
         elif outcome.code == ExitCode.PREEMPTED:
-            if self.launcher.speaks(self.directory, self._global_rank):
+            if self._global_rank == 0:
                 with contextlib.suppress(OSError):  # the disk may be full
                     record.write_status(self.directory, "preempted", outcome.reason, outcome.rank)
                     accept_config(self.directory)
                 console.show_preempted(self.directory, outcome.reason or "")
-                resumes = self._is_named or self.launcher.ranks_are_tasks  # the same command, requeued, comes here
+                given = HydraConfig.get().overrides.hydra if HydraConfig.initialized() else ()
+                is_named = any(item.startswith("hydra.run.dir=") for item in given)
+                resumes = is_named or self.launcher.ranks_are_tasks  # the same command, requeued, comes here
                 if (line := queue().requeue_when_warned(outcome.signal, resumes)) is not None:  # which may end this process
                     console.say(line)
         else:

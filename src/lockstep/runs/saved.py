@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,14 +110,8 @@ def _write(path: Path, cfg: DictConfig) -> None:
 
 
 def _to_save(cfg: DictConfig, run_id: str, global_batch_size: int | None) -> DictConfig:
-    content: Any = OmegaConf.to_container(cfg)
-    for key, _ in [*_of_the_start(content)]:
-        *above, name = key.split(".")
-        node = content
-        for part in above:
-            node = node[int(part) if isinstance(node, list) else part]
-        node[int(name) if isinstance(node, list) else name] = OmegaConf.select(cfg, key)
-    saved: Any = OmegaConf.create(content)
+    saved: Any = OmegaConf.create(OmegaConf.to_container(cfg))
+    _fix(saved, cfg, _OF_THE_START)
     saved.run_dir = RUN_DIR
     if global_batch_size is not None and OmegaConf.select(cfg, GLOBAL_BATCH, default=cfg) is not cfg:
         OmegaConf.update(saved, GLOBAL_BATCH, global_batch_size)
@@ -128,15 +122,13 @@ def _to_save(cfg: DictConfig, run_id: str, global_batch_size: int | None) -> Dic
 
 def fix_times(cfg: DictConfig) -> None:
     """Replace ${now:} by its value: whoever copies the config would read the clock anew."""
-    for key, value in [*_of_the_start(OmegaConf.to_container(cfg))]:
-        if "${now:" in value:
-            OmegaConf.update(cfg, key, OmegaConf.select(cfg, key))
+    _fix(cfg, cfg, ("${now:",))
 
 
-def _of_the_start(content: Any) -> Iterator[tuple[str, str]]:
-    for key, value in nodes(content):
-        if key != "run_dir" and isinstance(value, str) and any(name in value for name in _OF_THE_START):
-            yield key, value
+def _fix(cfg: DictConfig, source: DictConfig, interpolations: tuple[str, ...]) -> None:
+    for key, value in [*nodes(OmegaConf.to_container(cfg))]:
+        if key != "run_dir" and isinstance(value, str) and any(name in value for name in interpolations):
+            OmegaConf.update(cfg, key, OmegaConf.select(source, key))
 
 
 def is_queued(run_dir: Path) -> bool:

@@ -26,9 +26,6 @@ class EndSweep(Callback):
             given = {override_key(item): item.partition("=")[2] for item in written}
             if (value := given.get("hydra.run.dir")) is not None:
                 raise config_error("hydra.run.dir", value, f"is for one run; use hydra.sweep.dir={value}")
-            if (value := given.get("hydra.sweep.subdir")) is not None:
-                words = "a job's directory is named by its values, and is the same in later calls; use hydra.sweep.dir alone"
-                raise config_error("hydra.sweep.subdir", value, words)
             several = [item for item in config.hydra.overrides.task if item.startswith("sweep=")]
             if several and config.hydra.runtime.choices.get("sweep") is None:  # Hydra takes them for values to sweep over
                 raise config_error("sweep", several[-1].partition("=")[2], "use one at a time")
@@ -43,5 +40,6 @@ class EndSweep(Callback):
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         from lockstep.sweeps.sweep import Sweep  # Hydra makes this callback for single runs too
 
-        with refusing():
-            Sweep.end()
+        if Sweep.current is not None:
+            with refusing():
+                Sweep.current.end()

@@ -1,4 +1,4 @@
-"""A job of a sweep: what it is, and how it stands by what its run has left."""
+"""A job of a sweep: its identity, and how it stands by what is in its directory."""
 
 import contextlib
 import hashlib
@@ -6,7 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -25,7 +25,6 @@ OUTSIDE = ("datamodule.data_dir", "fresh_processes", "mirror")  # keys that do n
 OUTPUT = "output.log"  # what a job's processes have said
 RECORDED = ("world_size", "global_batch_size", "lr", "samples_per_second", "train_time", "wall_time")
 STATES = FINISHED, FAILED, INTERRUPTED, RUNNING, WAITING = "finished", "failed", "interrupted", "running", "waiting"
-UNKNOWN = "unknown"  # a queue has the job and does not answer
 _LONGEST = 2**14  # bytes of a reason, and of the end of a log
 _LONGEST_NAME = 200  # bytes; file systems take 255
 
@@ -33,39 +32,8 @@ _LONGEST_NAME = 200  # bytes; file systems take 255
 NUMBER = int | float | None
 _RECORD = {"metrics": {str: NUMBER}, "optimized_metric": str, "ended_by?": str, "versions?": dict}
 _RECORD |= {f"{name}?": NUMBER for name in RECORDED}
-_PROGRESS = {"metrics?": {str: NUMBER}, "epoch?": NUMBER, "epochs?": NUMBER, "step?": NUMBER, "share?": NUMBER}
-_PROGRESS |= {"seconds_per_epoch?": NUMBER, "samples_per_second?": NUMBER, "seconds_left?": NUMBER}
-
-
-@dataclass(frozen=True)
-class Job:
-    """Job of a sweep. `key` identifies the job across resumed and extended sweeps; `width` is the number of slots of `pool`.
-
-    config: the composed config, from which `key` is made.
-    swept: the keys of the overrides that are not the same for all jobs.
-    fresh: in interpreters of its own, not forked from one that has imported torch.
-    stop_deadline: seconds in which the job, asked to stop, ends by itself.
-    resources: what it takes, in the words of its executor.
-    composed: the config with Hydra's own part, as the job's run has it.
-    global_batch_size: in samples, of all its processes.
-    """
-
-    key: str
-    overrides: tuple[str, ...]
-    directory: Path
-    pool: str
-    width: int
-    world_size: int
-    optimized_metric: str
-    optimized_mode: str
-    command: tuple[str, ...]
-    config: dict[str, Any] = field(default_factory=dict, compare=False)
-    swept: tuple[str, ...] = ()
-    fresh: bool = False
-    stop_deadline: float = 0.0
-    resources: tuple[str, ...] = ()
-    composed: DictConfig | None = field(default=None, compare=False)
-    global_batch_size: int | None = None
+_PROGRESS = {"metrics?": {str: NUMBER}, "share?": NUMBER, "samples_per_second?": NUMBER, "seconds_left?": NUMBER}
+_STATUS = {"status": get_args(Status), "reason?": str | None}
 
 
 class JobState(NamedTuple):
@@ -82,14 +50,12 @@ class Exit:
 
     code: negative for a signal; None where nobody knows it.
     state: the job's, where the executor knows more than the code says.
-    is_cancelled: a person has cancelled it.
-    is_lost: the machine that it ran on has died: it is tried again, whether or not it has advanced.
+    is_cancelled: a person has cancelled it: it is not tried again.
     """
 
     code: int | None
     state: JobState | None = None
     is_cancelled: bool = False
-    is_lost: bool = False
 
 
 def computed_config(cfg: DictConfig) -> dict[str, Any]:
@@ -138,15 +104,9 @@ def varying(jobs: Sequence[Sequence[str]]) -> list[str]:
 
 def sweep_exit_code(states: Container[str]) -> ExitCode:
     """Map job states to the sweep's exit code."""
-    if INTERRUPTED in states or RUNNING in states or UNKNOWN in states:
+    if INTERRUPTED in states or RUNNING in states:
         return ExitCode.PREEMPTED
     return ExitCode.FAILED if FAILED in states or WAITING in states else ExitCode.FINISHED
-
-
-def read_record(directory: Path) -> dict[str, Any] | None:
-    """Return metrics.json, which a run writes last."""
-    path = directory / "metrics.json"
-    return read_json(path, _RECORD, lambda content: content["optimized_metric"] in content["metrics"])
 
 
 def read_progress(directory: Path) -> dict[str, Any]:
@@ -154,10 +114,14 @@ def read_progress(directory: Path) -> dict[str, Any]:
     return read_json(directory / "progress.json", _PROGRESS) or {}
 
 
+def read_record(directory: Path) -> dict[str, Any] | None:
+    """Return metrics.json, which a run writes last."""
+    return read_json(directory / "metrics.json", _RECORD, lambda content: content["optimized_metric"] in content["metrics"])
+
+
 def read_status(directory: Path) -> tuple[str | None, str | None]:
     """Return the status and the reason that status.json says, each None where it does not."""
-    shape = {"status": get_args(Status), "reason?": str | None}
-    content = read_json(directory / "status.json", shape) or {}
+    content = read_json(directory / "status.json", _STATUS) or {}
     reason = content.get("reason")
     return content.get("status"), reason and reason[:_LONGEST]
 
@@ -174,8 +138,7 @@ def read_state(directory: Path, died: str = "the sweep process died") -> JobStat
         return JobState(RUNNING)
     if status == "finished":
         return JobState(INTERRUPTED, "its metrics.json is lost")
-    has_begun = status in ("running", "preempted") or (status is None and (directory / "checkpoints").exists())
-    return JobState(INTERRUPTED, reason or died) if has_begun else JobState(WAITING)
+    return JobState(WAITING) if status in ("queued", None) else JobState(INTERRUPTED, reason or died)
 
 
 def state_after(directory: Path, end: Exit, ended_for: JobState | None = None) -> JobState:
@@ -191,12 +154,7 @@ def state_after(directory: Path, end: Exit, ended_for: JobState | None = None) -
         return JobState(FAILED, killed_by(code))
     if code == ExitCode.PREEMPTED:
         return JobState(INTERRUPTED, reason)
-    if code == ExitCode.REFUSED and is_held(directory):
-        return JobState(INTERRUPTED, "another command has resumed it, and is under way")
-    said = _last_line(directory / OUTPUT)
-    if code == ExitCode.REFUSED and not said:
-        said = [f"{directory / OUTPUT} is empty and its disk may be full"]
-    reason = (reason if status == "failed" else None) or ": ".join([f"ended with code {code}", *said])
+    reason = (reason if status == "failed" else None) or ": ".join([f"ended with code {code}", *_last_line(directory / OUTPUT)])
     return JobState(FAILED, " ".join(reason.split()))
 
 

@@ -2,25 +2,44 @@
 
 import contextlib
 import os
+import runpy
 import signal
+import sys
 import time
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Self
 
+from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.construct import own_modules
-from lockstep.config.plan import Plan, check_cores, cores
+from lockstep.config.construct import construct, own_modules
+from lockstep.config.plan import Plan, check_cores, cores, visible_gpus
 from lockstep.errors import config_error
 from lockstep.launchers.environment import JOB_MARK, PARENT_PID, RANK_VARIABLES, SWEPT_KEYS
 from lockstep.launchers.processes import Process, kill_group, start
-from lockstep.runs.saved import is_queued
-from lockstep.sweeps.jobs import OUTPUT, Exit, Job
-from lockstep.sweeps.settings import LocalSettings
-from lockstep.sweeps.sweep_jobs import JobView, SweepJobs
+from lockstep.runs.locks import Lock
+from lockstep.sweeps.jobs import OUTPUT, Exit
+from lockstep.sweeps.sweep_jobs import Job, SweepJobs
+
+
+@dataclass(kw_only=True)
+class Settings:
+    """hydra.launcher.KEY of every launcher; conf/hydra/launcher/NAME.yaml says what the keys mean."""
+
+    timeout: float | None = None
+    retries: int = 0
+    dry_run: bool = False
+
+    @classmethod
+    def of(cls, config: DictConfig) -> Self:
+        """Return those of a composed config, whose values may depend on its other keys. Raise ConfigError."""
+        node: Any = OmegaConf.to_container(config.hydra.launcher, resolve=True)
+        values = {name: value for name, value in node.items() if name not in ("_target_", "executor")}
+        return construct("hydra.launcher", {"_target_": f"{cls.__module__}.{cls.__qualname__}", **values})
 
 
 class Handle:
@@ -43,6 +62,11 @@ class Executor:
 
     name: str
     outlives = False
+    settings: Any  # Settings, or those of its own
+
+    @abstractmethod
+    def __init__(self, config: DictConfig) -> None:
+        """`config`: the sweep's, Hydra's part with it."""
 
     def node_gpus(self, config: DictConfig) -> int | None:
         """Return the GPUs of each node that a job of this config is planned for; None for this machine. Raise ConfigError."""
@@ -56,15 +80,11 @@ class Executor:
 
     def open(self, sweep_jobs: SweepJobs) -> None:
         """Find out what has become of jobs in the queue. Raise ConfigError where another executor's queue has some."""
-        if queued := [view for view in sweep_jobs.in_queue() if not self.owns(view)]:
-            words = f"{len(queued)} job(s) of this sweep are in a queue; use that launcher, or first scripts/sweep.py cancel"
+        if queued := sweep_jobs.in_queue():
+            words = f"{len(queued)} job(s) of this sweep are in a queue; use that launcher, or first lockstep sweep cancel"
             raise config_error("hydra/launcher", self.name, words)
 
-    def owns(self, view: JobView) -> bool:
-        """True if the job's place in a queue is one of this executor's."""
-        return False
-
-    def place(self, view: JobView) -> str | None:
+    def place(self, job: Job) -> str | None:
         """Return the name that the next attempt will have in a queue."""
 
     def choose(self, waiting: Sequence[Job]) -> Job | None:
@@ -72,7 +92,7 @@ class Executor:
         return waiting[0] if waiting else None
 
     @abstractmethod
-    def start(self, job: Job, view: JobView) -> Handle:
+    def start(self, job: Job) -> Handle:
         """Start a job, or find it in the queue. Raise OSError."""
 
 
@@ -143,22 +163,33 @@ class LocalHandle(Handle):
             self._process.send_signal(signal.SIGTERM if is_ignored else signal.SIGINT)
 
 
+@dataclass(kw_only=True)
+class LocalSettings(Settings):
+    jobs_per_gpu: int = 1
+    jobs: int = 1
+
+    def gpu_slots(self) -> tuple[str, ...]:
+        """Return the visible GPUs as CUDA_VISIBLE_DEVICES names them, numbers, or the identifiers of GPUs or of their MIG parts.
+        Where several jobs share a GPU, the name has a slot's number behind a #."""
+        named = tuple(name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip())
+        gpus = (named or tuple(map(str, range(visible_gpus()))))[: visible_gpus()]
+        if self.jobs_per_gpu == 1:
+            return gpus
+        return tuple(f"{gpu}#{number}" for number in range(self.jobs_per_gpu) for gpu in gpus)
+
+
 class LocalExecutor(Executor):
     """Packs jobs onto the GPUs, and onto the cores."""
 
     name = "lockstep"
 
-    def __init__(self, pools: dict[str, Pool], run: Callable[[list[str], DictConfig | None], None]) -> None:
-        """`run(arguments, config)` runs `python ARGUMENTS` in the process of a job."""
-        self._pools, self._run = pools, run
-
-    @classmethod
-    def from_settings(cls, settings: LocalSettings, run: Callable[[list[str], DictConfig | None], None]) -> "LocalExecutor":
-        return cls({"cpu": Pool(tuple(map(str, range(settings.jobs)))), "gpu": Pool(settings.gpu_slots())}, run)
+    def __init__(self, config: DictConfig) -> None:
+        self.settings = LocalSettings.of(config)
+        self.pools = {"cpu": Pool(tuple(map(str, range(self.settings.jobs)))), "gpu": Pool(self.settings.gpu_slots())}
 
     def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:
         name, width = choose_pool(plan)
-        pool = self._pools[name]
+        pool = self.pools[name]
         if width > 1 and any("#" in slot for slot in pool.slots):
             raise config_error("trainer.devices", plan.devices, "hydra.launcher.jobs_per_gpu is for jobs of one GPU")
         if width > len(pool.slots):
@@ -168,25 +199,24 @@ class LocalExecutor(Executor):
         return (f"{name} x {width}",)
 
     def choose(self, waiting: Sequence[Job]) -> Job | None:
-        chosen = (pool.choose([job for job in waiting if job.pool == name]) for name, pool in self._pools.items())
+        chosen = (pool.choose([job for job in waiting if job.pool == name]) for name, pool in self.pools.items())
         return next(filter(None, chosen), None)
 
-    def start(self, job: Job, view: JobView) -> Handle:
-        pool = self._pools[job.pool]
+    def start(self, job: Job) -> Handle:
+        pool = self.pools[job.pool]
         slots = pool.take(job.width)
         kept = pool.cores(slots)
         environment = _environment(job, slots, len(kept)) | {JOB_MARK: (mark := uuid.uuid4().hex)}
         try:
             process = start(
-                self._run,
-                list(job.command[1:]),
-                job.composed if _is_made_here(job) else None,
+                run_program,
+                list(job.start.command[1:]),
                 title=f"lockstep job {job.directory.name}",
                 environment=environment,
                 output=job.directory / OUTPUT,
                 cores_kept=kept,
-                fresh=job.fresh,
-                imports=() if job.composed is None else own_modules(job.composed),
+                fresh=job.start.fresh,
+                imports=() if job.start.config is None else own_modules(job.start.config),
             )
         except OSError:
             pool.give_back(slots)
@@ -199,11 +229,12 @@ def choose_pool(plan: Plan) -> tuple[str, int]:
     return ("gpu", plan.devices) if plan.accelerator == "gpu" else ("cpu", 1)
 
 
-def _is_made_here(job: Job) -> bool:
-    """True if this sweep process has written the run that the job is, and it has not begun: another one goes on by its own
-    config."""
-    is_own = job.composed is not None and OmegaConf.select(job.composed, "run_id") is not None
-    return is_own and is_queued(job.directory)
+def run_program(arguments: list[str]) -> None:
+    """Run `python ARGUMENTS` in this process, a job of a sweep."""
+    sys.argv[:] = arguments
+    Lock.forget()  # the sweep's, where the job is a fork of it
+    GlobalHydra.instance().clear()  # likewise
+    runpy.run_path(arguments[0], run_name="__main__")
 
 
 def kill_marked(mark: str) -> None:
@@ -217,8 +248,8 @@ def kill_marked(mark: str) -> None:
 
 
 def _environment(job: Job, slots: tuple[str, ...], core_count: int) -> dict[str, str]:
-    drop = {*RANK_VARIABLES, PARENT_PID}
-    environment = {key: value for key, value in os.environ.items() if key not in drop} | {SWEPT_KEYS: " ".join(job.swept)}
+    drop, swept = {*RANK_VARIABLES, PARENT_PID}, " ".join(job.start.swept)
+    environment = {key: value for key, value in os.environ.items() if key not in drop} | {SWEPT_KEYS: swept}
     if job.pool == "gpu":
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(slot.partition("#")[0] for slot in slots)
     environment.setdefault("OMP_NUM_THREADS", str(max(1, core_count // job.world_size)))

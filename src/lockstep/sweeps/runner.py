@@ -8,12 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lockstep.console import command_line
-from lockstep.errors import ExitCode
 from lockstep.launchers.stop_signals import STOP_SIGNALS
-from lockstep.sweeps.jobs import FAILED, INTERRUPTED, RUNNING, WAITING, Exit, Job, JobState
+from lockstep.sweeps.jobs import FAILED, INTERRUPTED, RUNNING, WAITING, Exit, JobState
 from lockstep.sweeps.local import Executor, Handle
-from lockstep.sweeps.settings import Settings
-from lockstep.sweeps.sweep_jobs import JobView, SweepJobs
+from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 from lockstep.sweeps.table import LiveTable
 
 POLL = 0.1  # seconds between two looks at the jobs
@@ -25,7 +23,6 @@ class Running:
     """A job under way."""
 
     job: Job
-    view: JobView
     handle: Handle
     saved_before: int | None  # the time of its last checkpoint when it began
     ended_for: JobState | None = None  # its state, if the sweep ends it
@@ -39,8 +36,8 @@ class Running:
 class Runner:
     """One call of `run` handles one batch; `stopped` says why no more jobs are to be started."""
 
-    def __init__(self, sweep_jobs: SweepJobs, executor: Executor, settings: Settings) -> None:
-        self.sweep_jobs, self.executor, self.settings, self.table = sweep_jobs, executor, settings, LiveTable()
+    def __init__(self, sweep_jobs: SweepJobs, executor: Executor) -> None:
+        self.sweep_jobs, self.executor, self.settings, self.table = sweep_jobs, executor, executor.settings, LiveTable()
         self.stopped: str | None = None
         self._failures: Counter[str] = Counter()
         self._running: list[Running] = []
@@ -87,7 +84,7 @@ class Runner:
                 return
             print("Stopping: ending the running jobs; Ctrl-C once more kills them.", file=sys.stderr, flush=True)
             for one in self._running:
-                one.stop(JobState(INTERRUPTED, why), one.job.stop_deadline + GRACE)
+                one.stop(JobState(INTERRUPTED, why), one.job.start.stop_deadline + GRACE)
         if signal.SIGINT in received[1:]:  # a terminal that closes sends several SIGHUPs
             self._kill_all()
 
@@ -97,16 +94,15 @@ class Runner:
 
     def _start(self, job: Job, waiting: list[Job]) -> None:
         """Start a job, or go on with one that is in the queue."""
-        view, saved = self.sweep_jobs.jobs[job.key], _checkpoint_time(job)
+        one = Running(job, Handle(), _checkpoint_time(job))
         try:
-            if view.queue is None:
-                view.begin(job, self.executor.place(view))
-            handle = self.executor.start(job, view)
+            if job.queue is None:
+                job.begin(self.executor.place(job))
+            one.handle = self.executor.start(job)
         except OSError as error:  # no process, or no file: its disk is full, say
-            end = Exit(None, JobState(FAILED, f"could not be started ({error.strerror or error})"))
-            self._note_end(job, view, end, waiting)
+            self._conclude(one, Exit(None, JobState(FAILED, f"could not be started ({error.strerror or error})")), waiting)
         else:
-            self._running.append(Running(job, view, handle, saved))
+            self._running.append(one)
 
     def _look_at(self, one: Running) -> Exit | None:
         """Return how it has ended, if it has."""
@@ -118,25 +114,22 @@ class Runner:
         if now > one.kill_at:
             one.kill_at = float("inf")
             one.handle.stop(kill=True)
-        one.view.status, one.view.reason = RUNNING if one.handle.waits is None else WAITING, one.handle.waits
+        one.job.status, one.job.reason = RUNNING if one.handle.waits is None else WAITING, one.handle.waits
         return None
 
     def _conclude(self, one: Running, end: Exit, waiting: list[Job]) -> None:
-        """Try a preempted job again as long as it advances: one that is stopped before it can save would go round for ever."""
-        self._note_end(one.job, one.view, end, waiting, one.ended_for)
-        if one.view.status == INTERRUPTED and not (self.stopped or end.is_cancelled or end.code == ExitCode.REFUSED):
+        """Note the end. Try a job that has failed again, `retries` times; and a preempted one as long as it advances: one that is
+        stopped before it can save would go round for ever."""
+        one.job.end(end, one.ended_for)
+        one.job.save_end()
+        if one.job.status == FAILED:
+            self._failures[one.job.key] += 1
+            goes_on = self._failures[one.job.key] <= self.settings.retries
+        else:
             has_advanced = _checkpoint_time(one.job) not in (None, one.saved_before)
-            if has_advanced or end.is_lost:
-                waiting.append(one.job)
-
-    def _note_end(self, job: Job, view: JobView, end: Exit, waiting: list[Job], ended_for: JobState | None = None) -> None:
-        """Note the end, and try a job that has failed again, `retries` times."""
-        view.end(end, ended_for)
-        view.save_end()
-        if view.status == FAILED:
-            self._failures[job.key] += 1
-            if self._failures[job.key] <= self.settings.retries:
-                waiting.append(job)
+            goes_on = one.job.status == INTERRUPTED and has_advanced and not (self.stopped or end.is_cancelled)
+        if goes_on:
+            waiting.append(one.job)
 
 
 def _checkpoint_time(job: Job) -> int | None:

@@ -14,45 +14,33 @@ from pathlib import Path
 from typing import Any
 
 from hydra.utils import get_object
-from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from lockstep.atomic_files import replace_text
-from lockstep.console import UNLIMITED, format_duration, join_first, table, wide_console
+from lockstep.console import format_duration, join_first
 from lockstep.errors import config_error
-from lockstep.sweeps.jobs import (
-    FAILED,
-    FINISHED,
-    INTERRUPTED,
-    RECORDED,
-    REPEATS,
-    RUNNING,
-    UNKNOWN,
-    WAITING,
-    read_progress,
-    varying,
-)
-from lockstep.sweeps.sweep_jobs import JobView, SweepJobs
+from lockstep.sweeps.jobs import FAILED, FINISHED, INTERRUPTED, RECORDED, REPEATS, RUNNING, WAITING, read_progress, varying
+from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 
 log = logging.getLogger(__name__)
-_COLUMNS = ("job", "overrides", "devices", "state", "epoch", "step", "done", "metric", "samples/s", "time", "left")
+_COLUMNS = ("job", "overrides", "state", "done", "metric", "samples/s", "time", "left")
 _NARROW = ("job", "overrides", "state", "done", "metric", "left")  # on a terminal of fewer than _WIDE columns
 _WIDE = 110
-_STYLES = {RUNNING: "cyan", FAILED: "bold red", INTERRUPTED: "yellow", FINISHED: "green", WAITING: "dim", UNKNOWN: "yellow"}
-_PRIORITY = [*_STYLES]  # where there are more jobs than lines
+UNLIMITED = 100_000  # columns of what is printed to no terminal
+_STYLES = {RUNNING: "cyan", FAILED: "bold red", INTERRUPTED: "yellow", FINISHED: "green", WAITING: "dim"}
 _REASONS = 5  # lines
 
 
-def queues() -> list[Any]:
-    """Return the modules of jobs that go on without the sweep's process.
+def queue() -> Any:
+    """Return the module of jobs that go on without the sweep's process.
 
-    Each has two functions: show_state(sweep_jobs) asks the queue how its jobs stand, and writes nothing; cancel(sweep_jobs) takes
+    It has two functions: show_state(sweep_jobs) asks the queue how its jobs stand, and writes nothing; cancel(sweep_jobs) takes
     them out of the queue, and returns how many they were. Both raise ConfigError.
     """
-    return [get_object("lockstep.extras.slurm.launcher")]
+    return get_object("lockstep.extras.slurm.launcher")
 
 
 def look_at(directory: Path) -> SweepJobs:
@@ -60,8 +48,8 @@ def look_at(directory: Path) -> SweepJobs:
     sweep_jobs = SweepJobs(directory)
     if not sweep_jobs.jobs and not sweep_jobs.is_running:
         raise config_error("SWEEP_DIR", directory, "names no jobs; use the directory of a sweep")
-    for queue in queues() if sweep_jobs.in_queue() else ():
-        queue.show_state(sweep_jobs)
+    if sweep_jobs.in_queue():
+        queue().show_state(sweep_jobs)
     return sweep_jobs
 
 
@@ -81,8 +69,7 @@ class LiveTable:
             if self._live is None:
                 self._live = Live(console=Console(), auto_refresh=False, transient=True)
                 self._live.start()
-            console = self._live.console
-            self._live.update(layout(sweep_jobs, note, console.width, console.height), refresh=True)
+            self._live.update(layout(sweep_jobs, note, self._live.console.width, self._live.console.height), refresh=True)
 
     def close(self) -> None:
         """Take the table off the terminal."""
@@ -92,39 +79,39 @@ class LiveTable:
 
     def _print_changes(self, sweep_jobs: SweepJobs, note: str) -> None:
         """Print a line for each begun job whose state or attempt is another one; the note comes before the first."""
-        states = {key: (view.status, view.attempt) for key, view in sweep_jobs.jobs.items() if view.attempt}
-        changed = [key for key, state in states.items() if self._known.get(key) != state]
-        if changed and note and not self._known:
-            print(note, flush=True)
-        ended = sum(status in (FINISHED, FAILED) for key, (status, _) in self._known.items() if key not in changed)
-        for view in map(sweep_jobs.jobs.__getitem__, changed):
-            ended += (is_over := view.status in (FINISHED, FAILED))
-            place = f"{ended} of {sweep_jobs.total}  " if is_over else ""
-            metric = f"  {view.optimized_metric} {view.metric:.6g}" if view.metric is not None else ""
-            why = f"  {shorten(view.reason)}" if view.reason else ""
-            print(f"{place}{view.directory.name}: {view.status}{metric}{why}", flush=True)
-        self._known |= states
+        begun = {key: job for key, job in sweep_jobs.jobs.items() if job.attempt}
+        for key, job in begun.items():
+            if self._known.get(key) == (state := (job.status, job.attempt)):
+                continue
+            if note and not self._known:
+                print(note, flush=True)
+            self._known[key] = state
+            ended = sum(status in (FINISHED, FAILED) for status, _ in self._known.values())
+            place = f"{ended} of {sweep_jobs.total}  " if job.status in (FINISHED, FAILED) else ""
+            metric = f"  {job.optimized_metric} {job.metric:.6g}" if job.metric is not None else ""
+            why = f"  {shorten(job.reason)}" if job.reason else ""
+            print(f"{place}{job.directory.name}: {job.status}{metric}{why}", flush=True)
 
 
 def print_table(sweep_jobs: SweepJobs, note: str = "") -> None:
     """Print it as wide as the terminal, or as wide as it is where there is none."""
-    console = wide_console()
+    console = Console(width=None if sys.stdout.isatty() else UNLIMITED, highlight=False, markup=False)
     console.print(layout(sweep_jobs, note, console.width))
 
 
 def layout(sweep_jobs: SweepJobs, note: str = "", width: int = 80, height: int | None = None) -> Group:
-    """Return table, reasons, summary and note. If there are more jobs than lines, the most important ones."""
-    views = sweep_jobs.ranked
-    lines = [*_reasons(views), summary(sweep_jobs), *filter(None, [note])]
-    room = len(views) if height is None else max(3, height - len(lines) - 7)
-    if len(views) > room:
-        lines.insert(0, f"and {len(views) - room} more jobs")
-        views = sorted(views, key=lambda view: _PRIORITY.index(view.status))[:room]
-    return Group(*([_table(views, width)] if views else []), *map(Text, lines))
+    """Return table, reasons, summary and note. If there are more jobs than lines, running and failed ones come first."""
+    jobs = sweep_jobs.ranked
+    lines = [*_reasons(jobs), summary(sweep_jobs), *filter(None, [note])]
+    room = len(jobs) if height is None else max(3, height - len(lines) - 7)
+    if len(jobs) > room:
+        lines.insert(0, f"and {len(jobs) - room} more jobs")
+        jobs = sorted(jobs, key=lambda job: [*_STYLES].index(job.status))[:room]
+    return Group(*([_table(jobs, width)] if jobs else []), *map(Text, lines))
 
 
-def _table(views: Sequence[JobView], width: int) -> Table:
-    rows = [_cells(view) for view in views]
+def _table(jobs: Sequence[Job], width: int) -> Table:
+    rows = [_cells(job) for job in jobs]
     names = [name for name in (_COLUMNS if width >= _WIDE else _NARROW) if any(row[name] for row in rows)]
     content = Table(**({"box": None, "pad_edge": False} if width == UNLIMITED else {}))
     for name in names:
@@ -134,33 +121,29 @@ def _table(views: Sequence[JobView], width: int) -> Table:
     return content
 
 
-def _cells(view: JobView) -> dict[str, str]:
-    progress = read_progress(view.directory)
-    known = progress | view.record
-    epoch, epochs, step, share = (known.get(name) for name in ("epoch", "epochs", "step", "share"))
-    rate, left = known.get("samples_per_second"), known.get("seconds_left")
-    metric = progress.get("metrics", {}).get(view.optimized_metric) if view.metric is None else view.metric
+def _cells(job: Job) -> dict[str, str]:
+    progress = read_progress(job.directory)
+    known = progress | job.record
+    rate, share, left = (known.get(name) for name in ("samples_per_second", "share", "seconds_left"))
+    metric = progress.get("metrics", {}).get(job.optimized_metric) if job.metric is None else job.metric
     return {
-        "job": str(view.number),
-        "overrides": view.label,
-        "devices": str(view.devices),
-        "state": view.status,
-        "epoch": "" if epoch is None else f"{epoch}/{epochs}" if epochs is not None and epochs > 0 else str(epoch),
-        "step": "" if step is None else str(step),
-        "done": "" if share is None or view.status == FINISHED else f"{share:.0%}",
+        "job": str(job.number),
+        "overrides": job.label,
+        "state": job.status,
+        "done": "" if share is None or job.status == FINISHED else f"{share:.0%}",
         "metric": "" if metric is None else f"{metric:.5g}",
         "samples/s": "" if rate is None else f"{rate:,.0f}",
-        "time": format_duration(view.seconds),
-        "left": format_duration(left) if view.status == RUNNING else "",
+        "time": format_duration(job.seconds),
+        "left": format_duration(left) if job.status == RUNNING else "",
     }
 
 
-def _reasons(views: Sequence[JobView]) -> list[str]:
+def _reasons(jobs: Sequence[Job]) -> list[str]:
     """Return why jobs have failed or were interrupted, and what others wait for; the same reason once."""
     numbers: dict[str, list[int]] = {}
-    for view in sorted(views, key=lambda view: (_PRIORITY.index(view.status), view.number)):
-        if view.reason is not None and view.status != FINISHED:
-            numbers.setdefault(f"{view.status}: {shorten(view.reason)}", []).append(view.number)
+    for job in sorted(jobs, key=lambda job: job.number):
+        if job.reason is not None and job.status != FINISHED:
+            numbers.setdefault(f"{job.status}: {shorten(job.reason)}", []).append(job.number)
     lines = [f"{join_first(some, 6)} {line}" for line, some in numbers.items()]
     return lines[:_REASONS] + ([f"and {len(lines) - _REASONS} more reasons"] if len(lines) > _REASONS else [])
 
@@ -174,8 +157,6 @@ def shorten(reason: str) -> str:
 
 def summary(sweep_jobs: SweepJobs) -> str:
     """Return one line: how many jobs are in which state, and the best of them."""
-    if not sweep_jobs.jobs:
-        return "no jobs yet"
     counts, best = sweep_jobs.counts, sweep_jobs.best
     done = f"{counts[FINISHED]} of {sweep_jobs.total} job{'s' * (sweep_jobs.total != 1)} finished"
     states = [f"{counts[state]} {state}" for state in (RUNNING, WAITING, FAILED, INTERRUPTED) if counts[state]]
@@ -185,11 +166,11 @@ def summary(sweep_jobs: SweepJobs) -> str:
 
 def write_results(sweep_jobs: SweepJobs) -> None:
     """Write results.csv, a row for each job, and results.md, the same with means over seeds or folds."""
-    views = sweep_jobs.ranked
-    swept = varying([view.overrides for view in views])
-    results = [_result(view, swept) for view in views]
+    jobs = sweep_jobs.ranked
+    swept = varying([job.overrides for job in jobs])
+    results = [_result(job, swept) for job in jobs]
     names = [*dict.fromkeys(itertools.chain(*results))]
-    tables = [_markdown(names[1:], results), *_repeats(views, results, [name for name in swept if name not in REPEATS])]
+    tables = [_markdown(names[1:], results), *_repeats(jobs, results, [name for name in swept if name not in REPEATS])]
     rows = io.StringIO()
     writer = csv.DictWriter(rows, names, lineterminator="\n")
     writer.writeheader()
@@ -201,38 +182,38 @@ def write_results(sweep_jobs: SweepJobs) -> None:
             log.warning(f"{sweep_jobs.directory / name} can't be written ({error.strerror})")
 
 
-def _result(view: JobView, swept: Sequence[str]) -> dict[str, Any]:
-    values, record = {key: value for key, _, value in (item.partition("=") for item in view.overrides)}, view.record
-    result = {"key": view.key, "directory": view.directory.name, "status": view.status}
-    result |= {name: values.get(name) for name in swept} | {"metric": view.metric}
+def _result(job: Job, swept: Sequence[str]) -> dict[str, Any]:
+    values, record = {key: value for key, _, value in (item.partition("=") for item in job.overrides)}, job.record
+    result = {"key": job.key, "directory": job.directory.name, "status": job.status}
+    result |= {name: values.get(name) for name in swept} | {"metric": job.metric}
     result |= {name: record.get(name) for name in RECORDED}
     result |= {name: value for name, value in record.get("metrics", {}).items() if name not in result}  # lr, say
-    return result | {"reason": view.reason and shorten(view.reason)}
+    return result | {"reason": job.reason and shorten(job.reason)}
 
 
-def _repeats(views: Sequence[JobView], results: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:
+def _repeats(jobs: Sequence[Job], results: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:
     """Return mean and standard deviation of the metric over seeds or folds, where there are several: the best mean first."""
-    groups: dict[str, list[dict[str, Any]]] = {}
-    signs = {view.repetition: (view.optimized_metric, -1 if view.optimized_mode == "max" else 1) for view in views}
-    for view, result in zip(views, results, strict=True):
-        if view.metric is not None:
-            groups.setdefault(view.repetition, []).append(result)
+    groups: dict[str, list[tuple[Job, dict[str, Any]]]] = {}
+    for job, result in zip(jobs, results, strict=True):
+        if job.metric is not None:
+            groups.setdefault(job.repetition, []).append((job, result))
     if all(len(group) < 2 for group in groups.values()):
         return []
     rows: list[tuple[str, float, dict[str, Any]]] = []
-    for key, group in groups.items():
-        metrics, (name, sign) = [result["metric"] for result in group], signs[key]
+    for group in groups.values():
+        (job, result), metrics = group[0], [one.metric for one, _ in group if one.metric is not None]
         mean, spread = statistics.mean(metrics), statistics.stdev(metrics) if len(metrics) > 1 else None
-        rows.append((name, sign * mean, group[0] | {"runs": len(metrics), "mean": mean, "standard deviation": spread}))
+        sign = -1 if job.optimized_mode == "max" else 1
+        rows.append(
+            (job.optimized_metric, sign * mean, result | {"runs": len(group), "mean": mean, "standard deviation": spread})
+        )
     best_first = [row for *_, row in sorted(rows, key=lambda row: row[:2])]
     return [_markdown([*names, "runs", "mean", "standard deviation"], best_first)]
 
 
 def _markdown(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
     cells = [[_cell(row.get(name)) for name in names] for row in rows]
-    text = io.StringIO()
-    wide_console(text).print(table(cells, names, box=box.MARKDOWN))
-    return text.getvalue().strip() + "\n"
+    return "".join(f"| {' | '.join(line)} |\n" for line in (names, ["---"] * len(names), *cells))
 
 
 def _cell(value: Any) -> str:

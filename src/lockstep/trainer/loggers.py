@@ -30,7 +30,6 @@ class TensorBoardLogger(loggers.TensorBoardLogger):
         accepted = signature(SummaryWriter).parameters
         for name in self._kwargs.keys() - accepted.keys():
             raise ValueError(f"{name} is no argument of SummaryWriter; use {', '.join(accepted)}")
-        _check_folder(self.log_dir)
         self.optimized_metric = optimized_metric
         self._latest: dict[str, tuple[int | None, Any]] = {}  # step and value of each metric
 
@@ -51,7 +50,6 @@ class CSVLogger(loggers.CSVLogger):
 
     def __init__(self, *, purge_step: int | None = None, **settings: Any) -> None:
         super().__init__(**settings)
-        _check_folder(self.log_dir)
         self.purge_step = purge_step
         self._is_open = False
 
@@ -82,20 +80,9 @@ class CSVLogger(loggers.CSVLogger):
 
 
 def _without_tensors(params: Any) -> Any:
-    """Names the class of a network, a tensor, an array, or of what contains one or itself: Lightning would write each of its
-    numbers to hparams.yaml, a million in a minute, or call itself without end."""
+    """Name the class of a network, a tensor or an array: Lightning would write each of its numbers to hparams.yaml, a million in
+    a minute."""
     if not isinstance(params, Mapping):
         return params
-    return {name: type(value).__name__ if _has_tensors(value, ()) else value for name, value in params.items()}
-
-
-def _has_tensors(value: Any, around: tuple[int, ...]) -> bool:
-    if id(value) in around or isinstance(value, nn.Module | Tensor | np.ndarray):
-        return True
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set) else ()
-    return any(_has_tensors(part, (*around, id(value))) for part in parts)
-
-
-def _check_folder(path: str) -> None:
-    if Path(path).exists() and not Path(path).is_dir():
-        raise ValueError(f"{Path(path)} is there, and no folder; use another name, or another save_dir")
+    kinds = (nn.Module, Tensor, np.ndarray)
+    return {name: type(value).__name__ if isinstance(value, kinds) else value for name, value in params.items()}

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 
-from lockstep.datamodules.batches import Batch
 from lockstep.extras.any_batch.any_batch import samples_in
 
 
@@ -15,7 +14,6 @@ from lockstep.extras.any_batch.any_batch import samples_in
         ({"ids": torch.arange(3), "mask": torch.ones(3)}, 3),
         ((torch.ones(2, 4), torch.ones(2)), 2),
         ([{"name": "x", "boxes": torch.ones(5, 4)}], 5),
-        (Batch(torch.ones(0, 4), torch.ones(0), torch.arange(0), 1.0), 0),
         ({"scale": torch.tensor(1.0)}, None),
         ("text", None),
     ],

@@ -28,13 +28,13 @@ def test_the_average_is_what_is_trained_for(tmp_path: Path) -> None:
     again_data, again, evaluator = prepared(tmp_path / "again", "model=cnn", "model.net.width=8")
     load_weights(again, "checkpoint", tmp_path / "checkpoints" / "best.ckpt")
     evaluator.validate(again, again_data, verbose=False)
-    assert again.results["val/loss"] == best["metrics"]["val/loss"]
-    assert again.results["val/acc"] == best["metrics"]["val/acc"]
+    assert evaluator.callback_metrics["val/loss"] == best["metrics"]["val/loss"]
+    assert evaluator.callback_metrics["val/acc"] == best["metrics"]["val/acc"]
 
     # tested after the fit, from best.ckpt, by the trainer that has the callback
     trainer.test(model, datamodule, ckpt_path=tmp_path / "checkpoints" / "best.ckpt", verbose=False)
     evaluator.test(again, again_data, verbose=False)
-    assert model.results["test/loss"] == again.results["test/loss"]
+    assert trainer.callback_metrics["test/loss"] == evaluator.callback_metrics["test/loss"]
 
 
 def test_the_average_is_that_of_the_weights_after_each_step(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_lightning_s_own_averaging_is_tested_by_the_weights_that_were_validated(
     trainer.test(model, datamodule, ckpt_path=best, verbose=False)
     again_data, again, evaluator = prepared(tmp_path / "again", *OPTIONS[2:], f"init_from={best}")
     evaluator.test(again, again_data, verbose=False)
-    assert model.results["test/loss"] == again.results["test/loss"]
+    assert trainer.callback_metrics["test/loss"] == evaluator.callback_metrics["test/loss"]
 
 
 PARTS = ("state_dict", "current_model_state", "averaging_state", "optimizer_states", "metrics")

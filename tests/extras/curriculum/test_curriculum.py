@@ -2,7 +2,6 @@
 
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,12 +9,15 @@ import score
 import torch
 from in_process import prepared
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from lockstep.datamodules import DataModule, Digits, InMemory
-from lockstep.datamodules.samplers import TrainSampler
+from lockstep.datamodules.samplers import EpochOrder, GlobalBatches
+from lockstep.datamodules.seeded import index_of
 from lockstep.errors import ConfigError
 from lockstep.extras.curriculum import curriculum as module
 from lockstep.extras.curriculum.curriculum import Curriculum, linear, root, save_scores, saved, step
+from lockstep.extras.plain_lightning.loaders import shared_loader
 
 LENGTH = 40
 HARDNESS = torch.randperm(LENGTH, generator=torch.Generator().manual_seed(5))  # of sample i, without ties
@@ -32,13 +34,16 @@ def of(pacing: Any = WIDENING, epochs: float = 2, scores: Tensor = HARDNESS) -> 
 
 def order(epoch: int, reorder: Any, ranks: int = 1, batch_size: int = 8, **options: Any) -> list[int]:
     """The global order of an epoch, put together from the batches of all ranks."""
-    orders = [] if reorder is None else [reorder]
-    samplers = [TrainSampler(LENGTH, batch_size // ranks, rank, ranks, orders=orders, **options) for rank in range(ranks)]
-    for sampler in samplers:
-        sampler.set_epoch(epoch)
+    batches = GlobalBatches(EpochOrder(LENGTH, LENGTH, reorder=reorder, **{"seed": 0, **options}), batch_size, drop_last=False)
+    loader = DataLoader(data(), None, sampler=batches)
+    samplers: list[Any] = []
+    for rank in range(ranks):
+        shared: Any = shared_loader(loader, (rank, ranks), 0, training=True)
+        shared.sampler.set_epoch(epoch)
+        samplers.append(shared.sampler)
     together: list[int] = []
     for draws in zip(*samplers, strict=True):
-        rows = [draw.ids for draw in draws]
+        rows = [[index_of(draw) for draw in draw_of_rank] for draw_of_rank in draws]
         together += [int(rows[place % ranks][place // ranks]) for place in range(sum(map(len, rows)))]
     return together
 
@@ -71,33 +76,16 @@ def test_any_number_of_processes_has_one_order(ranks: int) -> None:
         assert order(epoch, of(), ranks) == order(epoch, of())
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_an_epoch_goes_on_where_it_was_broken_off(ranks: int) -> None:
-    assert order(1, of(), ranks, start=(1, 24)) == order(1, of())[24:]
-
-
-def test_a_datamodule_trains_by_it_and_is_not_continued_by_another() -> None:
+def test_a_datamodule_trains_by_it_and_says_which_it_is() -> None:
     def digits(start: float) -> DataModule:
         curriculum = Curriculum(module.distance_to_class_mean, partial(step, start=start), 1)
-        datamodule = Digits(batch_size=100, pin_memory=False, curriculum=curriculum, seed=1)
-        datamodule.trainer = SimpleNamespace(
-            distributed_sampler_kwargs={"rank": 0, "num_replicas": 1},
-            accumulate_grad_batches=1,
-            limit_train_batches=1.0,
-            state=SimpleNamespace(fn="fit"),
-            strategy=SimpleNamespace(root_device=torch.device("cpu")),
-        )
-        return datamodule
+        return Digits(batch_size=100, pin_memory=False, curriculum=curriculum, seed=1)
 
     half = digits(0.5)
-    seen = torch.cat([ids.ids for ids in half.train_dataloader().sampler]).unique()
+    seen = torch.tensor([number for batch in half.train_dataloader().sampler for number in batch]).unique()  # pyright: ignore
     distances = module.distance_to_class_mean(half.splits.train)
     assert distances[seen].max() <= distances.median()
-    checkpoint = half.order_facts() | {"epoch": 0, "consumed": 100}
-    digits(0.5).load_state_dict(checkpoint)
-    with pytest.raises(ConfigError, match=r"^datamodule.curriculum=.*within an epoch"):
-        digits(0.4).load_state_dict(checkpoint)
-    digits(0.4).load_state_dict(checkpoint | {"consumed": 0})
+    assert half.order_facts() == digits(0.5).order_facts() != digits(0.4).order_facts()
 
 
 # Scores
@@ -113,9 +101,8 @@ def test_the_distance_to_the_mean_of_a_class_written_out() -> None:
 
 def test_the_losses_of_a_run_are_the_scores_of_its_training_split(tmp_path: Path) -> None:
     datamodule, model, _ = prepared(tmp_path / "run", "datamodule.standardize=true")
-    losses, parts = score.compute_losses(model, datamodule)
-    assert set(parts.tolist()) == {1.0}
     train = datamodule.splits.train
+    losses = score.compute_losses(model, train)
     expected = torch.nn.functional.cross_entropy(model.eval()(train.inputs), train.targets, reduction="none")
     torch.testing.assert_close(losses, expected.double(), rtol=1e-5, atol=1e-6)
     save_scores(train, losses, tmp_path / "run" / "scores.pt")

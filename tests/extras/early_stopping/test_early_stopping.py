@@ -100,6 +100,14 @@ def test_a_metric_that_recovers_before_min_epochs_does_not_stop_the_run(tmp_path
     assert stopped(tmp_path / "other", kind, "+trainer.min_epochs=3").current_epoch == 3
 
 
+def test_a_recovery_does_not_take_back_what_something_else_has_asked_for() -> None:
+    stop, run = EarlyStopping("val/loss", patience=1, check_on_train_epoch_end=False), trainer(1.0)
+    for loss, asked in ((1.0, False), (2.0, True), (0.5, True)):  # another callback asks in the second epoch, and this one
+        run.callback_metrics["val/loss"], run.should_stop = torch.tensor(loss), run.should_stop or asked
+        stop.on_validation_end(run, LightningModule())
+    assert run.should_stop
+
+
 def test_another_patience_is_that_of_a_run_that_goes_on_by_lightning_s_own_callback_too(tmp_path: Path) -> None:
     kind = "lightning.pytorch.callbacks"
     assert stopped(tmp_path / "run", kind).current_epoch == 3

@@ -4,13 +4,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from in_process import BARE, prepared
 from lightning import LightningModule
-from torch import Tensor, nn
+from torch import nn
+from torchmetrics import MeanMetric, SumMetric
+from torchmetrics.classification import MulticlassAccuracy
+from torchvision.ops import FrozenBatchNorm2d
 from unwatched import unwatched
 
-from lockstep.extras.equivalence.equivalence import EquivalenceReport
-from lockstep.trainer.batchnorm import synchronise_batchnorm
+from lockstep.extras.equivalence import EquivalenceReport, metrics_of_batches
+from lockstep.nets import Dropout
 
 NOTHING: tuple[str, ...] = ()
 
@@ -19,14 +23,17 @@ def causes(**parts: Any) -> list[str]:
     """Of a plain module on two processes; `parts` are attributes of the trainer, `net` the module's, `shares` that of a batch."""
     module = LightningModule()
     module.net = parts.pop("net", nn.Identity())
+    report = EquivalenceReport()
+    report.on_fit_start(on_two_processes(**parts), module)
+    return report.causes
+
+
+def on_two_processes(**parts: Any) -> Any:
     shares = {"rank": 0, "num_replicas": parts.pop("shares", 2)}
-    trainer: Any = SimpleNamespace(
+    return SimpleNamespace(
         distributed_sampler_kwargs=shares,
         **{"world_size": 2, "callbacks": [], "strategy": None, "precision": "32-true", "datamodule": None} | parts,
     )
-    report = EquivalenceReport()
-    report.on_fit_start(trainer, module)
-    return report.causes
 
 
 @pytest.mark.parametrize(
@@ -55,31 +62,44 @@ def test_a_composed_run(overrides: tuple[str, ...], said: tuple[str, ...], tmp_p
         assert cause.startswith(words)
 
 
-@pytest.mark.parametrize(
-    ("layer", "words"),
-    [
-        (nn.Dropout(0.1), "noise drawn by each process (lockstep.nets.Dropout derives it from the sample): net.0 (Dropout)"),
-        (nn.LSTM(2, 2, num_layers=2, dropout=0.1), "noise drawn"),
-        (nn.InstanceNorm2d(2, track_running_stats=True), "running statistics of each process's own samples"),
-        (nn.Dropout(0.0), None),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_a_layer(layer: nn.Module, words: str | None) -> None:
-    result = [cause for cause in causes(net=nn.Sequential(layer)) if cause.startswith(words or ("noise", "running"))]
-    assert len(result) == (words is not None)
+def test_noise_for_parts_of_samples() -> None:
+    net = nn.Sequential(Dropout(0.1), Dropout(0.0))
+    assert causes(net=net) == []
+    assert causes(net=net, shares=1) == ["noise is drawn for parts of samples, in net.0"]
 
 
-def test_a_batchnorm_that_is_not_synchronised() -> None:
-    class Centred(nn.BatchNorm2d):
-        def forward(self, input: Tensor) -> Tensor:
-            return input - input.mean(dim=(0, 2, 3), keepdim=True)
+def test_running_statistics_are_named_that_change_in_a_step() -> None:
+    norms = [nn.InstanceNorm2d(2, track_running_stats=True), nn.InstanceNorm2d(2, track_running_stats=True), FrozenBatchNorm2d(2)]
+    report, trainer, module = EquivalenceReport(), on_two_processes(), LightningModule()
+    module.net = nn.Sequential(*norms)
+    norms[1].eval()
+    report.on_fit_start(trainer, module)
+    report.on_train_batch_start(trainer, module, batch := torch.rand(2, 2, 3, 3), 0)
+    module.net(batch)
+    report.on_train_batch_end(trainer, module, None, batch, 0)
+    why = "running statistics of each process's own samples, which only BatchNorm shares"
+    assert report.causes == [f"{why}: net.0 (InstanceNorm2d)"]
 
-    net = nn.ModuleList([Centred(2), nn.BatchNorm2d(2), nn.LazyBatchNorm1d(), nn.SyncBatchNorm(2)])
-    synchronise_batchnorm(net)
-    (cause,) = [cause for cause in causes(net=net) if "BatchNorm" in cause or "batchnorm" in cause]
-    why = "BatchNorm by a forward of its own, which is not synchronised: each process's own samples, in "
-    assert cause == f"{why}net.0 (Centred)"
+
+class OfBatches(SumMetric):
+    """As a mean average precision of each batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("batches", torch.zeros(()), dist_reduce_fx="sum")
+
+    def update(self, value: Any) -> None:
+        super().update(value)
+        self.batches += 1  # pyright: ignore
+
+
+def test_a_metric_that_is_a_mean_of_batches_is_named() -> None:
+    metrics = [MeanMetric(), MeanMetric(), OfBatches(), SumMetric(), MulticlassAccuracy(2, average="micro")]
+    for _ in range(3):
+        for metric, value in zip(metrics, (0.25, torch.rand(4), 0.5, 1.0), strict=False):
+            metric.update(value)
+        metrics[4].update(torch.tensor([0, 1, 1, 1]), torch.tensor([0, 0, 0, 0]))
+    assert metrics_of_batches(nn.ModuleList(metrics)) == ["0 (MeanMetric)", "2 (OfBatches)"]
 
 
 def test_it_never_ends_a_run() -> None:

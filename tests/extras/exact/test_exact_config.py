@@ -18,7 +18,7 @@ Compose = Callable[..., DictConfig]
         (("trainer.exact=4", "trainer.devices=3"), "trainer.devices=3: "),
         (("trainer.exact=4", "trainer.accumulate_grad_batches=2"), "trainer.accumulate_grad_batches=2: "),
         (("trainer.exact=4", "datamodule.global_batch_size=30"), "datamodule.global_batch_size=30: use a multiple of"),
-        (("trainer.exact=4", "datamodule.batch_size=auto"), "datamodule.batch_size=auto: "),
+        (("trainer.exact=4", "model.compile=true"), "model.compile=True: "),
         (("trainer.exact=4", "guards.randomness=null"), "guards.randomness=null: "),
     ],
 )

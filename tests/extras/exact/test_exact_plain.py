@@ -1,6 +1,5 @@
 """Plain LightningModules on virtual workers: the same bits on one process and two, of weights, buffers and all metrics."""
 
-from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from test_exact import without_place
 from lockstep.build import build
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
-from lockstep.extras.exact.lightning_internals import exact_terms
 
 pytest.importorskip("lockstep.extras.plain_lightning")
 RUN = (
@@ -105,9 +103,3 @@ def test_what_cannot_be_divided_is_refused_in_one_line(name: str, why: str, tmp_
     assert str(refused.value).startswith(f"trainer.exact=4: {why}")
     assert "\n" not in str(refused.value)
     assert trainer.global_step == 0
-
-
-def test_few_numbers_have_exactly_the_sum_of_many() -> None:
-    terms = [1e16, 1.0, -1e16, 1e-9] * 5
-    assert sum(map(Fraction, terms)) == sum(map(Fraction, exact_terms(terms)))
-    assert len(exact_terms(terms)) < 4

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.atomic_files import replacing
 from lockstep.extras.file_cache.file_cache import write_once
 
 
@@ -40,14 +39,3 @@ def test_after_a_writer_that_failed_another_one_writes(tmp_path: Path) -> None:
         write_once(path, fail)
     write_once(path, lambda: path.write_text("whole") and None)
     assert path.read_text() == "whole"
-
-
-def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
-    pid = os.fork()
-    if not pid:
-        with replacing(tmp_path / "file"):
-            os._exit(0)
-    os.waitpid(pid, 0)
-    assert len([*tmp_path.iterdir()]) == 1
-    write_once(tmp_path / "file", lambda: (tmp_path / "file").write_text("whole") and None)
-    assert {path.name for path in tmp_path.iterdir()} == {"file", "lock"}

@@ -7,19 +7,8 @@ import torch
 from commands import refused
 
 
-@pytest.mark.parametrize(
-    ("override", "line"),
-    [
-        ("fork=nowhere.ckpt", "fork={tmp_path}/nowhere.ckpt: no such file"),
-    ],
-)
-def test_refused_before_torch_is_imported(tmp_path: Path, override: str, line: str) -> None:
-    assert refused(tmp_path, override).startswith(line.format(tmp_path=tmp_path))
-
-
-def test_a_sweep_over_runs_to_fork_is_refused(tmp_path: Path) -> None:
-    words = "all jobs of a sweep have the settings of one run; use a sweep for each of them, with fork=RUN_DIR"
-    assert refused(tmp_path, "-m", "fork=a,b") == f"fork=a,b: {words}"
+def test_a_checkpoint_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    assert refused(tmp_path, "fork=nowhere.ckpt").startswith(f"fork={tmp_path}/nowhere.ckpt: no such file")
 
 
 @pytest.mark.slow

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from bitwise import differences
 from checkouts import checkout as copy_checkout
-from commands import environment, python
+from commands import ROOT, environment, python
 
 from lockstep.checkpointing import read_checkpoint
 from lockstep.errors import ConfigError
-from lockstep.extras.history.code import check_out, describe_code
-from lockstep.extras.history.keep_code import KeepCode
+from lockstep.extras.history.code import KeepCode, check_out, describe_code
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -95,6 +94,12 @@ def test_a_commit_that_is_not_there_is_refused(checkout: Path, tmp_path: Path, c
     with pytest.raises(ConfigError, match="; choose a run whose commit is in"):
         check_out(checkout, code, tmp_path / "again")
     assert not (tmp_path / "again").exists()
+
+
+def test_an_override_is_not_taken_for_a_path(checkout: Path, tmp_path: Path) -> None:
+    done = python(ROOT / "scripts" / "reproduce.py", checkout, "trainer.max_epochs=3", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "PATH=trainer.max_epochs=3: is an override; give it behind the command that this prints\n"
 
 
 def test_each_start_with_other_code_has_a_file(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

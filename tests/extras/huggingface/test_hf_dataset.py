@@ -37,10 +37,10 @@ def test_parquet_files_are_the_splits_that_their_names_say(tmp_path: Path) -> No
     datamodule = HFDataset(str(write_parquet(tmp_path / "data")), inputs="x", batch_size=20, shuffle=False)
     assert datamodule.describe() == {"train": 20, "val": 10, "test": 10}
     assert (datamodule.spec.input_shape, datamodule.spec.num_outputs, datamodule.spec.class_names) == ((2,), 3, None)
-    batch = next(iter(datamodule.train_dataloader()))
-    assert batch.inputs.dtype == torch.float32
-    assert torch.equal(batch.inputs, torch.tensor([[i, i / 2] for i in range(20)]))
-    assert batch.targets.tolist() == [i % 3 for i in range(20)]
+    inputs, targets = next(iter(datamodule.train_dataloader()))
+    assert inputs.dtype == torch.float32
+    assert torch.equal(inputs, torch.tensor([[i, i / 2] for i in range(20)]))
+    assert targets.tolist() == [i % 3 for i in range(20)]
 
 
 def test_one_split_alone_is_split_with_the_seed(tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ import pytest
 from stores import run_in, save, started, step_at
 
 from lockstep.errors import ConfigError
-from lockstep.extras.mirror.fetch import bring
-from lockstep.extras.mirror.mirror import Remote
+from lockstep.extras.mirror.mirror import Remote, bring
 
 
 @pytest.fixture

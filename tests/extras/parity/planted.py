@@ -8,7 +8,6 @@ import torch.distributed as dist
 from synthetic import Images
 from torch import Tensor, nn
 
-from lockstep.datamodules.batches import Batch
 from lockstep.models import Classifier
 from lockstep.nets import MLP
 
@@ -17,19 +16,10 @@ def world() -> tuple[int, int]:
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
-class MeanLoss(Classifier):
-    """Averages over the samples of its own process, however many."""
-
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        return self.measure(self(batch.inputs), batch.targets)["loss"].mean()
-
-    def on_train_epoch_end(self) -> None: ...
-
-
 class LogsEveryStep(Classifier):
     """Its own process's loss at every step, as many do."""
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         loss = super().training_step(batch, batch_idx)
         self.log("loss", loss)
         return loss
@@ -38,12 +28,10 @@ class LogsEveryStep(Classifier):
 class MeanOfMeans(Classifier):
     """Its validation loss is the mean over batches and processes."""
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        loss = nn.functional.cross_entropy(self(batch.inputs), batch.targets)
+    def validation_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = nn.functional.cross_entropy(self(batch[0]), batch[1])
         self.log("val/loss", loss, on_epoch=True, sync_dist=True, batch_size=1)
         return loss
-
-    def on_validation_epoch_end(self) -> None: ...
 
 
 class ScaledRate(Classifier):

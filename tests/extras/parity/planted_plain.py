@@ -44,7 +44,8 @@ class PaddedValidation(Rows):
     """11 rows to validate with, in a loader of one's own class, in which Lightning's sampler repeats one on two processes."""
 
     def val_dataloader(self) -> Any:
-        return type("OwnLoader", (DataLoader,), {})(TensorDataset(*self.val[:11]), batch_size=self.batch_size)
+        kind = type("OwnLoader", (DataLoader,), {"__iter__": lambda self: DataLoader.__iter__(self)})
+        return kind(TensorDataset(*self.val[:11]), batch_size=self.batch_size)
 
 
 class Sentences(Rows):
@@ -58,6 +59,27 @@ class Sentences(Rows):
 def _padded(sentences: list[Tensor]) -> dict[str, Tensor]:
     ids, labels = (nn.utils.rnn.pad_sequence(sentences, batch_first=True, padding_value=value) for value in (0, -100))
     return {"ids": ids, "labels": torch.where(labels < 0, labels, labels % 3)}
+
+
+class Packed:
+    """Samples of several lengths in one tensor, in a class of one's own."""
+
+    def __init__(self, samples: list[Any]) -> None:
+        self.rows, self.size = torch.cat([sample[: 1 + number % 3] for number, sample in samples]), len(samples)
+        counts = torch.tensor([1 + number % 3 for number, _ in samples])
+        self.of_sample = torch.repeat_interleave(torch.arange(len(samples)), counts)
+
+    def to(self, device: Any) -> "Packed":
+        return self
+
+
+class Ragged(Rows):
+    """13 of them: the last batch of two processes has 5."""
+
+    def train_dataloader(self) -> Any:
+        return DataLoader([(n, torch.full((3, 4), float(n % 4))) for n in range(13)], self.batch_size, collate_fn=Packed)
+
+    val_dataloader = test_dataloader = train_dataloader  # pyright: ignore
 
 
 class Plain(LightningModule):
@@ -137,6 +159,34 @@ class BiasBeforeNorm(Plain):
 
     def configure_optimizers(self) -> Any:
         return torch.optim.Adam(self.parameters(), lr=0.01)
+
+
+class LogsNothing(Plain):
+    """Of packed samples."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        sums = (
+            torch.zeros(batch.size, 2)
+            .to(self.layer.weight)
+            .index_add(0, batch.of_sample, self.layer(batch.rows.to(self.layer.weight)))
+        )
+        return (sums - 1).square().mean()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None: ...
+
+    test_step = validation_step
+
+
+class Overlap(Plain):
+    """A loss that is no mean over samples behind BatchNorm."""
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+        self.layer = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))
+
+    def loss(self, batch: Any) -> Tensor:
+        outputs, targets = self(batch[0]).sigmoid(), (batch[1] > 0).to(batch[1])
+        return 1 - 2 * (outputs * targets).sum() / (outputs + targets).sum()
 
 
 class Tokens(Plain):

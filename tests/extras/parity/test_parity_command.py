@@ -19,7 +19,7 @@ def test_not_equal_is_3_with_the_reason(tmp_path: Path) -> None:
     assert done.returncode == 3, done.stderr
     assert done.stdout.startswith("2 CPU processes, DDP over gloo; global batch 16 (8 per process)")
     assert done.stderr == "Training both, one after the other ...\nTraining without BatchNorm without synchronisation ...\n"
-    assert "Not equal, first in step 0: gradients of net." in done.stdout
+    assert "Not equal, first in step 1: gradients of net." in done.stdout
     assert "Why: BatchNorm without synchronisation." in done.stdout
     assert "set trainer.sync_batchnorm=true" in done.stdout
     assert list(tmp_path.iterdir()) == []

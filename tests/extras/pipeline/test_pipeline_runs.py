@@ -13,11 +13,11 @@ KILLED = "+callbacks.fault={_target_:faults.Fault,rank:1,how:kill,batch:1,epoch:
 
 
 def test_a_killed_run_goes_on_with_another_number_of_stages(tmp_path: Path) -> None:
-    command = ("trainer=pipeline", "trainer.stages=2", *OPTIONS, "hydra.run.dir=run")
+    command = ("trainer=pipeline", "trainer.strategy.stages=2", *OPTIONS, "hydra.run.dir=run")
     done = train(*command, KILLED, cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     assert 2 <= last(tmp_path / "run")["global_step"] <= 3  # of four
-    done = train("resume=run", "trainer.stages=3", cwd=tmp_path)
+    done = train("resume=run", "trainer.strategy.stages=3", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "3 CPU processes, 3 with the same samples, Pipeline over gloo" in (tmp_path / "run" / "train.log").read_text()
     one, _ = trained(tmp_path / "one", *OPTIONS)
@@ -25,6 +25,6 @@ def test_a_killed_run_goes_on_with_another_number_of_stages(tmp_path: Path) -> N
 
 
 def test_a_net_that_can_not_be_cut_is_refused_in_one_line(tmp_path: Path) -> None:
-    done = train("trainer=pipeline", "trainer.stages=2", "model=cnn", cwd=tmp_path)
+    done = train("trainer=pipeline", "trainer.strategy.stages=2", "model=cnn", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert done.stderr.strip().splitlines()[-1].startswith("model.net._target_=CNN: has no layers, stage(inputs, x, layers) and")

@@ -93,6 +93,6 @@ def test_what_it_has_trained_is_saved_after_each_epoch_and_counted_in_batches(tm
 
 
 def test_a_loss_by_hand_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
-    with pytest.raises(NonFiniteLoss, match=r"^at step 0 the loss is nan$"):
+    with pytest.raises(NonFiniteLoss, match=r"^at step 1 the loss is nan$"):
         fitted(tmp_path, "model._target_=test_by_hand.NotANumber")
     assert all(tensor.isfinite().all() for tensor in last(tmp_path)["state_dict"].values())  # of before it

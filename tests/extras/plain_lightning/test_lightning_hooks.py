@@ -14,8 +14,9 @@ from lightning import Callback, seed_everything
 from lightning.fabric.utilities.seed import reset_seed
 from plain_lightning import DigitsData, LitClassifier
 from test_plain_lightning import GOES_ON, METRIC, MINE, QUIET, fitted
+from test_torch_loaders import Own
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, Subset
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
@@ -73,25 +74,72 @@ class NoisyData(DigitsData):
         return DataLoader(Noisy(self.train), 100, shuffle=True, num_workers=1, generator=generator)
 
 
-def test_what_data_workers_draw_is_the_same_after_a_resumption_whatever_generator_a_loader_has(tmp_path: Path) -> None:
-    noisy = ("datamodule._target_=test_lightning_hooks.NoisyData", "trainer.max_epochs=3", "trainer.limit_train_batches=2")
-    whole = fitted(tmp_path / "run", *noisy, keep=tmp_path).lightning_module.state_dict()
-    resumed = fitted(tmp_path / "again", *noisy, ckpt_path=tmp_path / "4.ckpt").lightning_module.state_dict()
+class OrderedData(DigitsData):
+    """In an order that a generator of its own draws."""
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.train, 100, sampler=Own(1400), num_workers=1)
+
+
+class Batches(BatchSampler):
+    """Draws in a way of its own."""
+
+    def __iter__(self) -> Any:
+        yield from [*super().__iter__()]
+
+
+class BatchedData(DigitsData):
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.train, batch_sampler=Batches(range(1400), 100, False))
+
+
+@pytest.mark.parametrize(("kind", "lines"), [("NoisyData", 0), ("OrderedData", 0), ("BatchedData", 1)])
+def test_what_is_drawn_is_the_same_after_a_resumption_whatever_generator_a_loader_has_or_is_said(
+    kind: str, lines: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    drawn = (f"datamodule._target_=test_lightning_hooks.{kind}", "trainer.max_epochs=3", "trainer.limit_train_batches=2")
+    whole = fitted(tmp_path / "run", *drawn, keep=tmp_path).lightning_module.state_dict()
+    assert "draws batches by a Batches" not in caplog.text
+    resumed = fitted(tmp_path / "again", *drawn, ckpt_path=tmp_path / "4.ckpt").lightning_module.state_dict()
     assert [name for name in whole if not torch.equal(resumed[name], whole[name])] == []
+    line = "A train_dataloader draws batches by a Batches, which begins as in the first epoch unless it has a set_epoch(epoch)"
+    assert caplog.messages.count(line) == lines
 
 
 class PartOfTheData(DigitsData):
     """Another one in each epoch."""
 
+    def __init__(self, batch_size: int = 32) -> None:
+        super().__init__(batch_size)
+        self.asked: list[tuple[str, int]] = []
+
+    def _part(self, kind: str, data: Any) -> Any:
+        self.asked.append((kind, self.trainer.current_epoch))  # pyright: ignore[reportOptionalMemberAccess]
+        return DataLoader(Subset(data, torch.randperm(len(data))[:100].tolist()), 50)
+
     def train_dataloader(self) -> Any:
-        return DataLoader(Subset(self.train, torch.randperm(1400)[:200].tolist()), 100)
+        return self._part("train", self.train)
+
+    def val_dataloader(self) -> Any:
+        return self._part("val", self.val)
 
 
-def test_what_is_drawn_as_loaders_are_made_again_is_the_same_after_a_resumption(tmp_path: Path) -> None:
-    part = ("datamodule._target_=test_lightning_hooks.PartOfTheData", "+trainer.reload_dataloaders_every_n_epochs=1")
-    whole = fitted(tmp_path / "run", *part, keep=tmp_path).lightning_module.state_dict()
-    resumed = fitted(tmp_path / "again", *part, ckpt_path=tmp_path / "2.ckpt").lightning_module.state_dict()
-    assert [name for name in whole if not torch.equal(resumed[name], whole[name])] == []
+EARLY = "model._target_=plain_lightning.LitClassifier"  # its schedule asks for the loader, before the epoch is known
+LATE = "model._target_=test_plain_lightning.AtOneRate"
+
+
+@pytest.mark.filterwarnings(GOES_ON)
+@pytest.mark.parametrize(("batches", "model"), [(6, LATE), (6, EARLY), (7, EARLY), (8, EARLY)])
+def test_loaders_are_made_again_in_the_epochs_of_a_run_that_was_not_interrupted(batches: int, model: str, tmp_path: Path) -> None:
+    """A run of five epochs that went on from the third made them in the fourth, and not in the fifth."""
+    part = ("datamodule._target_=test_lightning_hooks.PartOfTheData", "+trainer.reload_dataloaders_every_n_epochs=2")
+    part += ("trainer.max_epochs=5", model)
+    whole = fitted(tmp_path / "run", *part, keep=tmp_path)
+    resumed = fitted(tmp_path / "again", *part, ckpt_path=tmp_path / f"{batches}.ckpt")
+    assert {*whole.datamodule.asked} == {(kind, epoch) for kind in ("train", "val") for epoch in (0, 2, 4)}
+    assert {*resumed.datamodule.asked} - {("train", 0)} == {(kind, e) for kind in ("train", "val") for e in {batches // 2, 4}}
+    assert all(map(torch.equal, whole.lightning_module.parameters(), resumed.lightning_module.parameters()))
+    assert whole.callback_metrics["val_loss"] == resumed.callback_metrics["val_loss"]
 
 
 class MadeLater(LitClassifier):

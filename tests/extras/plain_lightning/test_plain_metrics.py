@@ -16,6 +16,7 @@ from torchmetrics import CatMetric, SumMetric
 
 from lockstep.errors import ConfigError
 from lockstep.extras.plain_lightning.lightning_internals import counting_nothing
+from lockstep.runs.results import collect_metrics, read_best
 
 LOGS = "the model logs train_acc, train_acc_epoch, train_acc_step, train_loss, train_loss_epoch, train_loss_step, val_acc, "
 
@@ -23,7 +24,10 @@ LOGS = "the model logs train_acc, train_acc_epoch, train_acc_step, train_loss, t
 @pytest.mark.parametrize(
     ("overrides", "line"),
     [
-        (["optimized_metric=val/acc"], rf"optimized_metric=val/acc: {LOGS}val_loss; use one of these"),
+        (
+            ["optimized_metric=val/acc"],
+            rf"optimized_metric=val/acc: {LOGS}val_loss up to its first optimizer step; use .*, or null",
+        ),
         (
             ["callbacks.best_checkpoint.monitor=val_loss_x"],
             r"callbacks\.best_checkpoint\.monitor=val_loss_x: the model logs ",
@@ -38,6 +42,18 @@ def test_a_metric_that_is_not_logged_is_refused_before_the_first_step(overrides:
         fitted(tmp_path, *overrides)
     hook.remove()
     assert steps == []
+
+
+class OtherInTheSanityCheck(LitClassifier):
+    def log(self, name: str, *values: Any, **options: Any) -> None:
+        super().log(f"sanity_{name}" if self.trainer.sanity_checking else name, *values, **options)
+
+
+def test_a_model_that_logs_other_names_in_the_sanity_check_is_told_how_to_go_on(tmp_path: Path) -> None:
+    other = "model._target_=test_plain_metrics.OtherInTheSanityCheck"
+    with pytest.raises(ConfigError, match=r"sanity_val_loss, .*; trainer\.num_sanity_val_steps=0 if it logs other names in"):
+        fitted(tmp_path / "refused", other)
+    assert fitted(tmp_path / "run", other, "trainer.num_sanity_val_steps=0").callback_metrics["val_acc"] > 0
 
 
 @pytest.mark.parametrize("metric", ["train_loss", "test_acc"])
@@ -76,7 +92,7 @@ class SlowsByAnother(LitClassifier):
 
 
 def test_a_metric_that_the_model_itself_monitors_and_does_not_log_is_refused_too(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^ReduceLROnPlateau\.monitor=val_loss_x: the model logs .*; use one of these$"):
+    with pytest.raises(ConfigError, match=r"^ReduceLROnPlateau\.monitor=val_loss_x: the model logs .*; use what it logs; "):
         fitted(tmp_path, "model._target_=test_plain_metrics.SlowsByAnother")
 
 
@@ -118,3 +134,19 @@ def test_a_dummy_counts_for_nothing_in_sums_and_in_means_that_say_of_how_many_sa
     collected: dict[str, Tensor] = {item.meta.name: item.compute() for item in results.values()}
     assert collected == {"mean": 3.0, "sum": 3.0, "sum_of_last": 0.0}
     assert [metric.compute().tolist() for metric in metrics] == [3.0, 3.0]
+
+
+class WatchesTheTest(LitClassifier):
+    """Logs in validation, too, what its test logs."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        super().validation_step(batch, batch_idx)
+        self.log("test_acc", torch.tensor(33.0))
+
+
+def test_a_test_s_value_is_kept_where_the_validation_logs_the_name_too(tmp_path: Path) -> None:
+    trainer = fitted(tmp_path, "model._target_=test_plain_metrics.WatchesTheTest", "trainer.max_epochs=1")
+    (tested,) = trainer.test(trainer.lightning_module, trainer.datamodule, verbose=False)
+    metrics = collect_metrics(trainer, read_best(trainer))
+    assert (metrics["test_acc"], metrics["val/test_acc"]) == (tested["test_acc"], 33.0)
+    assert "val/val_acc" not in metrics

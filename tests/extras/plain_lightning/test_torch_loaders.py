@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -83,6 +84,33 @@ def test_several_ranks_take_the_batches_of_one_each_sample_once(way: str, world_
         assert share_out(numbers(6, **WAYS[way]), 1, epoch=3)[0] != share_out(numbers(6, **WAYS[way]), 1, epoch=2)[0]
 
 
+class Own(Sampler[int]):
+    """Draws from a generator of its own."""
+
+    def __init__(self, numbers: int = 13) -> None:
+        self.numbers, self.random = numbers, np.random.default_rng(7)
+
+    def __len__(self) -> int:
+        return self.numbers
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.random.permutation(self.numbers).tolist())
+
+
+def test_a_sampler_with_a_generator_of_its_own_draws_each_epoch_once_wherever_a_run_begins() -> None:
+    own = Own()
+    expected = [list(own) for _ in range(4)]
+    shared = SharedSampler(Own(), 2, (0, 1), 0, dropped=0, training=False)
+    orders = []
+    for epoch in (0, 0, 1, 3, 3):  # begun twice, and resumed
+        shared.set_epoch(epoch)
+        orders.append(list(shared))
+    assert orders == [expected[epoch] for epoch in (0, 0, 1, 3, 3)]
+    reloaded = SharedSampler(Own(), 2, (0, 1), 0, dropped=0, training=False)
+    reloaded.begin_with(2)
+    assert list(reloaded) == expected[0]
+
+
 def test_a_batch_sampler_of_torch_s_own_is_shared_out_too() -> None:
     data: Any = range(8)
     loader = DataLoader(data, batch_sampler=BatchSampler(SequentialSampler(range(8)), 2, drop_last=True))
@@ -129,10 +157,15 @@ def test_what_is_dropped_is_what_one_process_drops() -> None:
     assert together(share_out(numbers(2, 13, drop_last=True), 3)) == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
 
 
+@pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("length", range(3, 26))
-def test_an_evaluation_takes_each_sample_once_in_as_many_batches_on_every_rank(length: int) -> None:
-    ranks = share_out(numbers(3, length), 3, training=False)
-    assert sorted(sample for rank in ranks for batch in rank for sample in batch) == list(range(length))
+def test_an_evaluation_takes_each_sample_of_one_process_once_in_as_many_batches_on_every_rank(
+    length: int, drop_last: bool
+) -> None:
+    """With drop_last it left out up to a batch of all processes."""
+    ranks = share_out(numbers(3, length, drop_last=drop_last), 3, training=False)
+    kept = length - length % 3 if drop_last else length
+    assert sorted(sample for rank in ranks for batch in rank for sample in batch) == list(range(kept))
     assert len({len(rank) for rank in ranks}) == 1
     assert all(batch for rank in ranks for batch in rank)
 
@@ -151,16 +184,53 @@ def test_how_batches_are_loaded_stays_as_it_was() -> None:
     assert (whole.batch_size, list(whole)) == (None, [1, 3])
 
 
+class Collates(DataLoader[Any]):
+    """As a graph library's."""
+
+    def __init__(self, dataset: Any, batch_size: int, exclude_keys: Any = None, **options: Any) -> None:
+        super().__init__(dataset, batch_size, collate_fn=torch.tensor, **options)
+
+
+class Named(BatchSampler):
+    name = "as torch's"
+
+
+class NamedShares(DistributedSampler[int]):
+    name = "as torch's"
+
+
+def test_what_matters_is_how_batches_are_drawn_not_the_class() -> None:
+    data: Any = range(8)
+    loaders = [
+        Collates(data, 2),
+        Collates(data, 2, sampler=NamedShares(data, num_replicas=2, rank=1, shuffle=False)),
+        DataLoader(data, batch_sampler=Named(SequentialSampler(data), 2, drop_last=False)),
+    ]
+    for loader in loaders:
+        assert together(share_out(loader, 2)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    shared: Any = shared_loader(loaders[0], (0, 2), 0, training=True)
+    assert shared.collate_fn is torch.tensor
+
+
 class Loader(DataLoader[Any]):
     """One of the user's own."""
+
+    def __iter__(self) -> Any:
+        return super().__iter__()
 
 
 class Shares(DistributedSampler[int]):
     """Says in a way of its own which samples a process takes."""
 
+    def __iter__(self) -> Any:
+        return super().__iter__()
+
 
 class Batches(BatchSampler):
     """And a way of its own to make batches."""
+
+    def __iter__(self) -> Any:
+        return super().__iter__()
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,8 @@
 
 import csv
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-import torch
 from in_process import trained
 from lightning import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
@@ -56,28 +53,6 @@ def test_the_rate_that_is_logged_and_recorded_is_that_of_the_steps(schedule: str
     assert len(set(rates.seen)) > 1 or schedule == "constant"
     facts = collect_facts(trainer)
     assert (facts["lr"], facts["lr_last"]) == (max(rates.seen), rates.seen[-1])
-
-
-@pytest.mark.parametrize(("batch", "has_rate"), [({"ids": torch.arange(3)}, True), ({"text": "x"}, False), (None, False)])
-def test_throughput_is_logged_for_batches_of_any_shape(batch: Any, has_rate: bool) -> None:
-    logged: dict[str, float] = {}
-    logger = SimpleNamespace(log_metrics=lambda metrics, **_: logged.update(metrics))
-    trainer: Any = SimpleNamespace(
-        lightning_module=SimpleNamespace(automatic_optimization=True),
-        global_step=0,
-        log_every_n_steps=1,
-        loggers=[logger],
-        max_steps=-1,
-        is_last_batch=False,
-        distributed_sampler_kwargs={"rank": 0, "num_replicas": 2},
-    )
-    model: Any = SimpleNamespace(device=torch.device("cpu"))
-    throughput = Throughput()
-    throughput.on_train_start(trainer, model)
-    trainer.global_step = 1
-    throughput.on_train_batch_end(trainer, model, None, batch, 0)
-    assert logged["throughput/step_time"] > 0
-    assert ("throughput/samples_per_second" in logged) is has_rate
 
 
 @pytest.mark.parametrize("kind", [LearningRate, Throughput])

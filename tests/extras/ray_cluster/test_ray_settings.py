@@ -1,7 +1,6 @@
 """What a job asks Ray for, and whether nodes have it. Nothing of Ray's is started."""
 
 import importlib.util
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +9,9 @@ import pytest
 from commands import refused
 from omegaconf import OmegaConf
 
-from hydra_plugins.ray_tune import RayTuneSweeper
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
-from lockstep.extras.ray_cluster.launcher import RayExecutor
-from lockstep.extras.ray_cluster.settings import RaySettings, Share
+from lockstep.extras.ray_cluster.launcher import RayExecutor, Share
 from lockstep.runs.composition import compose
 
 NODES = [{"CPU": 8.0, "GPU": 4.0}, {"CPU": 8.0}, {"CPU": 2.0, "GPU": 4.0}]
@@ -38,20 +35,13 @@ def test_a_job_asks_for_what_its_processes_need(overrides: list[str], cpus: floa
     assert share.lacks(NODES) == lacks
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("address", "ray://head:10001"), ("address", ""), ("cpus_per_device", 0), ("num_cpus", 0)]
-)
-def test_settings_that_make_no_sense_are_refused(key: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=rf"^hydra.launcher.{key}={value}: use "):
-        RaySettings(**{key: value})
-
-
-def test_what_no_node_has_is_refused_by_its_key() -> None:
-    executor: Any = RayExecutor(RaySettings())
+def test_what_no_node_has_is_refused_by_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # as if Ray were installed
+    config = OmegaConf.create({"hydra": {"launcher": {"_target_": "x", "address": "auto"}}})
+    executor: Any = RayExecutor(config)
     executor.nodes = lambda: NODES
     plan = Plan.from_config(compose("trainer.devices=8"), node_gpus=8)
-    config = OmegaConf.create({"hydra": {"launcher": {"_target_": "x", "address": "auto"}}})
-    job: Any = SimpleNamespace(resources=executor.resources(config, plan))
+    job: Any = SimpleNamespace(start=SimpleNamespace(resources=executor.resources(config, plan)))
     with pytest.raises(ConfigError, match=r"^trainer.devices=8: a job takes 1 node with CPU=8 GPU=8; use .*CPU=8 GPU=4"):
         executor.check([job])
 
@@ -60,10 +50,3 @@ def test_what_no_node_has_is_refused_by_its_key() -> None:
 def test_without_ray_the_launcher_is_refused(tmp_path: Path) -> None:
     line = refused(tmp_path, "hydra.mode=MULTIRUN", "hydra/launcher=ray", "seed=0,1")
     assert line == "hydra/launcher=ray: the library `ray` is not installed: pip install 'lockstep[ray]'"
-
-
-def test_without_ray_the_search_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)  # as if there were none
-    with pytest.raises(ConfigError) as refusal:
-        RayTuneSweeper().setup()
-    assert str(refusal.value) == "hydra/sweeper=ray_tune: the library `ray` is not installed: pip install 'lockstep[ray]'"

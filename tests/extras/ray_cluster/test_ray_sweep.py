@@ -13,7 +13,7 @@ from commands import ROOT, python, started
 from ray_nodes import Nodes, running_nodes, worker_of
 from waiting import wait_for
 
-from lockstep.sweeps.sweep_jobs import JobView, SweepJobs
+from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 
 pytestmark = [
     pytest.mark.slow,
@@ -26,7 +26,7 @@ FIRST, SECOND = "model.optimizer.lr=0.001", "model.optimizer.lr=0.002"
 WAITS = "seed=8"  # of program.py: it waits for ever after two steps
 
 
-def jobs(sweep: Path) -> dict[str, JobView]:
+def jobs(sweep: Path) -> dict[str, Job]:
     """By their last overrides."""
     return {job.overrides[-1]: job for job in SweepJobs(sweep).jobs.values()}
 
@@ -95,7 +95,8 @@ def test_a_job_that_raises_has_failed_and_is_tried_again_as_often_as_is_said(tmp
 
 
 def test_what_ray_can_never_give_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    done = python(PROGRAM, "-m", *RAY, "trainer=cpu", "trainer.devices=1,3", cwd=tmp_path, fresh=True)
+    given = ("trainer=cpu", "trainer.devices=1,3", "datamodule.batch_size=64")
+    done = python(PROGRAM, "-m", *RAY, *given, cwd=tmp_path, fresh=True)
     line = "hydra.launcher.cpus_per_device=1.0: a job takes 1 node with CPU=3; use what Ray has: CPU=2 GPU=0"
     assert (done.returncode, line in done.stderr, [*tmp_path.iterdir()]) == (2, True, []), done.stdout + done.stderr
 

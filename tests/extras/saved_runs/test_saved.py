@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.console import show_result
 from lockstep.errors import ConfigError
-from lockstep.extras.saved_runs.saved import config_to_evaluate, saved_config
+from lockstep.extras.saved_runs import config_to_evaluate, saved_config
 from lockstep.runs.validation import validated
 
 
@@ -50,8 +50,8 @@ def test_callbacks_that_the_command_names_are_called_and_no_others(tmp_path: Pat
 def test_a_run_that_can_be_tested_says_by_which_command(has_test: bool, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = {"metrics": {}, "wall_time": 1.0, "world_size": 1, "train_time": 1.0, "has_test": has_test}
     show_result(run, result)
-    assert "evaluate.py" not in capsys.readouterr().out  # there is no checkpoint
+    assert "lockstep evaluate" not in capsys.readouterr().out  # there is no checkpoint
     (run / "checkpoints").mkdir()
     (run / "checkpoints" / "best.ckpt").touch()
     show_result(run, result)
-    assert capsys.readouterr().out.endswith(f"scripts/evaluate.py {run}\n") is has_test
+    assert capsys.readouterr().out.endswith(f"lockstep evaluate {run}\n") is has_test

@@ -37,6 +37,8 @@ def test_one_checkpoint_gives_the_same_counts_on_any_number_of_processes(run: Pa
         done = python(EVALUATE, run, f"trainer.devices={devices}", "datamodule.batch_size=32", cwd=run.parent)
         assert done.returncode == 0, done.stderr
         assert f"The weights are those of {run}/checkpoints/best.ckpt." in done.stdout
+        assert done.stdout.partition("\n")[0].endswith("; batches of 32")
+        assert "ended by" not in done.stdout
         newest = max((run / "evaluations").iterdir(), key=lambda folder: folder.stat().st_mtime)
         results.append(json.loads((newest / "metrics.json").read_text()))
     trained = json.loads((run / "metrics.json").read_text())["metrics"]

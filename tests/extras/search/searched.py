@@ -6,8 +6,7 @@ from typing import Any
 from optuna import Study
 
 from lockstep.extras.search.study import POINT, open_study
-from lockstep.sweeps.jobs import Job
-from lockstep.sweeps.sweep_jobs import JobView
+from lockstep.sweeps.sweep_jobs import Job
 
 NOBODY = {"_target_": "optuna.pruners.NopPruner"}
 
@@ -19,8 +18,7 @@ def search_with_a_job(folder: Path, pruner: dict[str, Any]) -> tuple[Study, Path
     overrides = ["model.optimizer.lr=0.01"]
     study.ask().set_user_attr(POINT, overrides)
     run_dir = folder / "lr=0.01_abc"
-    job = Job("abc", (overrides[0],), run_dir, "cpu", 1, 1, "val/acc", "max", ("python",))
-    JobView.of(job, 0).make(job)
+    Job(run_dir, "abc", overrides, 1, "val/acc", "max").make()
     return study, run_dir
 
 

@@ -61,7 +61,8 @@ def test_another_rank_does_what_rank_zero_decides_and_asks_no_study() -> None:
     answers = [False, True]
     state = SimpleNamespace(fn=TrainerFn.FITTING)
     strategy = SimpleNamespace(broadcast=lambda _: answers.pop(0))
-    trainer: Any = SimpleNamespace(is_global_zero=False, state=state, sanity_checking=False, strategy=strategy, should_stop=False)
+    facts = {"is_global_zero": False, "sanity_checking": False, "should_stop": False, "default_root_dir": "run"}
+    trainer: Any = SimpleNamespace(state=state, strategy=strategy, **facts)
     pruning, model = Pruning("val/acc"), LightningModule()
     pruning.on_fit_start(trainer, model)
     pruning.on_validation_end(trainer, model)

@@ -14,7 +14,7 @@ from lockstep.sweeps.sweep_jobs import SweepJobs
 PROGRAM = ROOT / "tests" / "support" / "fakes" / "program.py"
 FIXED = ("-m", "hydra/sweeper=optuna", "trainer.accelerator=cpu", "fresh_processes=True", "hydra.sweep.dir=search")
 SPACE = ("model.optimizer.lr=tag(log,interval(1e-3,1e-1))", "hydra.sweeper.n_trials=3")
-SPACE += ("hydra.sweeper.sampler=interrupting.Interrupted",)
+SPACE += ("hydra.sweeper.sampler._target_=interrupting.Interrupted",)
 
 
 @pytest.mark.slow

@@ -45,7 +45,6 @@ def test_what_is_not_swept_is_the_same_for_all_and_the_last_of_a_key_counts() ->
     ("override", "message"),
     [
         ("x=tag(lg,interval(1,2))", r"x=tag\(lg,interval\(1,2\)\): tag lg is not known; use log"),
-        ("x=tag(log,choice(1,2))", r"x=tag\(log,choice\(1,2\)\): tag log is for interval\(\) and range\(\)"),
         ("x=tag(log,interval(0,1))", r"x=tag\(log,interval\(0,1\)\): .*low.*log"),
         ("x=interval(2,1)", r"x=interval\(2,1\): .*low.*high"),
         ("x=range(3,1)", r"x=range\(3,1\): holds no value; use range\(START,STOP\)"),

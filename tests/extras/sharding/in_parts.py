@@ -12,7 +12,7 @@ from in_process import prepared
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from lockstep.extras.dtensors.dtensors import local_tensor
+from lockstep.extras.sharding.shards import local_tensor
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 
 

@@ -46,7 +46,6 @@ case "$*" in *--signal*) exit 0 ;; esac
 for id; do [ -f tasks/$id ] && sed -i "s/PENDING\|RUNNING/CANCELLED/" tasks/$id; done
 true
 """
-_SACCT = "[ -f accounts ] || { echo accounting storage is disabled >&2; exit 1; }; cat accounts"
 _SCONTROL = "cat config 2>/dev/null; true"
 
 
@@ -54,7 +53,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Puts it first on the PATH; returns its folder."""
     place = folder / "cluster"
     (place / "tasks").mkdir(parents=True)
-    commands = {"sbatch": _SBATCH, "squeue": _SQUEUE, "srun": _SRUN, "scancel": _SCANCEL, "sacct": _SACCT}
+    commands = {"sbatch": _SBATCH, "squeue": _SQUEUE, "srun": _SRUN, "scancel": _SCANCEL}
     commands["scontrol"] = _SCONTROL
     for name, text in commands.items():
         enter = "" if name == "srun" else f"cd {place}\n"
@@ -62,13 +61,6 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (place / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
     return place
-
-
-def state(place: Path, task: str, state: str, seconds: str = "0:07") -> None:
-    """Makes a task one that is in that state."""
-    fields = (place / "tasks" / task).read_text().strip().split("|")
-    fields[2], fields[4] = state, seconds
-    say(place, task, "|".join(fields))
 
 
 def say(place: Path, task: str, line: str) -> None:

@@ -38,29 +38,22 @@ def test_rank_of_anrank_environment(env: dict[str, str], rank: Rank | None) -> N
     assert rank_in(env) == rank
 
 
-def test_several_tasks_of_sbatch_without_srun_are_refused() -> None:
-    """The batch script is task 0 of 8 then, and would train alone."""
-    env = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "ENVIRONMENT": "BATCH"}
-    with pytest.raises(ConfigError) as refused:
-        rank_in(env)
-    assert str(refused.value) == "SLURM_NTASKS=8: inside sbatch, start it with `srun python train.py ...`"
-
-
-def test_several_tasks_without_their_number_per_node_are_refused() -> None:
-    env = {name: value for name, value in SRUN.items() if name != "SLURM_NTASKS_PER_NODE"}
-    with pytest.raises(ConfigError) as refused:
-        rank_in(env)
-    assert str(refused.value) == "SLURM_NTASKS=8: give --ntasks-per-node to srun or sbatch, which Lightning needs"
-
-
 @pytest.mark.parametrize(
     ("env", "line"),
     [
-        (SRUN | {"SLURM_NNODES": "0"}, "SLURM_NNODES=0: is less than 1; use the environment of srun"),
-        ({"SLURM_PROCID": "x"}, "SLURM_PROCID=x: is not a number; use the environment of srun"),
+        (  # the batch script is task 0 of 8 then, and would train alone
+            {"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "ENVIRONMENT": "BATCH"},
+            "SLURM_NTASKS=8: inside sbatch, start it with `srun python train.py ...`",
+        ),
+        (
+            {name: value for name, value in SRUN.items() if name != "SLURM_NTASKS_PER_NODE"},
+            "SLURM_NTASKS=8: give --ntasks-per-node to srun or sbatch, which Lightning needs",
+        ),
+        (SRUN | {"SLURM_NNODES": "0"}, "SLURM_NNODES=0: is no number of at least 1; use the environment of srun"),
+        ({"SLURM_PROCID": "x"}, "SLURM_PROCID=x: is no number of at least 0; use the environment of srun"),
     ],
 )
-def test_what_is_left_of_its_environment_is_named(env: dict[str, str], line: str) -> None:
+def test_an_environment_by_which_ranks_would_train_alone_is_refused(env: dict[str, str], line: str) -> None:
     with pytest.raises(ConfigError) as refused:
         rank_in(env)
     assert str(refused.value).startswith(line)

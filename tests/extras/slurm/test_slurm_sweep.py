@@ -11,7 +11,7 @@ from commands import ROOT, python, started
 from slurm_cluster import Cluster
 from waiting import wait_for
 
-from lockstep.sweeps.sweep_jobs import JobView, SweepJobs
+from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 
 pytestmark = [
     pytest.mark.slow,
@@ -33,7 +33,7 @@ def cluster() -> Iterator[Cluster]:
         yield one
 
 
-def jobs(folder: Path) -> dict[str, JobView]:
+def jobs(folder: Path) -> dict[str, Job]:
     """By their devices and seeds."""
     entries = SweepJobs(folder / "sweep").jobs.values()
     return {" ".join(item.partition("=")[2] for item in job.overrides[2:]): job for job in entries}

@@ -55,18 +55,7 @@ def test_a_linear_fit_leaves_only_the_noise_of_a_teacher() -> None:
     assert error_of_least_squares(regression(noise=0.0)) < 1e-10
 
 
-def test_without_a_teacher_targets_are_noise() -> None:
-    assert error_of_least_squares(regression(teacher=False)) == pytest.approx(1, rel=0.1)
-
-
 def error_of_least_squares(datamodule: DataModule) -> float:
     train, test = datamodule.splits.train, datamodule.splits.test
     fit = torch.linalg.lstsq(train.inputs.double(), train.targets.double()).solution
     return float((test.inputs.double() @ fit - test.targets).square().mean())
-
-
-def test_regression_data_has_the_shape_asked_for() -> None:
-    datamodule = regression()
-    assert (datamodule.spec.input_shape, datamodule.spec.num_outputs) == ((10,), 3)
-    assert datamodule.splits.train.inputs.shape == (1000, 10)
-    assert datamodule.splits.train.targets.shape == (1000, 3)

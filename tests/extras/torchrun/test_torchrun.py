@@ -38,8 +38,8 @@ def test_rank_of_an_environment(env: dict[str, str], rank: Rank) -> None:
 @pytest.mark.parametrize(
     ("env", "line"),
     [
-        ({"TORCHELASTIC_RUN_ID": "stray"}, "WORLD_SIZE=: is not set; use the environment of torchrun, all of it"),
-        (TORCHRUN | {"RANK": "x"}, "RANK=x: is not a number; use the environment of torchrun"),
+        ({"TORCHELASTIC_RUN_ID": "stray"}, "WORLD_SIZE=: is no number of at least 1; use the environment of torchrun, all of it"),
+        (TORCHRUN | {"RANK": "x"}, "RANK=x: is no number of at least 0; use the environment of torchrun"),
         (
             TORCHRUN_TWO_NODES | {"WORLD_SIZE": "5"},
             "torchrun --nproc-per-node=4: 2 nodes have 5 processes; use as many on each",

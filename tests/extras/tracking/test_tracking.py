@@ -58,19 +58,6 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mlflow.MlflowClient, "log_batch", silent)
 
 
-def test_a_run_that_goes_on_is_the_same_run(tmp_path: Path, uri: str) -> None:
-    run = run_directory(tmp_path, "2026-11-22_seed=0")
-    first = logger(run, uri)
-    for step in range(4):
-        first.log_metrics({"train/loss": step / 2}, step)
-    again = logger(run, uri)  # after kill -9: the one before it has not ended
-    for step in range(4, 9):
-        again.log_metrics({"train/loss": step / 2}, step)
-    assert history(uri, "train/loss") == [(step, step / 2) for step in range(9)]
-    (result,) = kept(uri)
-    assert (result.info.status, result.info.run_name) == ("RUNNING", "2026-11-22_seed=0")
-
-
 def test_what_a_finished_run_comes_to_is_there_and_a_prolonged_one_goes_on(tmp_path: Path, uri: str) -> None:
     run = run_directory(tmp_path)
     first = logger(run, uri)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from lockstep.errors import ConfigError
-from lockstep.extras.vit.vit import ViT, torchvision_vit
+from lockstep.extras.vit.vit import ViT
 
 
 @pytest.mark.parametrize(
@@ -62,16 +62,3 @@ def test_what_does_not_divide_is_refused(options: dict[str, int], message: str) 
     with pytest.raises(ConfigError) as refused:
         ViT((1, 8, 8), 4, **options)
     assert str(refused.value) == message
-
-
-def test_torchvision_s_own_is_for_the_size_of_the_images() -> None:
-    with torch.device("meta"):
-        net = torchvision_vit((3, 32, 32), 7, "vit_b_16")
-        assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
-
-
-def test_grey_images_are_refused_for_torchvision_s_own() -> None:
-    with pytest.raises(
-        ConfigError, match=r"^model.net.name=vit_b_16: takes square images of 3 channels, of a multiple of 16 pix"
-    ):
-        torchvision_vit((1, 32, 32), 7, "vit_b_16")

@@ -3,25 +3,18 @@
 import json
 import os
 import signal
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from lockstep.runs import locks
-from lockstep.sweeps.jobs import Job, directory_name, read_state
-from lockstep.sweeps.sweep_jobs import SweepJobs
+from lockstep.sweeps.jobs import directory_name, read_state, repetition
+from lockstep.sweeps.sweep_jobs import Job, Start, SweepJobs
 
 CONFIG = "optimized_metric: val/acc\noptimized_mode: max\nrun_dir: .\n"
 STATUS = {"finished": "finished", "failed": "failed", "interrupted": "preempted"}
-
-
-def run_code(arguments: list[str], _: Any) -> None:
-    """Run `python -S -c CODE ARGUMENTS` in the process of a job."""
-    sys.argv = ["-c", *arguments[3:]]
-    exec(arguments[2], {"__name__": "__main__"})
 
 
 def job(folder: Path, number: int, seed: int = 0, lr: float = 0.1, hidden: int = 256) -> Job:
@@ -29,18 +22,17 @@ def job(folder: Path, number: int, seed: int = 0, lr: float = 0.1, hidden: int =
     overrides, key = (f"model.optimizer.lr={lr}", f"seed={seed}"), f"{number:012x}"
     config = {"seed": seed, "model": {"optimizer": {"lr": lr}, "net": {"hidden": hidden}}, "datamodule": {}}
     directory = folder / directory_name(overrides, key)
-    return Job(key, overrides, directory, "cpu", 1, 1, "val/acc", "max", ("python", "train.py", *overrides), config)
+    return Job(directory, key, [*overrides], 1, "val/acc", "max", repetition(config), start=Start((), content=config))
 
 
-def leave(sweep_jobs: SweepJobs, one: Job, status: str, metric: float = 0.5) -> None:
+def leave(one: Job, status: str, metric: float = 0.5) -> None:
     """What a job leaves that ended so; one that waits has left nothing."""
     if status == "waiting":
         return
     folder = one.directory
     reason = None if status == "finished" else "planted"
-    view = sweep_jobs.jobs[one.key]
-    view.attempt, view.began, view.ended = 1, 1.0, 2.0
-    view.save(status=STATUS[status], reason=reason)
+    one.attempt, one.began, one.ended = 1, 1.0, 2.0
+    one.save(status=STATUS[status], reason=reason)
     files: dict[str, Any] = {
         "progress.json": {"epoch": 1, "epochs": 2, "seconds_per_epoch": 1.0, "metrics": {"val/acc": metric}},
     }
@@ -54,7 +46,7 @@ def leave(sweep_jobs: SweepJobs, one: Job, status: str, metric: float = 0.5) -> 
     for name, text in (texts | {".hydra/config.yaml": CONFIG}).items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
-    view.status, view.reason, view.metric = read_state(folder)
+    one.status, one.reason, one.metric = read_state(folder)
 
 
 def update(sweep_jobs: SweepJobs, key: str, **changes: Any) -> None:
@@ -64,12 +56,12 @@ def update(sweep_jobs: SweepJobs, key: str, **changes: Any) -> None:
     sweep_jobs.jobs[key].save_end()
 
 
-def sweep(folder: Path, jobs: dict[Job, str]) -> SweepJobs:
+def sweep(folder: Path, jobs: Sequence[tuple[Job, str]]) -> SweepJobs:
     """The jobs and how each stands."""
     sweep_jobs = SweepJobs(folder, is_running=True)
-    sweep_jobs.register(list(jobs))
-    for one, status in jobs.items():
-        leave(sweep_jobs, one, status)
+    sweep_jobs.register([one for one, _ in jobs])
+    for one, status in jobs:
+        leave(one, status)
     for name in ("lock", "multirun.yaml", "results.csv", "results.md"):
         (folder / name).write_text("of an earlier call\n")
     return sweep_jobs

@@ -7,8 +7,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from lockstep.sweeps.jobs import Job, directory_name
-from lockstep.sweeps.sweep_jobs import SweepJobs
+from lockstep.sweeps.jobs import directory_name
+from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 
 RECORD = {"parameters": 1_000_000, "precision": "32-true", "device_name": "NVIDIA H100", "host": "node1", "threads": 1}
 RECORD |= {"cpu_count": 64, "accelerator": "gpu", "num_nodes": 1, "git_commit": "0123456789abcdef", "git_dirty": False}
@@ -55,12 +55,10 @@ def _add(
     config = {"seed": seed, "trainer": {"devices": devices}, "datamodule": data}
     config["model"] = {"optimizer": {"lr": lr}} if rate == "optimizer.lr" else {rate: lr}
     config |= {"others": dict(item.split("=") for item in overrides)}
-    command = ("python", "train.py", *swept)
-    job = Job(key, swept, directory, "gpu", devices, devices, "val/acc", mode, command, config)
-    sweep_jobs.register([job])
+    view = Job(directory, key, [*swept], devices, "val/acc", mode)
+    sweep_jobs.register([view])
     (directory / ".hydra").mkdir()
     OmegaConf.save(OmegaConf.create(config | {"run_dir": "."}), directory / ".hydra" / "config.yaml")
-    view = sweep_jobs.jobs[key]
     if status in ("waiting", "running"):
         view.save(status="queued" if status == "waiting" else status)
         return

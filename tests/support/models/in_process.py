@@ -21,7 +21,7 @@ from omegaconf import DictConfig
 from lockstep.build import build
 from lockstep.checkpointing import read_checkpoint
 from lockstep.config.plan import Plan
-from lockstep.datamodules.samplers import BatchIndices, TrainSampler
+from lockstep.extras.plain_lightning.loaders import SharedLists
 from lockstep.launchers.environment import PARENT_PID, register_resolvers, this_rank
 from lockstep.places import CONF
 from lockstep.runs.validation import derive
@@ -146,13 +146,10 @@ def become_rank(rank: int, world_size: int) -> None:
 
 def without_batches(monkeypatch: pytest.MonkeyPatch, *left_out: int) -> None:
     """Takes batches out of every epoch."""
-    draws, length = TrainSampler.__iter__, TrainSampler.__len__
+    draws, length = SharedLists._batches, SharedLists.__len__
 
-    def some(self: TrainSampler) -> Iterator[BatchIndices]:
-        with pytest.MonkeyPatch.context() as whole:
-            whole.setattr(TrainSampler, "__len__", length)
-            every = list(draws(self))
-        return (draw for number, draw in enumerate(every) if number not in left_out)
+    def some(self: SharedLists) -> Iterator[list[Any]]:
+        return (draw for number, draw in enumerate(draws(self)) if not self.training or number not in left_out)
 
-    monkeypatch.setattr(TrainSampler, "__iter__", some)
-    monkeypatch.setattr(TrainSampler, "__len__", lambda self: length(self) - len(left_out))
+    monkeypatch.setattr(SharedLists, "_batches", some)
+    monkeypatch.setattr(SharedLists, "__len__", lambda self: length(self) - self.training * len(left_out))

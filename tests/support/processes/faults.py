@@ -81,8 +81,8 @@ class Poison(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if batch_idx not in self.batches or trainer.global_rank not in self.ranks or trainer.current_epoch != self.epoch:
             return
-        self.given.append(batch.ids.tolist())
-        factor = torch.ones(len(batch.ids), 1).index_fill(0, torch.tensor([1]), float("nan"))
+        self.given.append(trainer.train_dataloader.sampler.numbers(batch_idx))
+        factor = torch.ones(len(batch[0]), 1).index_fill(0, torch.tensor([1]), float("nan"))
         net: Any = pl_module.net
         hook = net.register_forward_hook(lambda *all_of_it: (all_of_it[-1] * factor, hook.remove())[0])
 
@@ -103,10 +103,10 @@ class Witness(Callback):
         self.seen: dict[str, Any] = {"train": [], "test": []}
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self.seen["train"].append(batch.ids.tolist())
+        self.seen["train"].append(trainer.train_dataloader.sampler.numbers(batch_idx))
 
-    def on_test_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any) -> None:
-        self.seen["test"].append(batch.ids.tolist())
+    def on_test_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.seen["test"].append(trainer.test_dataloaders.sampler.numbers(batch_idx))
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.seen["world"] = {

@@ -30,14 +30,17 @@ def test_dropout_is_told_the_samples_in_any_module() -> None:
     module = LightningModule()
     place = SimpleNamespace(epoch_progress=SimpleNamespace(current=SimpleNamespace(started=3, completed=3)))
     share = {"rank": 1, "num_replicas": 2}
-    trainer = SimpleNamespace(current_epoch=3, distributed_sampler_kwargs=share, train_dataloader=[], fit_loop=place)
+    sampler = SimpleNamespace(global_batch_size=4, samples_per_epoch=20)
     module.net = MLP((4,), 2, [5, 5], dropout=0.5)
     layers = [layer for layer in module.modules() if isinstance(layer, Dropout)]
-    randomness = CounterBasedRandomness(seed=7)
-    randomness.on_train_start(trainer, module)  # pyright: ignore[reportArgumentType]
-    for batch, ids in ((torch.zeros(2, 4), None), (SimpleNamespace(ids=torch.tensor([5, 9])), torch.tensor([5, 9]))):
-        randomness.on_train_batch_start(trainer, module, batch, 0)  # pyright: ignore[reportArgumentType]
+    for loaders, places in (([], None), ([SimpleNamespace(sampler=sampler)], torch.tensor([5, 7]))):  # of the second batch
+        trainer: Any = SimpleNamespace(
+            current_epoch=3, distributed_sampler_kwargs=share, train_dataloader=loaders, fit_loop=place
+        )
+        randomness = CounterBasedRandomness(seed=7)
+        randomness.on_train_start(trainer, module)
+        randomness.on_train_batch_start(trainer, module, None, 1)
         for number, layer in enumerate(layers):
-            expected = None if ids is None else random_bits(7, 3, ids, 1000 + number)
+            expected = None if places is None else random_bits(7, 3, places, 1000 + number)
             assert (layer.keys is None) if expected is None else torch.equal(layer.keys, expected)
     assert len(layers) == 2

@@ -20,7 +20,6 @@ from in_process import last, trained
 from steps import content, names, read_step
 from waiting import wait_for
 
-from lockstep import checkpointing
 from lockstep.checkpointing import (
     AtomicCheckpointIO,
     CheckpointError,
@@ -33,28 +32,10 @@ from lockstep.launchers.outcome import original_error
 
 
 def test_the_one_before_is_kept_and_nothing_else(folder: Path) -> None:
+    (folder / ".last.ckpt.77.partial").write_bytes(b"PK torn")  # of a save that was killed
+    assert latest_valid_checkpoint(folder) == folder / "last.ckpt"
     assert names(folder) == {"last.ckpt", "previous.ckpt"}
     assert (read_step(folder / "last.ckpt"), read_step(folder / "previous.ckpt")) == (2, 1)
-    assert latest_valid_checkpoint(folder) == folder / "last.ckpt"
-
-
-def test_who_reads_tensors_that_other_files_hold_is_for_the_project_to_say(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Any] = []
-    monkeypatch.setattr(checkpointing, "resolve_name", lambda name: lambda *given: calls.append((name, *given)))
-    settings = {"reader": "a.reader"}
-    monkeypatch.setattr(checkpointing, "read_settings", {"checkpoints.yaml": settings}.__getitem__)
-    write_checkpoint(content(3) | {"tensor_files": 7}, folder / "best.ckpt")
-    assert read_checkpoint("it", folder / "best.ckpt")["tensor_files"] == 7
-    assert read_step(folder / "last.ckpt") == 2  # holds all itself
-    assert [(name, key, read["tensor_files"], whole) for name, key, _, read, whole in calls] == [
-        ("a.reader", "checkpoint", 7, ()),  # verified before it takes its place
-        ("a.reader", "it", 7, None),
-    ]
-    settings.clear()
-    with pytest.raises(
-        ConfigError, match=r"^it=.*best.ckpt: has tensors in other files; accepted with a reader in conf/checkpoints"
-    ):
-        read_checkpoint("it", folder / "best.ckpt")
 
 
 @pytest.mark.parametrize("harm", ["cut", "flip"])
@@ -154,23 +135,20 @@ def test_what_would_not_load_again_is_not_written_and_is_named(
 
 
 def test_numbers_of_numpy_s_are_saved_as_python_s(folder: Path) -> None:
-    """As a callback has them in its state that keeps a mean, or a score by scikit-learn."""
-    state = {numpy.int64(3): [numpy.float32(0.1), (numpy.bool_(True), numpy.str_("a"))]}
-    AtomicCheckpointIO().save_checkpoint(content(3) | {"extra": state}, folder / "last.ckpt")
-    loaded = read_checkpoint("ckpt_path", folder / "last.ckpt")["extra"]
-    assert loaded == {3: [float(numpy.float32(0.1)), (True, "a")]}
-    assert [*map(type, loaded[3][1])] == [bool, str]
+    """As a callback has them in its state that keeps a mean, or a score by scikit-learn, and a module in its extra state."""
 
-
-def test_a_module_s_extra_state_has_numbers_of_numpy_s(folder: Path) -> None:
     class Scaled(torch.nn.BatchNorm1d):
         def get_extra_state(self) -> Any:
             return {"scale": numpy.float64(0.5)}
 
-    AtomicCheckpointIO().save_checkpoint(content(3) | {"state_dict": Scaled(2).state_dict()}, folder / "last.ckpt")
-    loaded = read_checkpoint("ckpt_path", folder / "last.ckpt")["state_dict"]
-    assert loaded["_extra_state"] == {"scale": 0.5}
-    assert loaded._metadata == Scaled(2).state_dict()._metadata  # pyright: ignore[reportAttributeAccessIssue]
+    state = {numpy.int64(3): [numpy.float32(0.1), (numpy.bool_(True), numpy.str_("a"))]}
+    added = {"extra": state, "state_dict": Scaled(2).state_dict()}
+    AtomicCheckpointIO().save_checkpoint(content(3) | added, folder / "last.ckpt")
+    loaded = read_checkpoint("ckpt_path", folder / "last.ckpt")
+    assert loaded["extra"] == {3: [float(numpy.float32(0.1)), (True, "a")]}
+    assert [*map(type, loaded["extra"][3][1])] == [bool, str]
+    assert loaded["state_dict"]["_extra_state"] == {"scale": 0.5}
+    assert loaded["state_dict"]._metadata == Scaled(2).state_dict()._metadata
 
 
 # A disk that is full, a folder that can't be written to, a process that is killed
@@ -179,22 +157,18 @@ def test_a_module_s_extra_state_has_numbers_of_numpy_s(folder: Path) -> None:
 def test_a_full_disk_leaves_the_earlier_checkpoints(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """In a process of its own: files may grow to 10,000 bytes, the checkpoint's are more."""
     script = f"""
-import logging, resource, signal, torch
+import resource, signal, torch
 from lockstep.checkpointing import AtomicCheckpointIO
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
-logging.basicConfig(format="%(message)s", force=True)
-for action in ("warn", "fail"):
-    plugin = AtomicCheckpointIO(action)
-    plugin.save_checkpoint({{"weight": torch.ones(64, 64)}}, {str(folder / "last.ckpt")!r}, {{"keep_as": "previous.ckpt"}})
+content = {{"weight": torch.ones(64, 64)}}
+AtomicCheckpointIO().save_checkpoint(content, {str(folder / "last.ckpt")!r}, {{"keep_as": "previous.ckpt"}})
 """
     program = tmp_path_factory.mktemp("program") / "program.py"
     program.write_text(script)
     done = python(program, cwd=program.parent)
     line = f"{folder / 'last.ckpt'}: the checkpoint was not written (File too large); earlier ones are untouched"
-    lines = done.stderr.strip().splitlines()
-    assert lines[0] == line  # the warning, after which the process went on
-    assert lines[-1] == f"lockstep.checkpointing.CheckpointError: {line}"
+    assert done.stderr.strip().splitlines()[-1] == f"lockstep.checkpointing.CheckpointError: {line}"
     assert names(folder) == {"last.ckpt", "previous.ckpt"}
     assert (read_step(folder / "last.ckpt"), read_step(folder / "previous.ckpt")) == (2, 1)
 
@@ -304,12 +278,6 @@ def test_killed_at_any_moment_while_saving_the_newest_is_sound(folder: Path) -> 
     assert newest >= 12
 
 
-def test_what_a_killed_save_has_left_is_removed_when_the_run_goes_on(folder: Path) -> None:
-    (folder / ".last.ckpt.77.partial").write_bytes(b"PK torn")
-    assert latest_valid_checkpoint(folder) == folder / "last.ckpt"
-    assert names(folder) == {"last.ckpt", "previous.ckpt"}
-
-
 # How often a checkpoint is read
 
 
@@ -349,7 +317,6 @@ def test_a_file_that_has_changed_is_read_again(folder: Path, reads: list[str]) -
     assert len(reads) == 2
     middle = len(whole) // 2
     path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
-    for _ in range(2):  # just now, so that a further change might not show in its time
-        with pytest.raises(ConfigError, match="corrupt"):
-            read_checkpoint("checkpoint", path)
-    assert len(reads) == 4
+    with pytest.raises(ConfigError, match="corrupt"):
+        read_checkpoint("checkpoint", path)
+    assert len(reads) == 3

@@ -1,11 +1,9 @@
 """Quoting for Hydra's grammar, and groups that are left out."""
 
-from typing import Any
-
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from lockstep.config.overrides import check_single, null_groups_left_out, quote
+from lockstep.config.overrides import check_single, null_groups_left_out, quote, values_by_key
 from lockstep.errors import ConfigError
 
 
@@ -38,13 +36,8 @@ ODD = [
 
 @pytest.mark.parametrize("value", ODD)
 def test_a_quoted_value_is_read_back_unchanged(value: str) -> None:
-    assert read_back(value) == value
-
-
-def read_back(value: str) -> Any:
-    override = OverridesParser.create().parse_override(f"hydra.run.dir={quote(value)}")
-    assert override.key_or_group == "hydra.run.dir"
-    return override.value()
+    assert values_by_key([f"hydra.run.dir={quote(value)}"]) == {"hydra.run.dir": value}
+    assert OverridesParser.create().parse_override(f"key={quote(value)}").value() == value
 
 
 def test_the_command_line_of_one_job_of_a_sweep_is_a_single_run() -> None:

@@ -1,41 +1,35 @@
 """What all datamodules share: standardisation, batch sizes, the loaders of a rank."""
 
 import logging
-import os
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy
 import pytest
 import torch
 from sklearn.preprocessing import StandardScaler
 from synthetic import Images, Vectors
-from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import BatchSampler
 
 from lockstep.datamodules import DataModule, Digits
 from lockstep.datamodules.base import as_features
-from lockstep.datamodules.batches import Batch
-from lockstep.datamodules.samplers import EvalSampler, TrainSampler
+from lockstep.datamodules.samplers import GlobalBatches
+from lockstep.datamodules.seeded import Draw
 from lockstep.datamodules.splits import Splits
-from lockstep.errors import ConfigError
+from lockstep.errors import ConfigError, EpochTooShort
 from lockstep.models import Classifier
 from lockstep.models.preprocess import Preprocess
 from lockstep.runs.results import lacking_for_test
 
 
-def pretend(
-    datamodule: DataModule, global_rank: int, world_size: int, accumulate: int = 1, limit: float = 1.0, device: str = "cpu"
-) -> DataModule:
-    """As if attached to the trainer of one rank."""
+def pretend(datamodule: DataModule, world_size: int, accumulate: int = 1) -> DataModule:
+    """As if attached to the trainer of the first rank."""
     trainer: Any = SimpleNamespace(
         state=SimpleNamespace(fn="fit"),
-        distributed_sampler_kwargs={"rank": global_rank, "num_replicas": world_size},
+        distributed_sampler_kwargs={"rank": 0, "num_replicas": world_size},
         accumulate_grad_batches=accumulate,
-        limit_train_batches=limit,
-        strategy=SimpleNamespace(root_device=torch.device(device)),
     )
     datamodule.trainer = trainer
     return datamodule
@@ -91,83 +85,66 @@ def test_augmentation_is_refused_for_vectors() -> None:
         Vectors(augment={"flip": True}).setup("fit")
 
 
-def test_loaders_have_the_samplers_of_their_rank() -> None:
-    datamodule = pretend(Digits(batch_size=8, drop_last=False, seed=3), global_rank=1, world_size=2, accumulate=4)
-    train, val, test = datamodule.train_dataloader().sampler, datamodule.val_dataloader(), datamodule.test_dataloader().sampler
-    assert isinstance(train, TrainSampler)
-    assert (train.rank, train.num_replicas, train.samples_per_batch, train.accumulate, train.seed) == (1, 2, 16, 4, 3)
-    assert (train.shuffle, train.tail) == (True, 1293 % 64)
-    assert not isinstance(val, list)
-    for sampler, length in ((val.sampler, 144), (test, 360)):
-        assert isinstance(sampler, EvalSampler)
-        assert (sampler.length, sampler.rank, sampler.num_replicas, sampler.samples_per_batch) == (length, 1, 2, 16)
+def batches_of(loader: Any) -> Any:
+    return loader.sampler
+
+
+def test_batches_are_the_global_ones_or_each_process_s() -> None:
+    divided = pretend(Digits(global_batch_size=48, drop_last=False), 2, accumulate=3)
+    batches = batches_of(divided.train_dataloader())
+    assert isinstance(batches, GlobalBatches)
+    assert (batches.batch_size, len(batches.sampler), divided.samples_per_batch) == (16, 1293, 16)
+    grows = pretend(Digits(batch_size=8), 2, accumulate=3)
+    batches = batches_of(grows.train_dataloader())
+    assert type(batches) is BatchSampler
+    assert (batches.batch_size, len(batches.sampler), grows.samples_per_batch) == (8, 1293 // 48 * 48, 16)
+    for loader, length in ((divided.val_dataloader(), 144), (divided.test_dataloader(), 360)):
+        assert sorted(batches_of(loader).sampler) == [*range(length)]
 
 
 def test_samples_per_epoch_are_counted_over_all_ranks(caplog: pytest.LogCaptureFixture) -> None:
-    datamodule = pretend(Digits(batch_size=32), global_rank=0, world_size=2)
+    datamodule = pretend(Digits(batch_size=32), world_size=2)
     with caplog.at_level(logging.INFO, "lockstep"):
         datamodule.train_dataloader()
     assert datamodule.samples_per_epoch == 1280  # 1293 // 64 * 64
-    assert caplog.messages == ["1280 of 1293 samples per epoch, in 20 batches per process"]
+    assert caplog.messages == ["1280 of 1293 samples per epoch"]
 
 
 @pytest.mark.parametrize(
-    ("limit", "said"),
+    ("given", "world_size", "accumulate", "message", "most"),
     [
-        (40, "640 of 1293 samples per epoch, in 40 batches"),
-        (0.25, "320 of 1293 samples per epoch, in 20 batches"),
-        (99, "1293 of"),
+        (
+            {"batch_size": 800},
+            2,
+            1,
+            "batch_size=800: the global batch of 1600 is larger than the training split of 1293 samples",
+            646,
+        ),
+        ({"global_batch_size": 1300}, 2, 2, "global_batch_size=1300: is larger than the training split of 1293 samples", 1292),
     ],
 )
-def test_batches_that_a_limit_leaves_out_are_not_counted(limit: float, said: str, caplog: pytest.LogCaptureFixture) -> None:
-    datamodule = pretend(Digits(batch_size=8, drop_last=False), global_rank=0, world_size=2, limit=limit)
-    with caplog.at_level(logging.INFO, "lockstep"):
-        datamodule.train_dataloader()  # 81 batches
-    assert caplog.messages[0].startswith(said)
-    assert datamodule.samples_per_epoch == int(said.split()[0])
+def test_a_split_smaller_than_the_global_batch_is_refused(
+    given: dict[str, int], world_size: int, accumulate: int, message: str, most: int
+) -> None:
+    with pytest.raises(EpochTooShort) as refused:
+        pretend(Digits(**given), world_size, accumulate).train_dataloader()
+    assert str(refused.value) == f"datamodule.{message}; use at most {most}, or datamodule.drop_last=false"
+    assert len(pretend(Digits(**given, drop_last=False), world_size, accumulate).train_dataloader()) > 0
 
 
-@pytest.mark.parametrize(("world_size", "accumulate"), [(1, 1), (2, 1), (2, 3)])
-def test_a_sample_counts_the_same_at_any_number_of_ranks(world_size: int, accumulate: int) -> None:
-    batch_size = 24 // world_size // accumulate
-    datamodule = pretend(Digits(batch_size=batch_size, global_batch_size=24), 0, world_size, accumulate)
-    batch = next(iter(datamodule.train_dataloader()))
-    assert batch.inputs.shape == (batch_size, 1, 8, 8)
-    assert batch.loss_weight == world_size * accumulate / 24
-    test = next(iter(datamodule.test_dataloader()))
-    assert len(test.ids) == batch_size
-
-
-def test_a_global_batch_that_no_plan_has_divided_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^datamodule.global_batch_size=24: is divided by lockstep.build; .* of 24 is 120$"):
-        pretend(Digits(global_batch_size=24), 0, world_size=5).train_dataloader()
+def test_the_first_evaluated_samples_are_of_all_classes_of_sorted_data() -> None:
+    """1,000 samples, the first hundred of class 0 and so on; of 50 drawn at random a class is left out with 10 * 0.9^50 = 5 %."""
+    first = next(iter(batches_of(Digits(batch_size=50).eval_loader(range(1000)))))
+    assert {number // 100 for number in first} == set(range(10))
 
 
 def test_only_training_images_are_augmented() -> None:
     datamodule = Images(batch_size=100, augment={"crop": 2, "flip": True}, shuffle=False)
-    train, test = next(iter(datamodule.train_dataloader())), next(iter(datamodule.test_dataloader()))
-    assert not torch.equal(train.inputs, datamodule.splits.train.inputs[:100])
-    assert torch.equal(test.inputs, datamodule.splits.test.inputs[test.ids])
-
-
-@pytest.mark.parametrize(
-    ("device", "options", "expected"), [("cuda", {}, True), ("cuda", {"pin_memory": False}, False), ("cpu", {}, False)]
-)
-def test_batches_are_page_locked_on_gpus_only(device: str, options: dict[str, bool], expected: bool) -> None:
-    datamodule = pretend(Digits(**options), 0, 1, device=device)
-    loaders: list[Any] = [datamodule.train_dataloader(), datamodule.val_dataloader(), datamodule.test_dataloader()]
-    assert [loader.pin_memory for loader in loaders] == [expected] * 3
-
-
-@pytest.mark.parametrize(("name", "key"), [("seed", "seed"), ("shuffle", "datamodule.shuffle")])
-def test_an_epoch_is_not_continued_in_another_order(name: str, key: str) -> None:
-    datamodule = pretend(Digits(batch_size=32), 0, 1)
-    saved = datamodule.order_facts() | {"epoch": 1, "consumed": 64}
-    datamodule.load_state_dict(saved)
-    datamodule.load_state_dict({fact: value for fact, value in saved.items() if fact != "shuffle"})  # of an older checkpoint
-    with pytest.raises(ConfigError, match=f"^{key}=.*within an epoch, with 7; use the same"):
-        datamodule.load_state_dict(saved | {name: 7})
-    datamodule.load_state_dict(saved | {name: 7, "consumed": 0})
+    train: Any = datamodule.train_dataloader().dataset
+    assert not torch.equal(train[[Draw(number, 0, number) for number in range(100)]][0], datamodule.splits.train.inputs[:100])
+    loader = datamodule.test_dataloader()
+    numbers = next(iter(batches_of(loader)))
+    assert torch.equal(next(iter(loader))[0], datamodule.splits.test.inputs[numbers])
 
 
 class Untested(Digits):
@@ -183,35 +160,3 @@ def test_that_there_is_no_test_split_is_known_when_the_data_is_loaded(caplog: py
         data.describe()
     assert lacking_for_test(model, data) == "this data has no test split"
     assert caplog.messages == ["This data has no test split: nothing will be tested"]
-
-
-class OwnProcess(Dataset[tuple[Tensor, int]]):
-    """Samples whose target is the process that has fetched them."""
-
-    def __len__(self) -> int:
-        return 12
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return torch.tensor([float(index)]), os.getpid()
-
-
-class OfWorkers(DataModule):
-    def load(self) -> Splits:
-        return Splits(OwnProcess(), None, None)
-
-
-def test_the_workers_of_an_epoch_are_kept_for_the_next() -> None:
-    def epochs(**options: Any) -> tuple[list[list[float]], set[int]]:
-        loader = OfWorkers(batch_size=3, **options).train_dataloader()
-        batches: list[list[Batch]] = []
-        for epoch in range(3):
-            cast("TrainSampler", loader.sampler).set_epoch(epoch)
-            batches.append(list(loader))
-        orders = [[float(x) for batch in epoch for x in batch.inputs] for epoch in batches]
-        return orders, {int(pid) for epoch in batches for batch in epoch for pid in batch.targets}
-
-    here, kept, ended = epochs(), epochs(num_workers=1), epochs(num_workers=1, persistent_workers=False)
-    assert here[0] == kept[0] == ended[0]
-    assert here[0][0] != here[0][1]
-    assert here[1] == {os.getpid()}
-    assert [len(kept[1] - here[1]), len(ended[1])] == [1, 3]

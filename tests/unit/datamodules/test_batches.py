@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from lockstep.datamodules.augment import CropFlip
-from lockstep.datamodules.batches import Batch, Batches, InMemory
-from lockstep.datamodules.samplers import BatchIndices, TrainSampler
-from lockstep.errors import ConfigError
+from lockstep.datamodules.batches import Batches, InMemory
+from lockstep.datamodules.samplers import EpochOrder, GlobalBatches
+from lockstep.datamodules.seeded import Draw
+from lockstep.extras.plain_lightning.loaders import shared_loader
 
 LENGTH = 20
 INPUTS = torch.arange(LENGTH * 1 * 4 * 4).to(torch.uint8).view(LENGTH, 1, 4, 4)
@@ -56,27 +57,10 @@ def every_dataset() -> Any:
 
 
 @every_dataset()
-def test_a_draw_becomes_a_batch(dataset: Any) -> None:
-    ids = torch.tensor([3, 0, 19])
-    batch = Batches(dataset)[BatchIndices(ids, epoch=5, loss_weight=0.25)]
-    assert isinstance(batch, Batch)
-    assert torch.equal(batch.inputs, INPUTS[ids])
-    assert torch.equal(batch.targets, TARGETS[ids])
-    assert batch.ids is ids
-    assert batch.loss_weight == 0.25
-
-
-@every_dataset()
-def test_an_empty_draw_becomes_an_empty_batch_of_the_right_shape_and_type(dataset: Any) -> None:
-    batch = Batches(dataset, CropFlip(crop=1, flip=True))[
-        BatchIndices(torch.empty(0, dtype=torch.int64), epoch=0, loss_weight=2.0)
-    ]
-    assert batch.inputs.shape == (0, 1, 4, 4)
-    assert batch.inputs.dtype == torch.uint8
-    assert batch.targets.shape == (0,)
-    assert batch.targets.dtype == torch.int64
-    assert batch.ids.shape == (0,)
-    assert batch.loss_weight == 2.0
+def test_a_list_of_samples_becomes_a_batch(dataset: Any) -> None:
+    inputs, targets = Batches(dataset)[[Draw(number, 5, place) for place, number in enumerate([3, 0, 19])]]
+    assert torch.equal(inputs, INPUTS[[3, 0, 19]])
+    assert torch.equal(targets, TARGETS[[3, 0, 19]])
 
 
 @every_dataset()
@@ -84,44 +68,23 @@ def test_length_is_the_dataset_s(dataset: Any) -> None:
     assert len(Batches(dataset)) == LENGTH
 
 
-@pytest.mark.parametrize(
-    ("samples", "kinds"),
-    [
-        ([({"tokens": INPUTS[0]}, 1)], "dict, Tensor"),
-        ([(INPUTS[0], 1, 0)], "Tensor, Tensor, Tensor"),
-        ([{"x": INPUTS[0], "y": 1}], "dict"),
-        ([INPUTS[0]], "Tensor"),
-    ],
-)
-def test_samples_that_are_no_pairs_of_tensors_are_refused(samples: Any, kinds: str) -> None:
-    with pytest.raises(ConfigError, match=f"^datamodule: its samples make a batch of {kinds}; accepted by"):
-        Batches(samples)[BatchIndices(torch.tensor([0]), 0, 1.0)]
-
-
-def test_targets_may_be_vectors() -> None:
-    targets = torch.randn(LENGTH, 2, generator=torch.Generator().manual_seed(0))
-    batches = Batches(InMemory(INPUTS, targets))
-    assert torch.equal(batches[BatchIndices(torch.tensor([1, 2]), 0, 1.0)].targets, targets[1:3])
-    assert batches[BatchIndices(torch.empty(0, dtype=torch.int64), 0, 1.0)].targets.shape == (0, 2)
-
-
 def test_a_subset_numbers_its_own_samples() -> None:
-    batch = Batches(Subset(InMemory(INPUTS, TARGETS), [7, 5]))[BatchIndices(torch.tensor([1]), 0, 1.0)]
-    assert torch.equal(batch.inputs, INPUTS[[5]])
-    assert batch.ids.tolist() == [1]
+    inputs, _ = Batches(Subset(InMemory(INPUTS, TARGETS), [7, 5]))[[1]]
+    assert torch.equal(inputs, INPUTS[[5]])
 
 
 def test_a_batch_is_fetched_at_once_where_the_dataset_can() -> None:
     dataset = CountedFetches()
-    assert len(Batches(dataset)[BatchIndices(torch.arange(10), 0, 1.0)].inputs) == 10
+    assert len(Batches(dataset)[range(10)][0]) == 10
     assert dataset.fetches == 1
 
 
-def test_augmentation_is_given_the_ids_and_the_epoch() -> None:
-    ids, augment = torch.tensor([4, 9]), CropFlip(crop=1, flip=True, seed=3)
-    batch = Batches(InMemory(INPUTS, TARGETS), augment)[BatchIndices(ids, epoch=6, loss_weight=1.0)]
-    assert torch.equal(batch.inputs, augment(INPUTS[ids], ids, 6))
-    assert not torch.equal(batch.inputs, INPUTS[ids])
+def test_augmentation_is_given_the_numbers_and_the_epoch() -> None:
+    augment = CropFlip(crop=1, flip=True, seed=3)
+    batches = Batches(InMemory(INPUTS, TARGETS), augment=augment)
+    inputs, _ = batches[[Draw(4, 6, 0), Draw(9, 6, 1)]]
+    assert torch.equal(inputs, augment(INPUTS[[4, 9]], torch.tensor([4, 9]), 6))
+    assert not torch.equal(inputs, INPUTS[[4, 9]])
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16, torch.bool])
@@ -161,21 +124,18 @@ def test_in_memory_gives_single_samples_too() -> None:
     assert len(dataset) == LENGTH
 
 
-def loaded(num_workers: int, dataset: Any) -> list[Batch]:
-    sampler = TrainSampler(LENGTH, batch_size=4, rank=1, world_size=2, drop_last=False, seed=2)
-    sampler.set_epoch(1)
-    augment = CropFlip(crop=1, flip=True)
-    return list(DataLoader(Batches(dataset, augment), batch_size=None, sampler=sampler, num_workers=num_workers))
+def loaded(num_workers: int, dataset: Any) -> list[tuple[Tensor, Tensor]]:
+    batches = GlobalBatches(EpochOrder(LENGTH, LENGTH, 2), 8, drop_last=False)
+    data = Batches(dataset, 2, CropFlip(crop=1, flip=True))
+    loader: Any = shared_loader(DataLoader(data, None, sampler=batches, num_workers=num_workers), (1, 2), 2, training=True)
+    loader.sampler.set_epoch(1)
+    return list(loader)
 
 
 @pytest.mark.parametrize("dataset", ["in memory", "Subset of single samples"])
 def test_a_loader_yields_the_draws_in_order_with_and_without_workers(dataset: str) -> None:
     here, elsewhere = (loaded(num_workers, DATASETS[dataset]) for num_workers in (0, 2))
-    # 20 samples at a global batch of 8 on 2 ranks: 4, 4 and half of the tail of 4, which weighs 2 / 4
-    assert [(len(batch.ids), batch.loss_weight) for batch in here] == [(4, 0.25), (4, 0.25), (2, 0.5)]
+    assert [len(inputs) for inputs, _ in here] == [4, 4, 2]
     for own, other in zip(here, elsewhere, strict=True):
-        assert torch.equal(own.inputs, other.inputs)
-        assert torch.equal(own.targets, other.targets)
-        assert torch.equal(own.ids, other.ids)
-        assert torch.equal(own.targets, TARGETS[own.ids])
-        assert own.loss_weight == other.loss_weight
+        assert torch.equal(own[0], other[0])
+        assert torch.equal(own[1], other[1])

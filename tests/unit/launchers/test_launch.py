@@ -40,91 +40,38 @@ def ended(*codes: int | None, reports: Reports | None = None) -> list[Any]:
     return ranks
 
 
-def test_all_zero_is_a_good_end() -> None:
-    assert judge([0, 0, 0], {}) == Outcome(code=0)
+LOST = said(0, reason="connection closed by peer")
+KILLED = [(number, f"rank 1 was killed by {number.name}") for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM)]
 
 
-def test_a_report_without_a_failed_rank_is_a_good_end() -> None:
-    reports = said(1, time=1.0)
-    assert judge([0, 0], reports) == Outcome(code=0)
+@pytest.mark.parametrize(
+    ("codes", "reports", "rank", "reason"),
+    [
+        ([1, 1, 1], said(0, time=5.0, reason="lost") | said(2, time=3.0, reason="1 / 0") | said(1, time=4.0), 2, "1 / 0"),
+        *(([1, -number, 1], LOST | said(2, reason="connection closed by peer"), 1, line) for number, line in KILLED),
+        ([-40, 0], {}, 0, "rank 0 was killed by signal 40"),
+        ([1, 7], LOST, 1, "rank 1 ended with code 7 and no word"),
+        ([None, -9, -11], {}, 1, "rank 1 was killed by SIGKILL"),
+        ([-signal.SIGABRT, 1], said(1, reason="ValueError: bad"), 1, "ValueError: bad"),  # it aborts because its peer raised
+        ([-signal.SIGABRT, -signal.SIGKILL], {}, 1, "rank 1 was killed by SIGKILL"),
+        ([None, -signal.SIGABRT], {}, 1, "rank 1 was killed by SIGABRT"),
+        ([1, -signal.SIGABRT], said(0, has_lost_rank=True), 1, "rank 1 was killed by SIGABRT"),  # the other knows no more
+        ([0, 3, 4], {}, 1, "rank 1 ended with code 3 and no word"),
+        ([None, 1], said(1), 1, "boom"),  # the other gets a moment, and is ended after the verdict
+        ([-signal.SIGABRT, 0], said(0, code=0), 0, "rank 0 was killed by SIGABRT"),
+    ],
+)
+def test_the_rank_that_failed_first_is_named(codes: list[int | None], reports: Reports, rank: int, reason: str) -> None:
+    outcome = judge(codes, reports)
+    assert (outcome.code, outcome.rank, outcome.reason) == (1, rank, reason)
 
 
-def test_the_earliest_report_wins() -> None:
-    reports = (
-        said(0, time=5.0, reason="lost its peer")
-        | said(2, time=3.0, reason="division by zero")
-        | said(1, time=4.0, reason="lost its peer")
-    )
-    assert judge([1, 1, 1], reports) == Outcome(code=1, reason="division by zero", rank=2, traceback="Traceback 2")
-
-
-def test_a_report_s_code_is_the_outcome_s() -> None:
-    reports = said(0, time=1.0, code=2, reason="datamodule.data_dir=x: no such folder")
-    assert judge([2, -signal.SIGABRT], reports).code == 2
-
-
-def test_who_left_first_because_it_was_asked_to_says_by_which_signal() -> None:
-    reports = said(0, time=2.0, reason="connection closed by peer") | said(
-        1, time=1.0, code=75, reason="preempted by SIGUSR1", signal=signal.SIGUSR1
-    )
-    outcome = judge([1, 75], reports)
+def test_a_report_s_code_is_the_outcome_s_and_a_good_end_has_none() -> None:
+    assert judge([0, 0], said(1)) == Outcome(code=0)
+    assert judge([2, -signal.SIGABRT], said(0, code=2, reason="datamodule.data_dir=x: no such folder")).code == 2
+    asked = said(1, time=0.5, code=75, reason="preempted by SIGUSR1", signal=signal.SIGUSR1)
+    outcome = judge([1, 75], LOST | asked)
     assert (outcome.code, outcome.reason, outcome.signal) == (75, "preempted by SIGUSR1", signal.SIGUSR1)
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGTERM])
-def test_a_rank_that_was_killed_precedes_those_that_raised(number: signal.Signals) -> None:
-    """They raise because their peer is gone, and say so before the parent has looked."""
-    reports = said(0, time=1.0, reason="connection closed by peer") | said(2, time=1.0, reason="connection closed by peer")
-    assert judge([1, -number, 1], reports) == Outcome(
-        code=1, reason=f"rank 1 was killed by {number.name}", rank=1, is_silent=True
-    )
-
-
-def test_a_signal_that_has_no_name_is_called_by_its_number() -> None:
-    assert judge([-40, 0], {}).reason == "rank 0 was killed by signal 40"
-
-
-def test_a_rank_that_left_without_a_word_precedes_those_that_raised() -> None:
-    reports = said(0, time=1.0, reason="connection closed by peer")
-    assert judge([1, 7], reports) == Outcome(code=1, reason="rank 1 ended with code 7 and no word", rank=1, is_silent=True)
-
-
-def test_of_several_killed_ranks_the_lowest_is_named() -> None:
-    assert judge([None, -9, -11], {}).reason == "rank 1 was killed by SIGKILL"
-
-
-def test_a_rank_that_aborts_because_its_peer_raised_is_not_to_blame() -> None:
-    reports = said(1, time=1.0, reason="ValueError: bad")
-    outcome = judge([-signal.SIGABRT, 1], reports)
-    assert (outcome.rank, outcome.reason) == (1, "ValueError: bad")
-
-
-def test_a_rank_that_aborts_because_its_peer_was_killed_is_not_to_blame() -> None:
-    assert judge([-signal.SIGABRT, -signal.SIGKILL], {}).rank == 1
-
-
-def test_an_abort_that_nobody_explains_is_named() -> None:
-    outcome = judge([None, -signal.SIGABRT], {})
-    assert outcome == Outcome(code=1, reason="rank 1 was killed by SIGABRT", rank=1, is_silent=True)
-
-
-def test_an_abort_of_which_the_others_know_no_more_than_that_it_was_is_named() -> None:
-    reports = said(0, time=1.0, reason="rank 1 has died; rank 0 has lost its connection to it", has_lost_rank=True)
-    assert judge([1, -signal.SIGABRT], reports).reason == "rank 1 was killed by SIGABRT"
-
-
-def test_a_rank_that_ends_without_a_word_is_named_with_its_code() -> None:
-    assert judge([0, 3, 4], {}) == Outcome(code=1, reason="rank 1 ended with code 3 and no word", rank=1, is_silent=True)
-
-
-def test_a_rank_that_still_runs_has_not_failed() -> None:
-    """The others get a moment after a failure, and are ended after the verdict."""
-    reports = said(1, time=1.0)
-    assert judge([None, 1], reports).rank == 1
-
-
-def test_a_rank_that_has_finished_and_then_aborts_has_failed() -> None:
-    assert judge([-signal.SIGABRT, 0], said(0, code=0)).reason == "rank 0 was killed by SIGABRT"
 
 
 def test_a_rank_whose_fork_server_has_died_ends_with_what_it_has_said() -> None:
@@ -134,25 +81,11 @@ def test_a_rank_whose_fork_server_has_died_ends_with_what_it_has_said() -> None:
 
 
 def test_ranks_find_themselves_on_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "99")
-    monkeypatch.setenv("MASTER_ADDR", "elsewhere")
-    monkeypatch.setenv("MINE", "stays")
-    found = rank_environment(world_size=3, port=12345)
-    expected = {
-        "WORLD_SIZE": "3",
-        "LOCAL_WORLD_SIZE": "3",
-        "NODE_RANK": "0",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "12345",
-        "MINE": "stays",
-    }
-    assert {name: found[name] for name in expected} == expected
-
-
-def test_a_rank_understands_what_its_parent_has_set() -> None:
-    rank = rank_in(rank_environment(3, 12345) | {"RANK": "2", "LOCAL_RANK": "2"})
-    assert rank is not None
-    assert (rank.started_by, rank.global_rank, rank.world_size, rank.num_nodes) == ("parent", 2, 3, 1)
+    for name, value in {"WORLD_SIZE": "99", "MASTER_ADDR": "elsewhere", "MINE": "stays"}.items():
+        monkeypatch.setenv(name, value)
+    found = rank_environment(world_size=3, port=12345) | {"RANK": "2", "LOCAL_RANK": "2"}
+    assert (found["MASTER_ADDR"], found["MASTER_PORT"], found["MINE"]) == ("127.0.0.1", "12345", "stays")
+    assert rank_in(found) == environment.Rank("parent", global_rank=2, local_rank=2, world_size=3, num_nodes=1)
 
 
 @pytest.mark.parametrize(("cores", "world_size", "threads"), [(8, 2, "4"), (8, 3, "2"), (2, 4, "1")])

@@ -21,16 +21,11 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("override", "line"),
     [
-        (
-            "model.optimizer.lr=1e-4",
-            "model.optimizer.lr=0.0001: {} was trained with 0.002, {}; use 0.002, or a new run, by fork=",
-        ),
-        ("model/optimizer=sgd", "model.optimizer._target_=torch.optim.SGD: {} was trained with torch.optim.AdamW, "),
-        ("model/lr_scheduler=linear", "model.lr_scheduler._target_=lockstep.models.schedules.linear: {} was trained with "),
+        ("model.optimizer.lr=1e-4", "model.optimizer.lr=0.0001: {} was trained with 0.002, {}; use 0.002, or a new run"),
         ("lr_scaling=linear", "model.optimizer.lr=0.009375: {} was trained with 0.002, "),
     ],
 )
-def test_another_rate_optimizer_or_schedule_is_refused(override: str, line: str, checkpoint: Path) -> None:
+def test_another_rate_is_refused(override: str, line: str, checkpoint: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         prepared(checkpoint.parents[1], *OPTIONS, "trainer.max_epochs=2", override, ckpt_path=checkpoint)
     assert str(refused.value).startswith(line.format(checkpoint, "and goes on with it"))

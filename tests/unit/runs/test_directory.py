@@ -36,7 +36,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def begin(directory: Path, *, overwrite: bool = False) -> OwnDirectory:
-    return take_new(directory, overwrite, is_named=True)
+    return take_new(directory, overwrite)
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -99,26 +99,8 @@ def test_a_run_that_could_not_start_leaves_its_reason_and_a_refused_resumption_w
     before = content(run)
     own = OwnDirectory(run, "resume")
     (run / "status.json").write_text("another")
-    for name in ("train.log", "train.rank1.log"):
-        with (run / name).open("a") as file:
-            file.write("the values of the new config\n")
     own.end_unstarted("refused")
-    assert (run / "train.rank1.log").read_text() == ""
-    (run / "train.rank1.log").unlink()
     assert content(run) == before
-
-
-@pytest.mark.parametrize(("where", "words"), [("file", "File exists"), ("new/" + 300 * "x", "File name too long")])
-def test_what_can_not_be_a_directory_is_one_line(where: str, words: str, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("mine")
-    for key, take in (("hydra.run.dir", begin), ("hydra.sweep.dir", take_sweep_directory)):
-        with pytest.raises(ConfigError) as refused:
-            take(tmp_path / where)
-        line = str(refused.value)
-        assert line.startswith(f"{key}=")
-        assert words in line
-        assert "\n" not in line
-    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_a_sweep_s_directory_is_no_run_s_not_to_be_set_aside_either(tmp_path: Path) -> None:

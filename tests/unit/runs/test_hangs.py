@@ -98,7 +98,7 @@ def test_it_ends_within_the_deadline_when_asked_to(moment: str, tmp_path: Path) 
     ("moment", "where", "limits"),
     [
         ("start", "at the start", "seconds:600,seconds_to_first_batch:5"),
-        ("training", "after training batch 1 of epoch 0", "seconds:5,seconds_to_first_batch:60"),
+        ("training", "after training batch 2 of epoch 1", "seconds:5,seconds_to_first_batch:60"),
     ],
 )
 def test_it_ends_when_it_makes_no_progress(moment: str, where: str, limits: str, tmp_path: Path) -> None:

@@ -39,23 +39,12 @@ def test_hyperparameters_are_the_options_of_groups_too_and_nothing_twice(tmp_pat
     assert values == chosen | {"world_size": 2, "global_batch_size": 128}
 
 
-def test_a_fact_that_an_override_says_is_no_second_column(tmp_path: Path) -> None:
-    """The rate that was stepped with is one if it was scaled, and the world size if `devices` is a word or of several nodes."""
-    one, two = ["trainer.devices=2"], ["lr_scaling=linear", "model.optimizer.lr=0.1", "trainer.devices=auto"]
-    values = hyperparameters(composed(*one, run_dir=tmp_path), {}, one, FACTS)
-    assert values == {"trainer.devices": 2, "global_batch_size": 128, "lr": 0.2}
-    values = hyperparameters(composed(*two, run_dir=tmp_path), {}, two, FACTS)
-    assert (values["lr"], values["world_size"], values["trainer.devices"]) == (0.2, 2, "auto")
-
-
 def test_in_a_job_of_a_sweep_nothing_but_what_is_swept_has_a_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three keys leave room for the metric in 1280 pixels."""
     monkeypatch.setenv(SWEPT_KEYS, "trainer.devices model.optimizer.lr seed")
     keys = ["trainer.devices=2", "model.optimizer.lr=0.2", "seed=3"]
     cfg = composed(*keys, run_dir=tmp_path)
     assert hyperparameters(cfg, {}, keys, FACTS) == {"trainer.devices": 2, "model.optimizer.lr": 0.2, "seed": 3}
-    cfg = composed(*keys, "lr_scaling=linear", run_dir=tmp_path)
-    assert hyperparameters(cfg, {}, keys, FACTS | {"lr": 0.4})["lr"] == 0.4
 
 
 def test_in_a_job_of_a_sweep_they_are_what_is_swept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 import torch
-from in_process import prepared, trained
+from in_process import composed, prepared, trained
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from lockstep.callbacks import BestCheckpoint
+from lockstep.config.plan import Plan
 from lockstep.runs import results
-from lockstep.runs.results import collect_facts, collect_metrics, ended_by
+from lockstep.runs.results import collect_facts, collect_metrics, collect_result, ended_by, read_best
 
 SETTINGS: Any = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "logger": False}
 
@@ -40,7 +41,8 @@ def test_metrics_are_the_best_checkpoint_s_of_any_model(tmp_path: Path) -> None:
     loader = DataLoader(TensorDataset(torch.ones(4, 1)))
     trainer.fit(OfOnesOwn(), loader, loader)
     assert float(trainer.callback_metrics["val/acc"]) == pytest.approx(0.2)
-    assert collect_metrics(trainer)["val/acc"] == pytest.approx(0.9)
+    assert read_best(trainer)["epoch"] == 1
+    assert collect_metrics(trainer, read_best(trainer))["val/acc"] == pytest.approx(0.9)
 
 
 class OneStepForBoth(OfOnesOwn):
@@ -59,7 +61,7 @@ def test_what_a_test_logs_by_a_name_of_the_validation_is_not_lost(tmp_path: Path
     loader, test = (DataLoader(TensorDataset(torch.full((4, 1), value))) for value in (1.0, 3.0))
     trainer.fit(OneStepForBoth(), loader, loader)
     trainer.test(OneStepForBoth(), test, verbose=False)
-    assert collect_metrics(trainer) == {"acc": 1.0, "test/acc": 3.0}
+    assert collect_metrics(trainer, read_best(trainer)) == {"acc": 1.0, "test/acc": 3.0}
 
 
 def test_the_record_names_the_gpu_after_lightning_has_brought_the_model_to_the_cpu(
@@ -73,7 +75,7 @@ def test_the_record_names_the_gpu_after_lightning_has_brought_the_model_to_the_c
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 3 * 2**30)
     monkeypatch.setattr(results, "_gather", lambda _, value: [value])
     facts = collect_facts(trainer)
-    assert (facts["device_name"], facts["device_memory_gib"], facts["memory_gib_of_ranks"]) == ("cuda:0", 3, [3])
+    assert (facts["device_name"], facts["device_memory_gib"]) == ("cuda:0", 3)
 
 
 class Validations(Callback):
@@ -96,7 +98,7 @@ def test_a_run_that_max_steps_ends_before_its_first_validation_is_validated(
     datamodule, model, trainer = prepared(tmp_path, *overrides, extra=[validations])
     trainer.fit(model, datamodule)
     assert validations.steps == steps
-    assert collect_metrics(trainer)["val/acc"] > 0
+    assert collect_metrics(trainer, read_best(trainer))["val/acc"] > 0
 
 
 def test_continued_it_is_not_validated_where_it_would_not_have_been(tmp_path: Path) -> None:
@@ -146,7 +148,15 @@ def test_why_training_has_ended_and_where_within_an_epoch(
     assert [f"Training has ended {line}"] * (batches > 0) == [m for m in caplog.messages if m.startswith("Training has ended")]
 
 
+def test_no_epochs_train_nothing_and_end_quietly(tmp_path: Path) -> None:
+    datamodule, model, trainer = prepared(tmp_path, "trainer.max_epochs=0")
+    trainer.fit(model, datamodule)
+    cfg = composed("trainer.accelerator=cpu", run_dir=tmp_path)
+    result = collect_result(cfg, Plan.from_config(cfg), trainer, 0.0)
+    assert (result["optimized_metric"], result["ended_by"]) == (None, "trainer.max_epochs=0")
+
+
 def test_an_evaluation_has_trained_nothing(tmp_path: Path) -> None:
     datamodule, model, trainer = prepared(tmp_path)
     trainer.test(model, datamodule, verbose=False)
-    assert ended_by(trainer) == "no training"
+    assert ended_by(trainer) is None

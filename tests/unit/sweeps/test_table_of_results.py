@@ -19,7 +19,7 @@ LONG = "rank 0: at step 3 the loss is nan, of samples " + ", ".join(map(str, ran
 def test_jobs_of_an_edited_config_are_kept_apart(tmp_path: Path) -> None:
     jobs = [fake_sweep.job(tmp_path, 2 * i + j, seed=j, hidden=hidden) for i, hidden in enumerate((256, 128)) for j in (0, 1)]
     jobs.append(fake_sweep.job(tmp_path, 9, seed=2, hidden=128))  # of the second call only
-    sweep_jobs = fake_sweep.sweep(tmp_path, dict.fromkeys(jobs, "finished"))
+    sweep_jobs = fake_sweep.sweep(tmp_path, [(one, "finished") for one in jobs])
     for one, metric in zip(jobs, (0.9, 0.7, 0.2, 0.4, 0.3), strict=True):
         fake_sweep.update(sweep_jobs, one.key, metric=metric)
     write_results(sweep_jobs)
@@ -32,7 +32,7 @@ def test_jobs_of_an_edited_config_are_kept_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("mode", "means"), [("max", ["0.7", "0.5"]), ("min", ["0.5", "0.7"])])
 def test_the_best_mean_comes_first_whichever_has_the_best_single_job(tmp_path: Path, mode: str, means: list[str]) -> None:
     jobs = [fake_sweep.job(tmp_path, 2 * i + j, seed=j, hidden=hidden) for i, hidden in enumerate((256, 128)) for j in (0, 1)]
-    sweep_jobs = fake_sweep.sweep(tmp_path, dict.fromkeys(jobs, "finished"))
+    sweep_jobs = fake_sweep.sweep(tmp_path, [(one, "finished") for one in jobs])
     for one, metric in zip(jobs, (0.9, 0.1, 0.6, 0.8), strict=True):
         fake_sweep.update(sweep_jobs, one.key, metric=metric, optimized_mode=mode)
     write_results(sweep_jobs)
@@ -42,7 +42,7 @@ def test_the_best_mean_comes_first_whichever_has_the_best_single_job(tmp_path: P
 
 def test_one_config_is_one_group_however_it_is_spelled(tmp_path: Path) -> None:
     jobs = [fake_sweep.job(tmp_path, i, seed=i) for i in (0, 1)]
-    sweep_jobs = fake_sweep.sweep(tmp_path, dict.fromkeys(jobs, "finished"))
+    sweep_jobs = fake_sweep.sweep(tmp_path, [(one, "finished") for one in jobs])
     fake_sweep.update(sweep_jobs, jobs[1].key, overrides=["model.optimizer.lr=1e-1", "seed=1"])
     write_results(sweep_jobs)
     assert "| 2 " in (tmp_path / "results.md").read_text().splitlines()[-1]
@@ -50,7 +50,7 @@ def test_one_config_is_one_group_however_it_is_spelled(tmp_path: Path) -> None:
 
 def test_a_metric_of_the_name_of_a_fact_does_not_hide_it(tmp_path: Path) -> None:
     """The last rate, say, which a module has logged by that name."""
-    sweep_jobs = fake_sweep.sweep(tmp_path, {(one := fake_sweep.job(tmp_path, 0)): "finished"})
+    sweep_jobs = fake_sweep.sweep(tmp_path, [((one := fake_sweep.job(tmp_path, 0)), "finished")])
     record = {"metrics": {"val/acc": 0.5, "lr": 0.0, "status": 1.0}, "optimized_metric": "val/acc", "lr": 0.1}
     (one.directory / "metrics.json").write_text(json.dumps(record))
     write_results(sweep_jobs)
@@ -62,7 +62,7 @@ def test_a_metric_of_the_name_of_a_fact_does_not_hide_it(tmp_path: Path) -> None
 def test_a_file_of_results_that_cannot_be_written_is_named_and_the_other_one_is_written(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sweep_jobs = fake_sweep.sweep(tmp_path, {fake_sweep.job(tmp_path, 0): "finished"})
+    sweep_jobs = fake_sweep.sweep(tmp_path, [(fake_sweep.job(tmp_path, 0), "finished")])
     (tmp_path / "results.csv").unlink()
     (tmp_path / "results.csv").mkdir()
     write_results(sweep_jobs)
@@ -72,7 +72,7 @@ def test_a_file_of_results_that_cannot_be_written_is_named_and_the_other_one_is_
 
 def test_a_reason_with_the_name_of_a_file_that_is_no_text_is_written(tmp_path: Path) -> None:
     """The sweep ended in a stack trace, and without a table."""
-    sweep_jobs = fake_sweep.sweep(tmp_path, {(one := fake_sweep.job(tmp_path, 0)): "failed"})
+    sweep_jobs = fake_sweep.sweep(tmp_path, [((one := fake_sweep.job(tmp_path, 0)), "failed")])
     fake_sweep.update(sweep_jobs, one.key, reason="no image: \udcff.png")
     write_results(sweep_jobs)
     for name in ("results.csv", "results.md"):
@@ -81,7 +81,7 @@ def test_a_reason_with_the_name_of_a_file_that_is_no_text_is_written(tmp_path: P
 
 def test_tables_have_a_reason_s_first_shorten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = fake_sweep.job(tmp_path, 0)
-    sweep_jobs = fake_sweep.sweep(tmp_path, {one: "failed"})
+    sweep_jobs = fake_sweep.sweep(tmp_path, [(one, "failed")])
     fake_sweep.update(sweep_jobs, one.key, reason=LONG)
     write_results(sweep_jobs)
     print_table(sweep_jobs)
@@ -110,7 +110,7 @@ def test_a_short_reason_is_left_whole_and_a_long_clause_is_cut() -> None:
 
 def test_a_cell_is_one_line_and_no_markup(tmp_path: Path) -> None:
     one = fake_sweep.job(tmp_path, 0)
-    sweep_jobs = fake_sweep.sweep(tmp_path, {one: "failed"})
+    sweep_jobs = fake_sweep.sweep(tmp_path, [(one, "failed")])
     fake_sweep.update(sweep_jobs, one.key, reason="a|b\n[/x] :x:")
     write_results(sweep_jobs)
     assert "| a\\|b [/x] :x: |" in (tmp_path / "results.md").read_text()
@@ -119,7 +119,7 @@ def test_a_cell_is_one_line_and_no_markup(tmp_path: Path) -> None:
 
 
 def test_a_sweep_that_nobody_runs_does_not_look_as_if_it_ran(tmp_path: Path) -> None:
-    jobs = {fake_sweep.job(tmp_path, 0): "finished", fake_sweep.job(tmp_path, 1, seed=1): "interrupted"}
+    jobs = [(fake_sweep.job(tmp_path, 0), "finished"), (fake_sweep.job(tmp_path, 1, seed=1), "interrupted")]
     sweep_jobs = fake_sweep.sweep(tmp_path, jobs)
     fake_sweep.update(sweep_jobs, f"{1:012x}", status="running", reason=None, ended=None)
     before = [path.read_bytes() for path in sorted(tmp_path.glob("*/status.json"))]
@@ -131,7 +131,7 @@ def test_a_sweep_that_nobody_runs_does_not_look_as_if_it_ran(tmp_path: Path) -> 
 
 def test_a_terminal_s_table_fits_it_and_has_the_best_job_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = [fake_sweep.job(tmp_path, i, seed=i) for i in range(4)]
-    sweep_jobs = fake_sweep.sweep(tmp_path, dict.fromkeys(jobs, "finished"))
+    sweep_jobs = fake_sweep.sweep(tmp_path, [(one, "finished") for one in jobs])
     for number, one in enumerate(jobs):
         long = [f"model.optimizer.lr={10.0**-number}", f"datamodule.some_long_key={'x' * 40}{number}"]
         fake_sweep.update(sweep_jobs, one.key, metric=number / 8, overrides=long)

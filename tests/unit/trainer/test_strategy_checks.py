@@ -20,10 +20,6 @@ ON_CPU = {"trainer.accelerator": "cpu"}
             "trainer.strategy.static_graph=true: DDP then exchanges gradients in every backward",
         ),
         (
-            {"trainer.strategy.process_group_backend": "nccl"},
-            "trainer.strategy.process_group_backend=nccl: is for GPUs; use gloo, or null",
-        ),
-        (
             {"model.optimizer.line_search_fn": "strong_wolfe"},
             "model.optimizer.line_search_fn=strong_wolfe: each process would ask for the loss a number of times",
         ),

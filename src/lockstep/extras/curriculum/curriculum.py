@@ -17,8 +17,6 @@ from torch.utils.data import Subset
 from lockstep.atomic_files import replacing
 from lockstep.checkpointing import read_checkpoint
 from lockstep.datamodules.batches import Batches
-from lockstep.datamodules.options import DataOption
-from lockstep.datamodules.samplers import BatchIndices
 from lockstep.errors import config_error
 
 log = logging.getLogger(__name__)
@@ -28,7 +26,7 @@ _SCORES = "datamodule.curriculum.scores"
 _ROUNDING = 1e-6  # difference that a power may have on another processor
 
 
-class Curriculum(DataOption):
+class Curriculum:
     """Decide which training samples take part when.
 
     Args:
@@ -106,7 +104,7 @@ def step(time: Tensor, start: float) -> Tensor:
 
 def distance_to_class_mean(train: Any) -> Tensor:
     """Return the distance of each input from the mean of its class. All inputs are in memory at once."""
-    inputs, targets = Batches(train)[BatchIndices(torch.arange(len(train)), 0, 1.0)][:2]
+    inputs, targets = Batches(train)[range(len(train))]
     if targets.ndim != 1 or targets.is_floating_point():
         accepted = "is for data of classes; use others, see docs/fine-tuning.md"
         raise config_error(f"{_SCORES}._target_", "lockstep.extras.curriculum.curriculum.distance_to_class_mean", accepted)
@@ -123,7 +121,7 @@ def field(train: Any, name: str) -> Tensor:
 
 
 def saved(train: Any, path: str) -> Tensor:
-    """Return the scores that scripts/score.py has written, in a file or in a run directory."""
+    """Return the scores that lockstep score has written, in a file or in a run directory."""
     file = Path(path) / "scores.pt" if Path(path).is_dir() else Path(path)
     content = read_checkpoint(f"{_SCORES}.path", file)
     if content.get("split") != _fingerprint(train):
@@ -140,5 +138,5 @@ def save_scores(train: Any, scores: Tensor, file: Path) -> None:
 def _fingerprint(train: Any) -> int:
     """Return a digest of its length and up to 64 samples from everywhere in it."""
     ids = torch.linspace(0, len(train) - 1, min(64, len(train))).long()
-    inputs, targets = Batches(train)[BatchIndices(ids, 0, 1.0)][:2]
+    inputs, targets = Batches(train)[ids.tolist()]
     return zlib.crc32(inputs.contiguous().numpy().tobytes() + targets.numpy().tobytes(), len(train))

@@ -3,7 +3,6 @@
 tests/extras/exact/test_exact_plain.py fails when one of them is gone.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,27 +10,26 @@ import torch
 import torch.distributed as dist
 
 from lockstep.extras.exact.metrics import WorkerMetrics
-from lockstep.extras.plain_lightning.lightning_internals import ReducedLogs, logged
 from lockstep.extras.plain_lightning.logs import Logged, combine
+from lockstep.extras.plain_lightning.reduced_logs import ReducedLogs, logged
+from lockstep.trainer.steps import batches_trained
 
-_KEPT = 256  # terms of a sum, before they become the few that have the same sum
 
-
-def reduce_logs_of_workers(trainer: Any, warn: Callable[[str], None]) -> None:
+def reduce_logs_of_workers(trainer: Any, warn: Callable[[str], None]) -> "WorkerLogs":
     if not isinstance(trainer._logger_connector, WorkerLogs):
         trainer._logger_connector = WorkerLogs(trainer, warn)
+    return trainer._logger_connector
 
 
 class WorkerLogs(ReducedLogs):
-    """Round the sum of an epoch's logs once, from exact terms: in whatever order workers log, it is the same."""
+    """Sum the logs of each worker by itself, and combine those of all workers at the end of an epoch."""
 
     def __init__(self, trainer: Any, warn: Callable[[str], None]) -> None:
         super().__init__(trainer, warn)
-        self._terms: dict[str, list[float]] = {}
-        self._weights: dict[str, float] = {}
+        self._sums: dict[str, dict[int, tuple[float, float]]] = {}  # values and weights of this process's workers
         self._in_step: dict[str, list[Logged]] = {}  # logs of this process's workers in the step with sync_dist
 
-    def take(self) -> None:
+    def take(self, worker: int) -> None:
         """Take what a worker has logged from Lightning's own sums, which the next one then begins with zero."""
         results: Any = self.trainer._results
         for key, metric in results.valid_items():
@@ -41,17 +39,29 @@ class WorkerLogs(ReducedLogs):
                 value = metric._forward_cache
                 self._in_step.setdefault(key, []).append(logged(results, metric)._replace(value=float(value)))
             if metric.meta.on_epoch and (metric.meta.is_mean_reduction or metric.meta.is_sum_reduction):
-                self._add(key, float(metric.value), float(getattr(metric, "cumulated_batch_size", 1.0)))
+                value, weight = self._sums.setdefault(key, {}).get(worker, (0.0, 0.0))
+                logged_weight = float(getattr(metric, "cumulated_batch_size", 1.0))
+                self._sums[key][worker] = value + float(metric.value), weight + logged_weight
                 metric.value = torch.zeros_like(metric.value)
                 if metric.meta.is_mean_reduction:
                     metric.cumulated_batch_size = torch.zeros_like(metric.cumulated_batch_size)
 
-    def _add(self, key: str, value: float, weight: float) -> None:
-        terms = self._terms.setdefault(key, [])
-        terms.append(value)
-        self._weights[key] = self._weights.get(key, 0.0) + weight
-        if len(terms) > _KEPT:
-            self._terms[key] = exact_terms(terms)
+    def collected(self) -> dict[str, list[Any]]:
+        """Return what the epoch has logged so far, for a checkpoint: by key, the sums of each worker; a collective."""
+        ranks: list[Any] = [self._sums if batches_trained(self.trainer) else {}]
+        if dist.is_initialized():
+            ranks = [None] * dist.get_world_size()
+            dist.all_gather_object(ranks, self._sums if batches_trained(self.trainer) else {})
+        keys = dict.fromkeys(key for rank in ranks for key in rank)
+        return {key: [[worker, *sums] for rank in ranks for worker, sums in rank.get(key, {}).items()] for key in keys}
+
+    def add_before(self) -> None:
+        """Add what a checkpoint has of this process's workers to what the batches after it have logged."""
+        for key in [key for key in self.before if key in self._sums]:
+            before = {worker: (value, weight) for worker, value, weight in self.before.pop(key)}
+            for worker, (value, weight) in self._sums[key].items():
+                earlier = before.get(worker, (0.0, 0.0))
+                self._sums[key][worker] = earlier[0] + value, earlier[1] + weight
 
     @property
     def has_synced(self) -> bool:
@@ -77,10 +87,8 @@ class WorkerLogs(ReducedLogs):
         super().epoch_end_reached()
 
     def _collected(self, key: str, value: Logged) -> list[Logged]:
-        if key not in self._terms:
-            return [value]
-        first, *others = exact_terms(self._terms[key])
-        return [value._replace(value=first, weight=self._weights[key]), *(value._replace(value=v, weight=0.0) for v in others)]
+        sums = self._sums.get(key, {}).values()
+        return [value._replace(value=total, weight=weight) for total, weight in sums] or [value]
 
     def should_reset_tensors(self, fx: str) -> bool:
         does = super().should_reset_tensors(fx)
@@ -95,15 +103,4 @@ class WorkerLogs(ReducedLogs):
     def _forget(self, fx: str | None = None) -> None:
         for key, metric in (self.trainer._results or {}).items():
             if fx in (None, metric.meta.fx):
-                self._terms.pop(key, None)
-                self._weights.pop(key, None)
-
-
-def exact_terms(terms: list[float]) -> list[float]:
-    """Return few numbers that have exactly the same sum: its rounded value, the rest, rounded, and so on."""
-    if not all(map(math.isfinite, terms)):
-        return [sum(terms)]
-    few = [math.fsum(terms)]
-    while left := math.fsum([*terms, *(-one for one in few)]):
-        few.append(left)
-    return few
+                self._sums.pop(key, None)

@@ -5,6 +5,7 @@ each worker by itself, with generators that are seeded for its batch: their draw
 process.
 """
 
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -13,14 +14,23 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lockstep.counter_rng import derive_seed
+from lockstep.datamodules.batches import Batches
+from lockstep.datamodules.samplers import GlobalBatches
 from lockstep.datamodules.seeded import Restored, index_of, seed_generators
-from lockstep.extras.plain_lightning.loaders import SharedSampler, batches_of_equal_number, loading_arguments, own_sampler
+from lockstep.extras.plain_lightning.loaders import (
+    SharedLists,
+    batches_of,
+    batches_of_equal_number,
+    dropped_of,
+    loading_arguments,
+    own_sampler,
+)
 
 
 class Drawn(NamedTuple):
     """A sample of a batch of `whole` samples; a dummy if this process has none of the batch."""
 
-    number: int
+    draw: Any
     epoch: int
     whole: int
     is_dummy: bool
@@ -38,13 +48,14 @@ class Shares(list[Share]):
     """The shares of a process's workers."""
 
 
-class WorkersSampler(SharedSampler):
-    """Yield Drawn samples; its batch size is that of all workers of the process."""
+class WorkersSampler(SharedLists):
+    """Yield lists of Drawn samples, those of all workers of the process."""
 
     def __iter__(self) -> Iterator[Any]:
-        for position, draw in enumerate(super().__iter__()):
-            own, whole = self.samples_in(position // self.batch_size)
-            yield Drawn(index_of(draw), self.epoch, whole, is_dummy=own == 0)
+        first = self.passed[1] if self.passed[0] == self.epoch else 0
+        for batch, draws in enumerate(self._batches(), first):
+            own, whole = self.samples_in(batch)
+            yield [Drawn(draw, self.epoch, whole, is_dummy=own == 0) for draw in draws]
 
 
 class WorkerBatches(Dataset[Shares]):
@@ -52,19 +63,25 @@ class WorkerBatches(Dataset[Shares]):
 
     def __init__(self, loader: DataLoader[Any], own: int, seed: int) -> None:
         self.dataset, self.collate, self.is_batched = loader.dataset, loader.collate_fn, loader.batch_sampler is not None
+        self.takes_lists = not self.is_batched and batches_of(loader) is not None
         self.own, self.seed = own, seed
 
-    def __getitems__(self, drawn: Sequence[Drawn]) -> Shares:
+    def __getitem__(self, drawn: Sequence[Drawn]) -> Shares:
         with Restored():
             return Shares(self._share(drawn[worker :: self.own], drawn[0].whole) for worker in range(self.own))
 
     def _share(self, drawn: Sequence[Drawn], whole: int) -> Share:
         if not drawn:
             return Share(None, 0, whole)
-        seed_generators(derive_seed(self.seed, drawn[0].epoch, drawn[0].number))
-        ids, fetch = [one.number for one in drawn], getattr(self.dataset, "__getitems__", None)
-        samples = [self.dataset[index] for index in ids] if fetch is None else fetch(ids)
-        return Share(self.collate(samples if self.is_batched else samples[0]), 0 if drawn[0].is_dummy else len(ids), whole)
+        draws = [one.draw for one in drawn]
+        if isinstance(self.dataset, Batches):
+            samples: Any = self.dataset[draws]
+        else:
+            ids, fetch = [index_of(draw) for draw in draws], getattr(self.dataset, "__getitems__", None)
+            seed_generators(derive_seed(self.seed, drawn[0].epoch, zlib.crc32(repr(ids[0]).encode())))
+            samples = self.dataset[ids] if self.takes_lists else [self.dataset[i] for i in ids] if fetch is None else fetch(ids)
+        samples = samples if self.is_batched or self.takes_lists else samples[0]
+        return Share(self.collate(samples), 0 if drawn[0].is_dummy else len(draws), whole)
 
 
 def workers_loader(
@@ -72,20 +89,19 @@ def workers_loader(
 ) -> DataLoader[Any] | None:
     """Return the loader of a process, (number, of how many), that has `own` workers; None if `loader` draws batches in a way of
     its own."""
-    order = own_sampler(loader, loader.batch_sampler)
+    batches = batches_of(loader)
+    order = own_sampler(loader, batches)
     if order is None:
         return None
-    drop_last = getattr(loader.batch_sampler, "drop_last", False)
-    batch_size = getattr(loader.batch_sampler, "batch_size", 1)
     workers = own * share[1]
+    size = getattr(batches, "batch_size", 1) * (1 if isinstance(batches, GlobalBatches) else workers)
+    dropped = dropped_of(batches, len(order), workers if training else 1)
     if not training:
-        kept = len(order) - (len(order) % (batch_size * workers) if drop_last else 0)
-        batch_size = batches_of_equal_number(kept, batch_size, workers)
-    sampler = WorkersSampler(order, batch_size * own, share, seed, drop_last, training)
+        size = batches_of_equal_number(len(order) - dropped, size, workers)
+    sampler = WorkersSampler(order, size, share, seed, dropped, training)
     sampler.check_length(workers)
-    batches: Any = WorkerBatches(loader, own, seed)
     loading: dict[str, Any] = loading_arguments(loader) | {"collate_fn": _as_it_is}
-    return DataLoader(batches, sampler.batch_size, sampler=sampler, drop_last=drop_last, **loading)
+    return DataLoader(WorkerBatches(loader, own, seed), batch_size=None, sampler=sampler, **loading)
 
 
 def _as_it_is(shares: Shares) -> Shares:

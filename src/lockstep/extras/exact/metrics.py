@@ -13,9 +13,9 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torchmetrics import Metric
 
+from lockstep.callbacks.forked import Forked
 from lockstep.errors import config_error
 from lockstep.extras.any_batch.any_batch import leaves
-from lockstep.models.task import Task
 
 log = logging.getLogger(__name__)
 
@@ -119,31 +119,18 @@ class WorkerMetrics(Callback):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint["exact"] = {"workers": self.workers, "world_size": trainer.world_size}
-        if trainer.state.fn == "fit" and isinstance(pl_module, Task):
-            means = pl_module.train_means
-            rows = [states.get("train_means") or _defaults(means) for states in self._everyone()]
-            is_reset = not means.update_called
-            checkpoint["exact"] |= {
-                name: torch.stack([_defaults(means)[name].cpu() if is_reset else row[name] for row in rows])
-                for name in ("sums", "count")
-            }
 
     def on_load_checkpoint(self, trainer: Any, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Raise ConfigError if a run that is resumed, not forked, had another number of workers."""
         if trainer.state.fn != "fit":
             return
         saved = checkpoint.get("exact", {"workers": None})
-        is_same = saved["workers"] == self.workers
-        if not is_same and getattr(trainer.datamodule, "find_place", None) is None:
+        is_forked = any(isinstance(callback, Forked) for callback in trainer.callbacks)
+        if saved["workers"] != self.workers and not is_forked:
             before = "null" if saved["workers"] is None else saved["workers"]
             raise config_error("trainer.exact", self.workers, f"the checkpoint is of {before}; use the same, or fork=")
         if trainer.world_size != (before := saved.get("world_size", trainer.world_size)):
             log.info(f"continuing on {trainer.world_size} process(es) what {before} began: the same virtual workers, to the bit")
-        if is_same and "sums" in saved and int(saved["count"].sum()):
-            own = range(trainer.global_rank, self.workers, trainer.world_size)
-            for states, worker in zip(self._own, own, strict=True):
-                states["train_means"] = {name: saved[name][worker].clone() for name in ("sums", "count")} | {_COUNT: 1}
-            setattr(pl_module.train_means, _COUNT, 1)
 
 
 def _hash_of(states: Any) -> str:

@@ -18,9 +18,6 @@ class PlainWorkers(PlainLightning):
     """Share batches out over virtual workers, and reduce what they log. The strategy weights their losses, counts their random
     draws, and restores their buffers."""
 
-    same = "Each sample is taken once, and all that is trained and logged has the bits of one process."
-    not_known = "state between batches that is no buffer or torchmetrics.Metric, what is read of the rank, generators of its own"
-
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
         """Raise ConfigError for a hook that would get the batches of several workers."""
         for source in (pl_module, trainer.datamodule):
@@ -30,7 +27,7 @@ class PlainWorkers(PlainLightning):
         super().setup(trainer, pl_module, stage)
 
     def _combine_processes(self, trainer: Any, model: LightningModule) -> None:
-        reduce_logs_of_workers(trainer, self.warn)
+        self._logs = reduce_logs_of_workers(trainer, self.warn)
 
     def _share(self, trainer: Any, loader: Any, name: str, training: bool) -> Any:
         share, workers = dp_rank_and_size(trainer), trainer.strategy.workers
@@ -51,6 +48,7 @@ class PlainWorkers(PlainLightning):
         self._count_whole_batch(trainer)
 
     def on_train_batch_end(self, trainer: Any, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._logs.add_before()
         shares = trainer.strategy.shares
         self.samples_trained += (samples_in(batch) or 0) if shares is None else sum(share.samples for share in shares)
 

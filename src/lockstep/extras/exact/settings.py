@@ -28,6 +28,7 @@ def _settings(config: DictConfig, workers: Any) -> dict[str, Any]:
         "trainer.strategy": strategy | kept,
         "trainer.sync_batchnorm": False,  # each worker has its own statistics
         "trainer.deterministic": True,
+        "trainer.benchmark": False,  # true chooses kernels by the time that they take
         "guards.exact": {"_target_": "lockstep.extras.exact.metrics.WorkerMetrics", "workers": workers},
         "guards.equivalence": None,  # it looks for causes that keep DDP from giving the result of one process
         **({} if is_plain(config, "datamodule") else {GLOBAL_BATCH: _global_batch_size(config, workers), BATCH: None}),
@@ -50,9 +51,7 @@ def _check(config: DictConfig, workers: Any) -> None:
         "trainer.strategy.communication": (None,),
         "trainer.strategy._target_": ("lockstep.trainer.strategies.DDP",),
         "trainer.accumulate_grad_batches": (1,),  # the virtual workers of a process are what it accumulates
-        "trainer.deterministic": (True, False, None),  # "warn" goes on with kernels that do not repeat their sums
-        "trainer.benchmark": (None, False),  # true chooses kernels by the time that they take
-        "model.compile_mode": ("default", "reduce-overhead", None),  # max-autotune does, too
+        "model.compile": (False, None),  # a graph may depend on the shapes that the process has met before
     }
     for key, values in accepted.items():
         if (value := OmegaConf.select(config, key)) not in values:
@@ -66,8 +65,5 @@ def _check(config: DictConfig, workers: Any) -> None:
             raise config_error("lr_scaling", config.lr_scaling, f"{why}; use none")
         return
     batch_size, total = (OmegaConf.select(config, key) for key in (BATCH, GLOBAL_BATCH))
-    if not isinstance(total if batch_size is None else batch_size, int):
-        needs = f"is of each of the {workers} virtual workers of trainer.exact; use a number of samples"
-        raise config_error("datamodule.batch_size", batch_size, needs)
     if batch_size is None and isinstance(total, int) and total % workers:
         raise config_error(GLOBAL_BATCH, total, f"use a multiple of trainer.exact={workers}")

@@ -18,26 +18,21 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
 from lockstep.callbacks import CounterBasedRandomness
-from lockstep.datamodules.batches import Batch
 from lockstep.errors import check_at_least, config_error
 from lockstep.extras.any_batch.any_batch import samples_in
-from lockstep.extras.exact.compilation import compiled_by_shape
-from lockstep.extras.exact.generators import OwnGenerators
 from lockstep.extras.exact.loaders import Share, in_order, shares_of_workers
 from lockstep.extras.exact.metrics import WorkerMetrics
-from lockstep.extras.exact.objections import objections
-from lockstep.extras.exact.step import Step
+from lockstep.extras.exact.step import Step, generator_states
 from lockstep.extras.exact.tree import Vectors, local_sum, sum_over_processes
+from lockstep.extras.plain_lightning.callback import PlainLightning
 from lockstep.extras.plain_lightning.lightning_internals import log_batch_as
-from lockstep.models.task import Task
 from lockstep.trainer.strategies import PlannedWorldSize
 
 _TRANSFER, _EVALUATION = 1 << 40, 1 << 41  # streams of random numbers, apart from those of training steps
 
 
 class Exact(PlannedWorldSize, DDPStrategy):
-    """Train and evaluate as `workers` virtual workers, without DistributedDataParallel around the model. Call
-    `on_worker_end(trainer, model, batch)` of callbacks that have it after each worker's backward pass.
+    """Train and evaluate as `workers` virtual workers, without DistributedDataParallel around the model.
 
     Args:
         workers: a power of two, which the number of processes divides.
@@ -88,18 +83,23 @@ class Exact(PlannedWorldSize, DDPStrategy):
     def setup(self, trainer: Trainer) -> None:
         """Raise ConfigError for a model or data that can't be divided among virtual workers."""
         callbacks: list[Any] = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
-        for why in objections(trainer, self.lightning_module, callbacks):
-            raise config_error("trainer.exact", self.workers, why)
+        self._check_model(trainer, callbacks)
         self._randomness = next(one for one in callbacks if isinstance(one, CounterBasedRandomness))
         self._metrics = next(one for one in callbacks if isinstance(one, WorkerMetrics))
         super().setup(trainer)
-        self._generators = OwnGenerators(trainer.lightning_module)
-        self._compilation = compiled_by_shape()
 
-    def teardown(self) -> None:
-        if hasattr(self, "_compilation"):
-            self._compilation.close()
-        super().teardown()
+    def _check_model(self, trainer: Any, callbacks: list[Any]) -> None:
+        model, why = trainer.lightning_module, ""
+        name, is_plain = type(model).__name__, any(isinstance(callback, PlainLightning) for callback in callbacks)
+        if not model.automatic_optimization:
+            why = (
+                f"{name} has automatic_optimization=False, and steps its optimizers before the gradients of the other virtual "
+                "workers are there; use a model with automatic optimization, or null"
+            )
+        elif not is_plain:
+            why = "guards.plain_lightning is null, which divides the batches; use the guard, or null"
+        if why:
+            raise config_error("trainer.exact", self.workers, why)
 
     @torch.no_grad()
     def configure_ddp(self) -> None:
@@ -158,13 +158,10 @@ class Exact(PlannedWorldSize, DDPStrategy):
         loss = output["loss"] if isinstance(output, dict) else output
         if loss is None:
             return output, None
-        if self.shares is not None:
-            loss = loss * (share.samples * self.workers / share.whole)
-        elif isinstance(share.batch, Batch) and not isinstance(model, Task):  # a Task weights its samples by batch.loss_weight
-            loss = loss * (share.samples * share.batch.loss_weight)
+        weight = 1.0 if self.shares is None else share.samples * self.workers / share.whole
+        loss = loss * weight
         scaler: Any = getattr(self.precision_plugin, "scaler", None)
         self.precision_plugin.backward(loss if scaler is None else scaler.scale(loss), model, None)
-        self._call("on_worker_end", model.trainer, model, share.batch)
         return output, loss
 
     def backward(self, closure_loss: Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> Tensor:
@@ -219,7 +216,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
 
     def _share(self, batch: Any, index: int) -> Share:
         """Return a worker's share of this process's batch, as new tensors: their place in memory is then the same on any number
-        of processes. In training its samples weigh as many times as much in the mean over workers as in that over processes."""
+        of processes."""
         if self.shares is not None:
             return self.shares[index]
         samples, own = samples_in(batch), self._own_workers
@@ -228,8 +225,6 @@ class Exact(PlannedWorldSize, DDPStrategy):
             return tensor[index::own].clone(memory_format=torch.contiguous_format) if tensor.shape[:1] == (samples,) else tensor
 
         share = apply_to_collection(batch, Tensor, cut)
-        if isinstance(share, Batch) and self._trainer.training:
-            share = share._replace(loss_weight=share.loss_weight * own)
         return Share(share, samples_in(share) or 0, samples or 0)
 
     @property
@@ -244,7 +239,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
     def _as_worker(self, index: int, share: Share) -> Iterator[None]:
         """Count logs as of the worker's samples in an epoch's mean, and give metrics its states, until the block exits. Raises
         ConfigError for code that can't be a worker's."""
-        self._is_within_step, before = True, self._generators.states()
+        self._is_within_step, before = True, generator_states(self._trainer.lightning_module)
         try:
             with self._metrics.worker(index):
                 log_batch_as(self._trainer, share.samples)
@@ -258,11 +253,12 @@ class Exact(PlannedWorldSize, DDPStrategy):
             self._is_within_step = False
         self._check_generators(before)
         if hasattr(logs := self._trainer._logger_connector, "take"):
-            logs.take()
+            logs.take(self._number(index))
             log_batch_as(self._trainer, share.whole)
 
     def _check_generators(self, before: dict[str, bytes]) -> None:
-        if drawn := [name for name, state in self._generators.states().items() if state != before[name]]:
+        states = generator_states(self._trainer.lightning_module)
+        if drawn := [name for name, state in states.items() if state != before.get(name, state)]:
             why = f"{type(self.lightning_module).__name__} draws from {drawn[0]}, which is not counted by virtual worker"
             accepted = "use the generators of torch, numpy and Python themselves, or null"
             raise config_error("trainer.exact", self.workers, f"{why}; {accepted}")
@@ -281,8 +277,3 @@ class Exact(PlannedWorldSize, DDPStrategy):
         batch = trainer.fit_loop.batch_idx if trainer.training else self.evaluated
         with self._numbered(worker):
             self._randomness.count(trainer, batch + stream)
-
-    def _call(self, hook: str, *arguments: Any) -> None:
-        """Call a hook that Lightning does not know, on the callbacks that have it."""
-        for callback in self._trainer.callbacks:
-            getattr(callback, hook, lambda *_: None)(*arguments)

@@ -2,5 +2,4 @@
 
 epoch_loop.py  the loop, and the callback that gives it to the trainer
 plain.py       which steps are plain
-counts.py      metrics of training, counted for several batches at once
 """

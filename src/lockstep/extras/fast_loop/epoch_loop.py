@@ -23,9 +23,7 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lockstep.callbacks import CounterBasedRandomness
-from lockstep.extras.fast_loop.counts import LaterCounts
-from lockstep.extras.fast_loop.plain import draws_from_torch_alone, is_plain, is_replaced
+from lockstep.extras.fast_loop.plain import is_plain, is_replaced
 
 _AROUND_A_STEP = (
     *("on_train_batch_start", "on_before_zero_grad", "on_before_backward", "on_after_backward"),
@@ -90,11 +88,7 @@ class EpochLoop(_TrainingEpochLoop):
         trainer: Any = self.trainer
         self._plain = None
         if isinstance(trainer.profiler, NoProfiler) and is_plain(trainer, data_fetcher):
-            LaterCounts.install(trainer)
             self._plain = PlainStep(self)
-        for callback in trainer.callbacks:
-            if isinstance(callback, CounterBasedRandomness):
-                callback.torch_alone = self._plain is not None and draws_from_torch_alone(trainer)
 
     @property
     def global_step(self) -> int:  # callbacks ask for it several times a step
@@ -236,7 +230,7 @@ class PlainStep:
             raise RuntimeError(_NONE_OF_SEVERAL)
         if output is None:
             Closure.warning_cache.warn("`training_step` returned `None`. If this was on purpose, ignore this warning...")
-        return ClosureResult.from_training_step_output(output)
+        return self.loop.automatic_optimization.output_result_cls.from_training_step_output(output)
 
     def _zero_grad(self) -> None:
         progress = self.steps.zero_grad
@@ -267,7 +261,7 @@ class PlainStep:
         self.results.batch, self.results.batch_size, self.results.dataloader_idx = batch, None, None
 
     def _end_results(self) -> bool:
-        has_logged = not all(item.has_reset for item in self.results.values())
+        has_logged = self.trainer.world_size > 1 or not all(item.has_reset for item in self.results.values())
         if has_logged:
             self.connector.on_batch_end()
         self.results.batch = self.results.batch_size = None

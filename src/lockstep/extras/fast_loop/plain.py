@@ -10,8 +10,6 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim import Optimizer
 
-from lockstep.datamodules.batches import Batches, InMemory
-from lockstep.extras.monitor import Monitor
 from lockstep.trainer.strategies import DDP
 
 _TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
@@ -20,7 +18,6 @@ _OPTIMIZATION_HOOKS = ("optimizer_step", "optimizer_zero_grad", "backward", "con
 _OPTIMIZERS = ("torch.optim.", f"{__name__.partition('.')[0]}.")  # that ask for the gradients once a step
 _STRATEGY_METHODS = ("batch_to_device", "on_train_batch_start", "post_training_step")
 _STRATEGY_METHODS += ("pre_backward", "backward", "post_backward", "optimizer_step")
-_DRAW_FROM_TORCH_ALONE = {"torch", "torchvision", "torchmetrics", "lightning", __name__.partition(".")[0]}
 _PRECISION_METHODS = ("pre_backward", "backward", "post_backward", "_after_closure", "_wrap_closure", "optimizer_step")
 
 
@@ -45,18 +42,6 @@ def is_plain(trainer: Any, data_fetcher: Any) -> bool:
         and not any(is_replaced(name, owner, parent) for owner, parent, names in has_hooks for name in names)
         and not any(config.reduce_on_plateau and config.interval == "step" for config in trainer.lr_scheduler_configs)
     )
-
-
-def draws_from_torch_alone(trainer: Any) -> bool:
-    """Return whether all random numbers for a step, or in making its batch, come from torch's generators: the classes are of
-    packages that draw from them alone, the data are in memory, and other callbacks only look."""
-    dataset = getattr(trainer.train_dataloader, "dataset", None)
-    if not (isinstance(dataset, Batches) and isinstance(dataset.dataset, InMemory)):
-        return False
-    callbacks = [callback for callback in trainer.callbacks if not isinstance(callback, Monitor)]
-    data = [part for part in (dataset, dataset.dataset, dataset.augment) if part is not None]
-    parts = [*trainer.lightning_module.modules(), *trainer.optimizers, *callbacks, *data]
-    return all(type(part).__module__.partition(".")[0] in _DRAW_FROM_TORCH_ALONE for part in parts)
 
 
 def is_replaced(name: str, owner: Any, parent: type) -> bool:

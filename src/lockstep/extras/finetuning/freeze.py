@@ -54,7 +54,7 @@ class Freeze(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._apply(trainer, pl_module)
         if released := [name for name, end in self._ends.items() if end == trainer.current_epoch > 0]:
-            log.info(f"trained from epoch {trainer.current_epoch} on: {join_first(released)}")
+            log.info(f"trained from epoch {trainer.current_epoch + 1} on: {join_first(released)}")
 
     def _apply(self, trainer: Trainer, model: LightningModule) -> list[str]:
         """Return the names of the parameters that are frozen in this epoch."""

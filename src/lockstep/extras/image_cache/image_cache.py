@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader
 
 from lockstep.atomic_files import replacing
 from lockstep.config.plan import visible_cores
+from lockstep.datamodules.base import ignore_sigterm
 from lockstep.datamodules.batches import InMemory
-from lockstep.datamodules.loaders import ignore_sigterm
 from lockstep.datamodules.splits import Splits
 from lockstep.extras.file_cache.file_cache import write_once
 from lockstep.extras.images import decoding

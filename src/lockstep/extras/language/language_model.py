@@ -1,35 +1,16 @@
 """Language modelling."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lockstep.errors import config_error
 from lockstep.extras.language.tokens import NOT_COUNTED
-from lockstep.models.sample_mean import SampleMean
-from lockstep.models.task import Task
-
-METRICS = ("loss", "perplexity")
+from lockstep.models.supervised import Supervised
 
 
-class TokenMeans(SampleMean):
-    """Nats and tokens, summed over windows; the metrics are made of the sums."""
-
-    def __init__(self, metrics: Sequence[str]) -> None:
-        super().__init__(("nats", "tokens"))
-        self.metrics = tuple(metrics)
-
-    def compute(self) -> dict[str, Tensor]:
-        """Return the metrics by name."""
-        nats, tokens = self.sums
-        values = {"loss": nats / tokens, "perplexity": (nats / tokens).exp()}
-        return {name: values[name] for name in self.metrics}
-
-
-class LanguageModel(Task):
+class LanguageModel(Supervised):
     """Cross entropy of the next token, in nats.
 
     `loss` is the mean over all target tokens of an epoch and of all ranks, `perplexity` its exponential.
@@ -38,17 +19,49 @@ class LanguageModel(Task):
     the windows. Positions without a target weigh nothing.
     """
 
-    means = TokenMeans
+    known_metrics = ("loss", "perplexity")
 
-    def __init__(self, *, metrics: Sequence[str] = ("loss",), **task: Any) -> None:
-        super().__init__(metrics=metrics, **task)
-        if unknown := sorted(set(metrics) - set(METRICS)):
-            raise config_error("model.metrics", unknown, f"not measured by a language model; use {', '.join(METRICS)}")
+    def __init__(self, **model: Any) -> None:
+        super().__init__(**model)
         self.preprocess = nn.Identity()  # token numbers are not scaled
 
-    def measure(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Measure windows, from logits (n, length, tokens) and targets (n, length)."""
-        logits = outputs.to(torch.promote_types(outputs.dtype, torch.float32)).flatten(0, 1)
-        each = functional.cross_entropy(logits, targets.flatten(), ignore_index=NOT_COUNTED, reduction="none")
-        nats = each.view(targets.shape).sum(dim=1)
-        return {"loss": nats / targets.shape[1], "nats": nats, "tokens": (targets != NOT_COUNTED).sum(dim=1)}
+    def setup(self, stage: str) -> None:
+        """Do nothing: there is nothing to scale."""
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return self._step("train", batch)[0]
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return self._evaluate("val", batch)
+
+    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return self._evaluate("test", batch)
+
+    def _evaluate(self, stage: str, batch: tuple[Tensor, Tensor]) -> Tensor:
+        _, logits = self._step(stage, batch)
+        self.log_metrics(stage, logits, batch[1])
+        return logits
+
+    def _step(self, stage: str, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the loss () and the logits (n, length, tokens) of windows and their targets, (n, length)."""
+        inputs, targets = batch
+        logits = self(inputs)
+        flat = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1)
+        nats = functional.cross_entropy(flat, targets.flatten(), ignore_index=NOT_COUNTED, reduction="sum")
+        tokens = (targets != NOT_COUNTED).sum()
+        self.log_means(stage, {"loss": nats.detach() / tokens.clamp(min=1)}, tokens)
+        return nats / targets.numel(), logits
+
+    def on_train_epoch_end(self) -> None:
+        self._log_perplexity("train")
+
+    def on_validation_epoch_end(self) -> None:
+        self._log_perplexity("val")
+
+    def on_test_epoch_end(self) -> None:
+        self._log_perplexity("test")
+
+    def _log_perplexity(self, stage: str) -> None:
+        loss = self.trainer.callback_metrics.get(f"{stage}/loss")
+        if "perplexity" in self.metric_names and loss is not None:
+            self.log(f"{stage}/perplexity", loss.exp())

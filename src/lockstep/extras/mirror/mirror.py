@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 import threading
 import time
 import uuid
@@ -14,6 +15,7 @@ from lockstep import console
 from lockstep.atomic_files import Stamp, read_json, read_stamp, write_json
 from lockstep.errors import config_error
 from lockstep.launchers.stop_signals import STOP_SIGNALS
+from lockstep.runs.directory import absolute
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +95,7 @@ def claim(prefix: str, directory: Path, is_new: bool) -> None:
             raise config_error("mirror", prefix, words) from error
         log.warning(f"{url} can't be written to ({error}); it is tried again with the next checkpoint")
     if is_ahead(there, before):
-        words = f"{url} has a run, or a continuation of this one, that is not here; fetch and resume it: scripts/fetch.py {url}"
+        words = f"{url} has a run, or a continuation of this one, that is not here; fetch and resume it: lockstep fetch {url}"
         raise config_error("mirror", prefix, f"{words}, or choose another hydra.run.dir")
 
 
@@ -159,3 +161,26 @@ class Mirror:
     def _warn(self, why: str) -> None:
         names = console.join_first([path.relative_to(self._directory) for path in self._left])
         log.warning(f"{self._note['url']} lacks {names} ({why}); {self._directory} has it")
+
+
+def bring(url: str) -> Path:
+    """Fetch the run that was copied to `url`, to the place where it was below the working directory, and return that.
+
+    Raises:
+        ConfigError: There is no such copy, or there is a directory that is not as new.
+    """
+    remote = Remote(url.rstrip("/"))
+    there = remote.read_note()
+    if not there:
+        raise config_error("URL", url, "has no mirror.json; give the URL that a run's mirror.json says")
+    directory = absolute(there["directory"])
+    if directory.exists():
+        if is_ahead(there, read_note(directory)):
+            raise config_error("URL", url, f"{directory} is an older state of this run, or another run; move it first")
+        return directory
+    console.say(f"Fetching {url} to {directory}.")
+    partial = directory.with_name(f".{directory.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    remote.get(partial)
+    return partial.rename(directory)

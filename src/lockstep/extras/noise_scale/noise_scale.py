@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any
 
@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lockstep.errors import check_at_least
+from lockstep.extras.any_batch.any_batch import samples_in
 from lockstep.extras.monitor import Monitor, together, watched
-from lockstep.models import Task
+from lockstep.extras.plain_lightning.callback import PlainLightning
 from lockstep.trainer.steps import begins_step
 
 log = logging.getLogger(__name__)
@@ -57,8 +58,8 @@ class NoiseScale(Monitor, Callback):
     """Estimate tr(Sigma) / |G|^2, in samples, while training: G is the gradient of the expected loss, Sigma the covariance of
     the gradients of single samples (McCandlish et al. 2018, arXiv:1812.06162, equation 2.9 and appendix A.1).
 
-    A sampled step's batch consists of parts: what each process has of it, or each accumulated batch, or each virtual worker, and
-    in one process without accumulation two halves. From the gradients' squared norms over the parts, before the all-reduce, and
+    A sampled step's batch consists of parts: what each process has of it, or each accumulated batch, and in one process without
+    accumulation two halves. From the gradients' squared norms over the parts, before the all-reduce, and
     over the whole follow unbiased estimates of |G|^2 and tr(Sigma); each is smoothed, then they are divided. Gradients are only
     looked at: training is the same to the bit. Halves take another backward pass, and for its time the memory of another set of
     gradients.
@@ -95,16 +96,14 @@ class NoiseScale(Monitor, Callback):
         return asdict(self.smoothed)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if state_dict.get("power", 1) == 1:  # else of an earlier version that measured by other norms
-            self.smoothed = Smoothed(**{one.name: state_dict[one.name] for one in fields(Smoothed) if one.name in state_dict})
+        self.smoothed = Smoothed(**state_dict)
 
     @together
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.synchronize(trainer, lambda: self._begin(trainer, pl_module))
 
     def _begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        shares = getattr(trainer.strategy, "workers", trainer.world_size)
-        self._has_halves = shares * trainer.accumulate_grad_batches == 1
+        self._has_halves = trainer.world_size * trainer.accumulate_grad_batches == 1
         if (reason := _why_not(trainer, pl_module, self._has_halves)) is not None:
             log.warning(f"callbacks.noise_scale: no noise scale is estimated: {reason}")
         self._every = 0 if reason else self.every_n_steps_alone if self._has_halves else self.every_n_steps
@@ -139,7 +138,7 @@ class NoiseScale(Monitor, Callback):
         """Return what the first half of the samples adds to each parameter's gradient, through the outputs that the loss is of;
         nothing where these are not one row for each sample."""
         passes, self._outputs = self._outputs, []
-        samples, outputs = len(self._batch.ids), passes[0] if len(passes) == 1 else None
+        samples, outputs = samples_in(self._batch) or 0, passes[0] if len(passes) == 1 else None
         if not isinstance(outputs, Tensor) or len(outputs) != samples or samples < 2:
             return []
         (slopes,) = torch.autograd.grad(loss, outputs, retain_graph=True)
@@ -148,28 +147,24 @@ class NoiseScale(Monitor, Callback):
         gradients = torch.autograd.grad(outputs, parameters, slopes, retain_graph=True, allow_unused=True)
         return [(parameter, half) for parameter, half in zip(parameters, gradients, strict=True) if half is not None]
 
-    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_after_backward(self, trainer: Any, pl_module: LightningModule) -> None:
         if not self._is_sampled(trainer):
             return
         self.release()
-        samples = len(self._batch.ids)
+        samples = samples_in(self._batch) or 0
+        weight = sum(one.weight for one in trainer.callbacks if isinstance(one, PlainLightning)) / samples
         if self._has_halves:
             pairs = [(parameter.grad, half) for parameter, half in self._first_half if parameter.grad is not None]
-            self._add_part(trainer, (half for _, half in pairs), samples // 2, self._batch)
-            self._add_part(trainer, (whole - half for whole, half in pairs), samples - samples // 2, self._batch)
-        else:
-            self._add_part(trainer, (), samples, self._batch)
+            self._add_part(trainer, (half for _, half in pairs), samples // 2, weight)
+            self._add_part(trainer, (whole - half for whole, half in pairs), samples - samples // 2, weight)
+        elif weight:
+            self._add_part(trainer, (), samples, weight)
         self._first_half = []
 
-    def on_worker_end(self, trainer: Trainer, pl_module: LightningModule, batch: Any) -> None:
-        """Called by a strategy that divides a step among virtual workers, with the gradients of one of them."""
-        if self._is_sampled(trainer):
-            self._add_part(trainer, _gradients(pl_module), len(batch.ids), batch)
-
-    def _add_part(self, trainer: Trainer, gradients: Iterable[Tensor], samples: int, batch: Any) -> None:
+    def _add_part(self, trainer: Trainer, gradients: Iterable[Tensor], samples: int, weight: float) -> None:
         norms, self._norms = [*self._norms, *map(_norm, gradients)], []
         if samples and norms:
-            self._parts.append((_squared(norms), _factor(trainer, batch, samples), samples))
+            self._parts.append((_squared(norms), _factor(trainer, weight, samples), samples))
 
     def release(self) -> None:
         for handle in self._handles:
@@ -214,23 +209,23 @@ def _gradients(model: LightningModule) -> list[Tensor]:
     return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
 
-def _factor(trainer: Trainer, batch: Any, samples: int) -> float:
-    """A sample counts in a part's gradient with loss_weight / accumulation, and in its mean with 1 / samples."""
+def _factor(trainer: Trainer, weight: float, samples: int) -> float:
+    """A sample counts in a part's gradient with weight / accumulation, and in its mean with 1 / samples."""
     scaler = getattr(trainer.precision_plugin, "scaler", None)  # 16-mixed unscales before the optimizer's step
     scale = 1.0 if scaler is None else scaler.get_scale()
-    return (trainer.accumulate_grad_batches / batch.loss_weight / scale) ** 2 / samples
+    return (trainer.accumulate_grad_batches / weight / scale) ** 2 / samples
 
 
 def _why_not(trainer: Any, model: LightningModule, has_halves: bool) -> str | None:
     """Return what keeps a run from being measured."""
-    if not isinstance(model, Task):
-        return f"{type(model).__name__} is no lockstep.models.Task, which says how a sample counts in the gradient"
+    if not model.automatic_optimization:
+        return f"{type(model).__name__} optimizes by hand"
     if not isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy):
         return f"with {type(trainer.strategy).__name__} a process does not have whole gradients"
     if getattr(trainer.strategy, "communication", None) is not None:
         return "with trainer.strategy.communication the gradient of a step is not the mean of its parts"
-    if has_halves and hasattr(trainer.strategy, "workers"):
-        return "one virtual worker is one part of a step; use trainer.exact=2 or more"
+    if hasattr(trainer.strategy, "workers"):
+        return "trainer.exact sums gradients in its own way"
     if has_halves and any(getattr(module, "_compiled_call_impl", None) is not None for module in model.modules()):
         return "a compiled net can't be passed backward twice; use trainer.accumulate_grad_batches=2 or more processes"
     return None

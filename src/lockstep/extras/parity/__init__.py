@@ -6,5 +6,5 @@
     switches.py    callbacks that switch off possible causes
     verdict.py     from a config to the answer; the list of causes
 
-`scripts/parity.py` is the command.
+`lockstep parity` is the command.
 """

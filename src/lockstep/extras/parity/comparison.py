@@ -50,12 +50,13 @@ class Difference:
         return self.value <= self.tolerance
 
     def __str__(self) -> str:
-        last, kind = self.done - 1, self.quantity.partition(" ")[0]
-        where = f"in step {self.done if kind == 'steps' or (self.stage == 'step' and kind != 'buffers') else last}"
+        kind = self.quantity.partition(" ")[0]
+        is_next = kind == "steps" or (self.stage == "step" and kind != "buffers")
+        where = f"in step {self.done + is_next}"
         if kind == "weights":
-            where = f"after step {last}" if self.done else "before the first step"
+            where = f"after step {self.done}" if self.done else "before the first step"
         elif kind in ("validation", "test"):
-            where = f"in the {kind} after step {last}"
+            where = f"in the {kind} after step {self.done}"
         return f"{where}: {self.quantity}{self.name and f' of {self.name}'}, by {self.value:.1e}"
 
 
@@ -107,7 +108,7 @@ def compare(sides: Sides, train: Train) -> Comparison:
             raise NamedFailure(f"the reference has made {done} of {steps} steps, so there is no verdict{fewer}")
         for moment in reference["moments"]:
             if not all(loss["kept"].isfinite().all() for loss in moment.get("loss", {}).values()):
-                raise NamedFailure(f"at step {moment['done']} the loss is not finite: there is nothing to compare")
+                raise NamedFailure(f"at step {moment['done'] + 1} the loss is not finite: there is nothing to compare")
         try:
             other = _record(sides, OTHER, Path(folder, OTHER), train)
         except SideFailed as failure:

@@ -7,17 +7,16 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 from lightning.fabric.utilities.data import sized_len
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.utils.data import BatchSampler, DataLoader
 
-from lockstep.datamodules.batches import Batch
 from lockstep.errors import ConfigError
 from lockstep.extras.any_batch.any_batch import samples_in
-from lockstep.extras.dtensors.dtensors import full_tensor
-from lockstep.extras.equivalence.equivalence import EquivalenceReport
+from lockstep.extras.equivalence import EquivalenceReport
 from lockstep.extras.parity.sketches import Sketch, Sums, add_sums, sketch, sums_of
 from lockstep.extras.parity.switches import all_ranks
 from lockstep.extras.plain_lightning.callback import PlainLightning
-from lockstep.extras.plain_lightning.loaders import LOADERS, change_loaders, loading_arguments
+from lockstep.extras.plain_lightning.loaders import LOADERS, SharedSampler, change_loaders, draws_as, loading_arguments
 from lockstep.extras.plain_lightning.streams import is_stream
 from lockstep.runs.shares import dp_rank_and_size
 
@@ -46,7 +45,11 @@ class Recorder(Callback):
 
     def _larger(self, name: str, loader: Any) -> Any:
         """Return a loader of larger batches. Raises ConfigError for a loader of training that draws batches in its own way."""
-        if type(loader) is DataLoader and type(loader.batch_sampler) in (BatchSampler, type(None)) and loader.batch_size:
+        if name != LOADERS[0] and getattr(loader, "drop_last", False):
+            return loader  # which leaves out what one process does
+        batches = getattr(loader, "batch_sampler", None)
+        is_torchs = draws_as(loader, DataLoader) and (batches is None or draws_as(batches, BatchSampler))
+        if is_torchs and loader.batch_size:
             order = {} if is_stream(loader) else {"sampler": loader.sampler}
             sizes = {"batch_size": loader.batch_size * self.larger_batches, "drop_last": loader.drop_last}
             return DataLoader(loader.dataset, **order, **sizes, **loading_arguments(loader))
@@ -81,7 +84,11 @@ class Recorder(Callback):
         if not self._is_in_step:
             self._begin(trainer, pl_module, "step")
         self._is_in_step = True
-        self._take(batch)
+        sampler = getattr(trainer.train_dataloader, "sampler", None)
+        if isinstance(sampler, SharedSampler) and not sampler.samples_in(batch_idx)[0]:
+            self._batches.append(({}, 0))  # a dummy, since the batch has no sample for this process
+        else:
+            self._take(batch)
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
         rates = self.moments[-1].setdefault("learning rate", {})  # another optimizer may have added some in this step
@@ -92,14 +99,15 @@ class Recorder(Callback):
 
     def on_train_batch_end(self, trainer: Any, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        self._losses += [loss.detach()] if isinstance(loss, Tensor) else []
+        weight = next((one.counted_weight for one in trainer.callbacks if isinstance(one, PlainLightning)), None)
+        self._losses += [loss.detach() * (1.0 if weight is None else weight)] if isinstance(loss, Tensor) else []
         self._metrics = dict(trainer.callback_metrics)
         if trainer.global_step == self._optimizer_steps:
             return  # further batches are accumulated
         self._is_in_step, self._optimizer_steps = False, trainer.global_step
         total = trainer.strategy.reduce(sum(self._losses, torch.zeros((), device=pl_module.device)), reduce_op="mean")
         # where processes have unequal numbers of samples, the mean of their means is not that of the batch
-        is_mean = isinstance(batch, Batch) or len({number for _, number in all_ranks(self._batches[-1])}) == 1
+        is_mean = weight is not None or len({number for _, number in all_ranks(self._batches[-1])}) == 1
         if self._losses and is_mean:
             self.moments[-1]["loss"] = {"": sketch(torch.as_tensor(total))}
         self._add_samples(trainer, "samples")
@@ -140,7 +148,8 @@ class Recorder(Callback):
 
 def _sketches(tensors: Mapping[str, Any]) -> dict[str, Sketch]:
     """Return the sketches of tensors by name; a collective for tensors that are sharded."""
-    return {name: sketch(full_tensor(value)) for name, value in tensors.items() if isinstance(value, Tensor)}
+    full = {name: value.full_tensor() if isinstance(value, DTensor) else value for name, value in tensors.items()}
+    return {name: sketch(value) for name, value in full.items() if isinstance(value, Tensor)}
 
 
 def _with_others(own: dict[str, Sketch], same: bool = False) -> dict[str, Sketch]:

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from lockstep import noise
 from lockstep.callbacks import CounterBasedRandomness
 from lockstep.counter_rng import derive_seed
-from lockstep.datamodules.batches import Batch
+from lockstep.trainer.batchnorm import Synchronised
 
 
 def all_ranks(value: Any) -> list[Any]:
@@ -68,7 +68,8 @@ class _NoDropout(TorchFunctionMode):
 
 
 class WholeBatch(Callback):
-    """Give each process the batch of all processes, in the order of one; with `draws`, the random numbers of one, too."""
+    """Give each process the batch of all processes, in the order of one; with `draws`, the random numbers of one, too. BatchNorm
+    then normalises by these samples, which all processes have."""
 
     def __init__(self, draws: bool = False) -> None:
         self.draws = draws
@@ -76,6 +77,10 @@ class WholeBatch(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         for name in {"fit": ("training_step", "validation_step"), "test": ("test_step",)}.get(stage, ()):
             _wrap(pl_module, name, functools.partial(self._step, trainer))
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for layer in (layer for layer in pl_module.modules() if isinstance(layer, Synchronised)):
+            vars(layer)["forward"] = super(Synchronised, layer).forward  # pyright: ignore[reportAttributeAccessIssue]
 
     def _step(self, trainer: Any, step: Callable[..., Any], batch: Any, *rest: Any) -> Any:
         whole, index = _join(all_ranks(batch), trainer.global_rank), trainer.fit_loop.batch_idx
@@ -102,5 +107,4 @@ def _join(batches: list[Any], own: int) -> Any:
         return whole[: sum(map(len, parts))]
 
     flat, structures = zip(*map(tree_flatten, batches), strict=True)
-    whole = tree_unflatten([*map(joined, zip(*flat, strict=True))], structures[own])
-    return whole._replace(loss_weight=whole.loss_weight / len(batches)) if isinstance(whole, Batch) else whole
+    return tree_unflatten([*map(joined, zip(*flat, strict=True))], structures[own])

@@ -88,8 +88,8 @@ def _notes(comparison: Comparison) -> list[str]:
 
 
 def _extent(comparison: Comparison) -> str:
-    """Say how far a verdict holds. Steps and epochs are counted from 0."""
-    step, epoch = comparison.sides.other.parity.steps - 1, comparison.facts["epoch"]
+    """Say how far a verdict holds."""
+    step, epoch = comparison.sides.other.parity.steps, comparison.facts["epoch"] + 1
     return f"up to step {step}, in epoch {epoch}; what comes later was not compared"
 
 
@@ -156,7 +156,7 @@ CAUSES = (
         {"trainer.sync_batchnorm": True},
     ),
     Cause(
-        "a loss that averages over an uneven tail: return (losses.sum() * batch.loss_weight), or set datamodule.drop_last=true",
+        "a loss that averages over an uneven tail: return its mean, or set datamodule.drop_last=true",
         lambda comparison: _configured("datamodule.drop_last", True, None)(comparison) and _in_step(comparison),
         {"datamodule.drop_last": True},
     ),

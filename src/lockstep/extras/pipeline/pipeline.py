@@ -6,36 +6,23 @@ optimizer passes over them, as they never have a gradient.
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from datetime import timedelta
+from functools import reduce
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from lightning import Trainer
 from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import Optimizer
 
 from lockstep.errors import check_at_least, config_error
-from lockstep.extras.pipeline.gathering import gather_parts
 from lockstep.extras.pipeline.stages import Stage, layers_of
-from lockstep.extras.sharding.divided import DividedModel
-from lockstep.extras.sharding.shards import local_square
-from lockstep.models.task import Task
-from lockstep.nets.dropout import Dropout
+from lockstep.extras.sharding.model_parallel import ModelParallel
+from lockstep.extras.sharding.shards import local_square, map_tensors
+from lockstep.models.supervised import Supervised
 from lockstep.trainer.batchnorm import is_batchnorm
 
 
-class PipelineTrainer(Trainer):
-    """Lightning's Trainer. `stages` is its strategy's number of them, under a shorter key of the config."""
-
-    def __init__(self, *, stages: int, **trainer: Any) -> None:
-        if (other := getattr(trainer.get("strategy"), "stages", stages)) != stages:
-            raise config_error("trainer.strategy.stages", other, f"trainer.stages is {stages}; use that alone")
-        super().__init__(**trainer)
-
-
-class Pipeline(DividedModel):
+class Pipeline(ModelParallel):
     """`stages` processes, next to each other in rank, take the same samples, each with some layers; further ones are replicas.
 
     Lightning's mesh of (data_parallel, tensor_parallel) is that of replicas and stages. Models are built whole, on the CPU.
@@ -45,7 +32,7 @@ class Pipeline(DividedModel):
         schedule: "gpipe" runs all micro-batches forward, then all backward; "1f1b" begins the backward pass of each as soon as it
             can, and keeps the activations of no more micro-batches than there are stages (Narayanan et al. 2019,
             arXiv:1806.03377).
-        microbatches: number of parts of each process's batch; as many as there are samples, if these are fewer.
+        microbatches: equal parts of each process's batch; fewer for a batch that they do not divide.
     """
 
     has_parts = True
@@ -61,14 +48,9 @@ class Pipeline(DividedModel):
         microbatches: int,
     ) -> None:
         check_at_least(1, stages=stages, microbatches=microbatches)
-        super().__init__(
-            data_parallel_size=world_size // stages,
-            tensor_parallel_size=stages,
-            save_distributed_checkpoint=False,
-            process_group_backend=process_group_backend,
-            timeout=timedelta(seconds=timeout),
-        )
-        self.planned_world_size, self.stages, self.replicas = world_size, stages, world_size // stages
+        group = {"world_size": world_size, "timeout": timeout, "process_group_backend": process_group_backend}
+        super().__init__(**group, blocks="", tensor_parallel_size=stages, plan={})
+        self.stages, self.replicas = stages, world_size // stages
         self.schedule, self.microbatches = schedule, microbatches
         self._ends: Any = None  # the first and the last stage, where they share parameters
         self._is_blocked = False
@@ -76,6 +58,9 @@ class Pipeline(DividedModel):
     @property
     def stage(self) -> int:
         return self.device_mesh["tensor_parallel"].get_local_rank()
+
+    def _without_fused(self) -> None:
+        """Do nothing: a stage has whole tensors."""
 
     def model_to_device(self) -> None:
         """Do nothing: the stage of this process is on its device already."""
@@ -152,13 +137,29 @@ class Pipeline(DividedModel):
     def _gathered(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
         if self.global_rank >= self.stages:  # a replica, whose first stage has what rank zero has
             return checkpoint
-        return gather_parts(checkpoint, self.device_mesh["tensor_parallel"].get_group(), self.root_device)
+        own = map_tensors(checkpoint, lambda tensor, _: tensor if tensor.is_meta else tensor.detach().cpu())
+        parts: list[Any] | None = None if self.stage else [None] * self.stages
+        dist.gather_object(own, parts, dst=0, group=self.device_mesh["tensor_parallel"].get_group())
+        return checkpoint if parts is None else reduce(_merged, parts)
+
+
+def _merged(first: Any, other: Any) -> Any:
+    """Return the containers of one stage with what it lacks of another's: tensors' content, and the states of parameters."""
+    if isinstance(first, Tensor):
+        return other if first.is_meta else first
+    if isinstance(first, dict):
+        pairs = {
+            key: _merged(first[key], other[key]) if key in first and key in other else value
+            for key, value in {**other, **first}.items()
+        }
+        return {key: pairs[key] for key in sorted(pairs)} if all(isinstance(key, int) for key in pairs) else pairs
+    return [_merged(*pair) for pair in zip(first, other, strict=True)] if type(first) is list else first
 
 
 def check_model(model: Any, stages: int) -> None:
     """Raise ConfigError for a model that so many stages can't compute, or not exactly."""
-    if not isinstance(model, Task) or type(model).training_step is not Task.training_step:
-        needs = "has a training_step of its own, which stages can't take apart; use a lockstep.models.Task with its own"
+    if not isinstance(model, Supervised):
+        needs = "has no net and no optimizer that stages can divide; use a lockstep.models.Supervised"
         raise config_error("model._target_", type(model).__name__, needs)
     net: Any = model.net
     if net._compiled_call_impl is not None:
@@ -166,14 +167,12 @@ def check_model(model: Any, stages: int) -> None:
         raise config_error("model.compile", "true", why)
     if why := _why_not(model, net):
         raise config_error("model.net._target_", type(net).__name__, why)
-    if stages > (most := len(net.layers)):
-        raise config_error("trainer.stages", stages, f"the net has {most} layers; use up to {most}")
     for stage in range(stages):
         if not any(parameter.requires_grad for parameter in _held(net, stage, stages)):
-            raise config_error("trainer.stages", stages, f"stage {stage} has nothing to train; use fewer")
+            raise config_error("trainer.strategy.stages", stages, f"stage {stage} has nothing to train; use fewer")
 
 
-def _why_not(model: Task, net: Any) -> str | None:
+def _why_not(model: Supervised, net: Any) -> str | None:
     if not all(hasattr(net, name) for name in ("layers", "stage", "stage_ends")):
         needs = "has no layers, stage(inputs, x, layers) and stage_ends, by which it is cut; use model=vit, model=gpt"
         return f"{needs}, or a net that has them"
@@ -184,15 +183,7 @@ def _why_not(model: Task, net: Any) -> str | None:
     for name, layer in net.named_modules():
         if is_batchnorm(layer):
             return f"{name} would have the statistics of a micro-batch; use a net without BatchNorm"
-        if _draws(layer):
-            return f"{name} would draw the same in several stages; use lockstep.nets.Dropout"
     return None
-
-
-def _draws(layer: Any) -> bool:
-    if isinstance(layer, nn.MultiheadAttention | nn.RNNBase):
-        return layer.dropout > 0
-    return isinstance(layer, _DropoutNd) and not isinstance(layer, Dropout) and layer.p > 0
 
 
 def _held(net: Any, stage: int, stages: int) -> set[nn.Parameter]:

@@ -1,4 +1,4 @@
-"""One stage of a pipeline: some layers of a Task's net, computed for one micro-batch after the other."""
+"""One stage of a pipeline: some layers of a model's net, computed for one micro-batch after the other."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -8,14 +8,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import get_schedule_class
 
-from lockstep.datamodules.batches import Batch
-from lockstep.errors import ConfigError, config_error
-from lockstep.models.task import Task
+from lockstep.models.supervised import Supervised
 from lockstep.nets.dropout import Dropout
-
-SCHEDULES: dict[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
 def layers_of(stage: int, stages: int, count: int) -> range:
@@ -24,15 +21,14 @@ def layers_of(stage: int, stages: int, count: int) -> range:
 
 
 class Stage(nn.Module):
-    """Replace a task's `loss_and_values` and its net's `forward` in each process of `group`, a pipeline, all of which are given
+    """Replace a model's `training_step` and its net's `forward` in each process of `group`, a pipeline, all of which are given
     the same batches.
 
     The net's `layers` may be cut, and its `stage(inputs, x, layers)` computes some of them.
 
     In training torch's schedule runs the micro-batches forward and backward; the last stage's loss and values are then sent to
     all, and the loss's backward pass hands out the gradients that are there. Otherwise the net's outputs are sent to all.
-    A batch that the number of micro-batches does not divide has some that are one sample shorter: what is sent between stages is
-    then filled up with a row of zeros.
+    Micro-batches are equal: a batch that their number does not divide has fewer.
 
     Args:
         context: entered for each forward pass of training, as Lightning's precision plugins do for a step.
@@ -40,7 +36,7 @@ class Stage(nn.Module):
 
     def __init__(
         self,
-        model: Task,
+        model: Supervised,
         group: dist.ProcessGroup,
         device: torch.device,
         context: Callable[[], AbstractContextManager[Any]],
@@ -58,10 +54,12 @@ class Stage(nn.Module):
         self._ranks = dist.get_process_group_ranks(group)
         self._schedules: dict[Any, Any] = {}
         self._rows: dict[Any, list[tuple[torch.Size, torch.dtype]]] = {}  # a sample's form between stages, by the inputs' form
-        self._pieces: list[Batch] = []
-        self._values: list[Tensor] = []
-        self._loss_and_values = model.loss_and_values
-        model.loss_and_values = self.loss_and_values
+        self._pieces: list[tuple[Tensor, ...]] = []
+        self._batch_idx = 0
+        self._logged: dict[str, tuple[dict[str, Any], list[Tensor]]] = {}  # options and values of self.log, by name
+        self._options: dict[str, dict[str, Any]] = {}  # the last stage's
+        self._own_step = model.training_step
+        model.training_step = self.training_step
         self.net.forward = self.outputs
 
     def outputs(self, inputs: Tensor) -> Tensor:
@@ -106,88 +104,89 @@ class Stage(nn.Module):
             dist.send_object_list(form, dst=self._ranks[self.number + 1], group=self.group, device=self.device)
         forms: list[Any] = [None] * self.count
         dist.all_gather_object(forms, form[0], group=self.group)
-        if len({*forms[:-1]}) > 1:
-            shapes = ", ".join(str(tuple(shape)) for shape, _ in forms[:-1])
-            needs = f"its stages send tensors of the shapes {shapes}; use layers that return what they take"
-            raise config_error("model.net._target_", type(self.net).__name__, needs)
         return [(shape[1:], dtype) for shape, dtype in (forms[0], forms[-1])]
 
-    def loss_and_values(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return them as the task does, on every stage; gradients of this stage's parameters are computed already."""
-        names, length = self.model.train_means.names, len(batch.ids)
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """Return the loss that the model's own step would, on every stage; this stage's gradients are computed already."""
         parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad and not parameter.is_meta]
-        told = torch.zeros(1 + len(names) * length, dtype=torch.float64, device=self.device)
-        gradients: list[Tensor | None] = [None] * len(parameters)
-        if length:
-            before = [parameter.grad for parameter in parameters]
-            for parameter in parameters:
-                parameter.grad = None
-            self._run(batch, told)
-            gradients = [parameter.grad for parameter in parameters]
-            for parameter, gradient in zip(parameters, before, strict=True):
-                parameter.grad = gradient
-        values = dict(zip(names, told[1:].view(len(names), length), strict=True))
-        return _Differentiated.apply(told[0], gradients, *parameters), values
+        before = [parameter.grad for parameter in parameters]
+        for parameter in parameters:
+            parameter.grad = None
+        self._batch_idx = batch_idx
+        loss = self._run(batch)
+        gradients = [parameter.grad for parameter in parameters]
+        for parameter, gradient in zip(parameters, before, strict=True):
+            parameter.grad = gradient
+        return _Differentiated.apply(loss, gradients, *parameters)
 
-    def _run(self, batch: Batch, told: Tensor) -> None:
-        """Run forward and backward passes of n > 0 samples; write the loss and the measured values, (names, n), into `told`."""
-        count = min(self.microbatches, len(batch.ids))
-        parts = [part.tensor_split(count) for part in (batch.inputs, batch.targets, batch.ids)]
-        self._pieces = [Batch(*piece, batch.loss_weight) for piece in zip(*parts, strict=True)]  # pyright: ignore
+    def _run(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Run forward and backward passes of n > 0 samples, and log what the last stage's steps have logged, on every stage."""
+        samples = len(batch[0])
+        count = max(number for number in range(1, self.microbatches + 1) if samples % number == 0)
+        self._pieces = list(zip(*(part.tensor_split(count) for part in batch), strict=True))
         number, losses = torch.arange(count), []
-        try:
-            self._schedule(count).step(number=number, target=number if self.is_last else None, losses=losses)
-        except RuntimeError as error:  # torch's, of whatever a stage has raised
-            if isinstance(error.__cause__, ConfigError):
-                raise error.__cause__ from None
-            raise
+        self._logged = {}
+        self._schedule(count).step(number=number, target=number if self.is_last else None, losses=losses)
+        if not self._options:
+            told: list[Any] = [{name: options for name, (options, _) in self._logged.items()}]
+            dist.broadcast_object_list(told, src=self._ranks[-1], group=self.group, device=self.device)
+            self._options = dict(told[0])
+        values = torch.zeros(1 + len(self._options), 2, dtype=torch.float64, device=self.device)
         if self.is_last:
-            told[0] = torch.stack(losses).detach().sum()
-            told[1:] = torch.cat(self._values, dim=1).flatten()
-        self._values.clear()
-        dist.broadcast(told, src=self._ranks[-1], group=self.group)
+            values[0, 0] = torch.stack(losses).detach().sum()
+            for row, name in zip(values[1:], self._options, strict=True):
+                row += torch.stack(self._logged[name][1]).sum(dim=0) if name in self._logged else 0
+        dist.broadcast(values, src=self._ranks[-1], group=self.group)
+        for (name, options), (total, weight) in zip(self._options.items(), values[1:], strict=True):
+            if weight:  # else not all steps log it
+                self.model.log(name, total / weight, **{**options, "batch_size": weight})
+        return values[0, 0]
+
+    @contextmanager
+    def _logging_to(self, samples: int) -> Iterator[None]:
+        """Keep what a step of so many samples logs, with its weight, to be logged as a mean over the batch."""
+
+        def keep(name: str, value: Any, **options: Any) -> None:
+            weight = torch.as_tensor(options.pop("batch_size", samples), dtype=torch.float64, device=self.device)
+            total = torch.as_tensor(value, device=self.device).detach().double() * weight
+            self._logged.setdefault(name, (options, []))[1].append(torch.stack([total, weight]))
+
+        vars(self.model)["log"] = keep
+        try:
+            yield
+        finally:
+            del vars(self.model)["log"]
 
     def _schedule(self, count: int) -> Any:
         """Return torch's schedule of so many micro-batches of a size. Sizes are few: batches are equal, but for the last."""
-        first = self._pieces[0].inputs
+        first = self._pieces[0][0]
         if (key := (count, first.shape, first.dtype)) not in self._schedules:
-            with self.context():
-                shape, dtype = self._sizes(self._net_inputs(self._pieces[0]))[0]
+            sizes: list[Any] = []
+            with self.context(), self._as_net(lambda inputs: sizes.extend(self._sizes(inputs)) or inputs):
+                self.model(first)
+            shape, dtype = sizes[0]
             x = torch.empty(len(first), *shape, dtype=dtype, device="meta", requires_grad=True)
             loss = torch.empty(1, dtype=torch.float64, device="meta", requires_grad=True)
             forms: dict[str, Any] = {"input_args": () if self.is_first else x, "output_args": loss if self.is_last else x}
             stage = PipelineStage(self, self.number, self.count, self.device, group=self.group, **forms)
             # torch's 1F1B refuses fewer micro-batches than stages, of which all are under way at once by either schedule
-            schedule = SCHEDULES["gpipe" if count < self.count else self.schedule]
+            schedule = get_schedule_class("gpipe" if count < self.count else self.schedule)
             stage.num_stages = min(count, self.count)  # torch refuses fewer micro-batches than stages in GPipe, too
             self._schedules[key] = schedule(stage, count, loss_fn=lambda output, _: output.sum(), scale_grads=False)
             stage.num_stages = self.count
         return self._schedules[key]
 
-    def _net_inputs(self, piece: Batch) -> Tensor:
-        """Return the inputs that the task gives to its net."""
-        taken: list[Tensor] = []
-
-        def take(inputs: Tensor) -> Tensor:
-            taken.append(inputs)
-            return inputs
-
-        with self._as_net(take):
-            self.model(piece.inputs)
-        return taken[0]
-
     def forward(self, *received: Tensor, number: Tensor) -> Tensor:
         """Compute a micro-batch from what the stage before has sent; called by torch's schedule."""
-        piece, before = self._pieces[int(number)], self._pieces[: int(number)]
-        begin, length = sum(len(one.ids) for one in before), len(piece.ids)
-        x = received[0][:length] if received else None
+        piece, length = self._pieces[int(number)], len(self._pieces[0][0])
+        begin, x = int(number) * length, received[0] if received else None
         as_net = self._as_net(lambda inputs: self.net.stage(inputs, x, self.layers))
         with self.context(), self._noise_of(slice(begin, begin + length)), as_net:
             if not self.is_last:
-                return _filled_up(self.model(piece.inputs), len(self._pieces[0].ids))
-            loss, values = self._loss_and_values(piece)
-        self._values.append(torch.stack([values[name].detach().double() for name in self.model.train_means.names]))
-        return torch.stack([loss.double()])  # no view: torch detaches it in place
+                return self.model(piece[0]).contiguous()
+            with self._logging_to(length):
+                loss: Any = self._own_step(piece, self._batch_idx)
+        return torch.stack([loss.double() / len(self._pieces)])  # no view: torch detaches it in place
 
     @contextmanager
     def _as_net(self, function: Callable[[Tensor], Tensor]) -> Iterator[None]:
@@ -209,11 +208,6 @@ class Stage(nn.Module):
         finally:
             for layer, all_keys in zip(layers, keys, strict=True):
                 layer.keys = all_keys
-
-
-def _filled_up(x: Tensor, length: int) -> Tensor:
-    """Fill (n, ...) up to (length, ...) with rows of zeros, in one piece."""
-    return x.contiguous() if len(x) == length else torch.cat((x, x.new_zeros(length - len(x), *x.shape[1:])))
 
 
 class _Differentiated(torch.autograd.Function):

@@ -1,27 +1,37 @@
-"""Private names of Lightning that are needed to load an epoch's batches again, and to see and reduce what modules log.
+"""Private names of Lightning that are needed to load an epoch's batches again, and to see what modules log.
 
 tests/extras/plain_lightning fails when one of them is gone.
 """
 
-import inspect
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
-import torch
-import torch.distributed as dist
 from lightning import Trainer
 from lightning.fabric.utilities.data import _set_sampler_epoch
-from lightning.pytorch.trainer.connectors.logger_connector.logger_connector import _LoggerConnector
+from lightning.pytorch.loops.optimization.automatic import ClosureResult
 from torch import nn
 from torchmetrics import Metric
 
-from lockstep.extras.plain_lightning.logs import Logged, combine, explain_difference
-from lockstep.extras.plain_lightning.streams import gather_number
-from lockstep.runs.shares import dp_rank_and_size
+from lockstep.extras.plain_lightning.loaders import LOADERS, with_change
 from lockstep.trainer.steps import batches_trained
+
+TRAINING, VALIDATION, *_ = LOADERS
+SKIPPED = object()  # output of a training step that all processes leave out
+
+
+class SkippableResult(ClosureResult):
+    """Lightning refuses None on several processes, in which one that skips a step alone would leave the others waiting."""
+
+    @classmethod
+    def from_training_step_output(cls, training_step_output: Any, normalize: int = 1) -> "ClosureResult":
+        output = None if training_step_output is SKIPPED else training_step_output
+        return super().from_training_step_output(output, normalize)
+
+
+def take_skipped_steps(trainer: Any) -> None:
+    trainer.fit_loop.epoch_loop.automatic_optimization.output_result_cls = SkippableResult
 
 
 def names_logged_in_training(trainer: Trainer) -> set[str]:
@@ -49,6 +59,41 @@ def leaves_samplers(trainer: Any) -> bool:
     return not trainer._accelerator_connector.use_distributed_sampler
 
 
+def change_asked_loaders(
+    trainer: Any, change: Callable[[str, list[Any], bool], list[Any]], around: Callable[[str], AbstractContextManager[None]]
+) -> None:
+    """Let the trainer ask a module or a datamodule for loaders within `around`, and change these (see `change_loaders`). Calls of
+    the user's own get them as they are."""
+    evaluations = (trainer.fit_loop.epoch_loop.val_loop, trainer.validate_loop, trainer.test_loop, trainer.predict_loop)
+    for source in (loop._data_source for loop in (trainer.fit_loop, *evaluations)):
+        if "dataloader" not in vars(source):
+            source.dataloader = _asked(source, partial(change, source.name), partial(around, source.name))
+
+
+def _asked(source: Any, change: Callable[..., Any], around: Callable[[], AbstractContextManager[None]]) -> Callable[[], Any]:
+    ask = source.dataloader
+
+    def made() -> Any:
+        with around():
+            return ask()
+
+    changed = with_change(made, change)
+    return lambda: changed() if source.is_module() else ask()
+
+
+def reload_epochs(trainer: Any) -> dict[str, float]:
+    """Return the epochs in which Lightning has asked for loaders last."""
+    loop = trainer.fit_loop
+    return {TRAINING: loop._last_train_dl_reload_epoch, VALIDATION: loop.epoch_loop.val_loop._last_val_dl_reload_epoch}
+
+
+def set_reload_epochs(trainer: Any, epochs: dict[str, float]) -> None:
+    loop = trainer.fit_loop
+    loop._last_train_dl_reload_epoch = epochs.get(TRAINING, loop._last_train_dl_reload_epoch)
+    validation = loop.epoch_loop.val_loop
+    validation._last_val_dl_reload_epoch = epochs.get(VALIDATION, validation._last_val_dl_reload_epoch)
+
+
 def begin_batches_again(trainer: Trainer, before: Callable[[int], None], are_passed: bool = False) -> None:
     """Load the epoch's batches from the first on, and pass over those that were trained on, unless the loaders have done so.
 
@@ -62,6 +107,8 @@ def begin_batches_again(trainer: Trainer, before: Callable[[int], None], are_pas
         _set_sampler_epoch(loader, trainer.current_epoch)
     before(-1)
     batches = iter(loop._data_fetcher)
+    if trainer.current_epoch == 0:
+        before(-1)  # the first epoch of a run begins after the first iterator is made
     loaded = getattr(batches, "iterator_wrapper", batches)  # the argument of a step that takes a dataloader_iter
     for batch in range(passed):
         if not are_passed:
@@ -70,123 +117,29 @@ def begin_batches_again(trainer: Trainer, before: Callable[[int], None], are_pas
     batches.fetched = 0  # the loop of the epoch adds them itself
 
 
-def reduce_logs(trainer: Any, warn: Callable[[str], None]) -> None:
-    """Give a trainer of several processes that has not logged yet a connector that reduces. `warn` is called, equally on every
-    rank, with a line for each name that can't be the same as on one process."""
-    if not isinstance(trainer._logger_connector, ReducedLogs):
-        trainer._logger_connector = ReducedLogs(trainer, warn)
-
-
-class ReducedLogs(_LoggerConnector):
-    """Exchange in one collective, at the end of each epoch and of each validation loader, what `self.log` has collected.
-
-    A mean is weighted by the batch sizes, as on one process. Logs of an epoch's last hooks are reduced after them.
-    Where code of the user's own may set `trainer.should_stop`, ranks ask each other after each hook that may have done so: one
-    that stopped alone would leave the others waiting for it.
-    """
-
-    def __init__(self, trainer: Any, warn: Callable[[str], None]) -> None:
-        super().__init__(trainer)
-        self._warn = warn
-        self._reduced: dict[str, Any] = {}  # the value that was computed for a key
-
-    @cached_property
-    def _may_stop(self) -> bool:
-        trainer: Any = self.trainer
-        return names_should_stop((trainer.lightning_module, *trainer.callbacks))
-
-    def _stop_alike(self, is_now: bool) -> None:
-        if is_now and self.trainer.state.fn == "fit" and self._may_stop:
-            wishes = gather_number(int(self.trainer.should_stop))
-            self.trainer.should_stop = any(wishes)
-            if 0 < sum(wishes) < len(wishes):
-                self._warn(f"trainer.should_stop is set by {sum(wishes)} of {len(wishes)} processes alone, and all stop")
-
-    def on_batch_end(self) -> None:
-        super().on_batch_end()
-        self._stop_alike(self.trainer.training)
-
-    def reset_results(self) -> None:
-        self._stop_alike(self.trainer.validating)  # after its last hook
-        super().reset_results()
-
-    def epoch_end_reached(self) -> None:
-        super().epoch_end_reached()
-        self._reduce()
-
-    def on_epoch_end(self) -> None:
-        self._reduce()
-        self._stop_alike(self.trainer.training)
-        super().on_epoch_end()
-
-    def _reduce(self) -> None:
-        results: Any = self.trainer._results
-        pending = {key: metric for key, metric in results.valid_items() if self._is_pending(key, metric)}
-        ranks: list[dict[str, list[Logged]]] = [{} for _ in range(dist.get_world_size())]
-        dist.all_gather_object(ranks, {key: self._collected(key, logged(results, metric)) for key, metric in pending.items()})
-        shares = ranks[:: len(ranks) // dp_rank_and_size(self.trainer)[1]]  # others have the same samples
-        for key in dict.fromkeys(key for rank in shares for key in rank):
-            each = [rank[key] for rank in shares if key in rank]
-            parts = [part for rank in each for part in rank]
-            for line in explain_difference(parts, len(each), len(shares)):
-                self._warn(line)
-            if (value := combine(parts)) is not None:
-                self._keep(key, value, pending.get(key), parts[0].names)
-
-    def _collected(self, key: str, value: Logged) -> list[Logged]:
-        """Return what this process has collected under a key; a subclass may have it in parts."""
-        return [value]
-
-    def _is_pending(self, key: str, metric: Any) -> bool:
-        sync = metric.meta.sync
-        is_reducible = metric.is_tensor and metric.meta.on_epoch and not sync.rank_zero_only and sync._group is None
-        return is_reducible and (metric._computed is None or metric._computed is not self._reduced.get(key))
-
-    def _keep(self, key: str, value: float, metric: Any | None, names: tuple[str, ...]) -> None:
-        """Set a value as the metric's result; on a rank that has not logged it, for callbacks that monitor it."""
-        if metric is None:
-            self._callback_metrics.update(dict.fromkeys(names, torch.tensor(value)))
-            return
-        metric._computed = self._reduced[key] = torch.tensor(value, dtype=metric.value.dtype, device=metric.value.device)
-
-
-def logged(results: Any, metric: Any) -> Logged:
-    meta = metric.meta
-    kinds = {
-        "mean": meta.is_mean_reduction,
-        "sum": meta.is_sum_reduction,
-        "max": meta.is_max_reduction,
-        "min": meta.is_min_reduction,
-    }
-    reduction = next((kind for kind, holds in kinds.items() if holds), "custom")
-    weight = float(metric.cumulated_batch_size) if reduction == "mean" else 1.0
-    return Logged(meta.fx, tuple(dict.fromkeys(results._forked_name(metric, False))), reduction, float(metric.value), weight)
-
-
-def names_should_stop(parts: Iterable[Any]) -> bool:
-    """Return whether the files of the parts' classes name should_stop, except those of this package, torch and Lightning."""
-    modules = {kind.__module__ for part in parts for kind in type(part).__mro__}
-    for module in modules - {"builtins"}:
-        if module.partition(".")[0] not in ("lightning", "lockstep", "torch", "torchmetrics"):
-            with suppress(OSError, TypeError, KeyError):  # typed at a prompt, or compiled
-                if "should_stop" in inspect.getsource(sys.modules[module]):
-                    return True
-    return False
-
-
 @contextmanager
 def counting_nothing(trainer: Any, model: nn.Module) -> Iterator[None]:
     """Leave out of the epoch's values what a training step logs meanwhile, with whatever batch size, and the updates of the
     model's torchmetrics."""
     log_batch_as(trainer, 0)  # also behind it, in the model's hook at the batch's end
+    restore = remember_logs(trainer, model)
+    yield
+    restore()
+
+
+def remember_logs(trainer: Any, model: nn.Module) -> Callable[[], None]:
+    """Return a function that sets what has been logged in the epoch, and the model's torchmetrics, back to what they are now."""
     results = trainer._results
     metrics = [(metric, vars(metric) | _copied(metric.metric_state)) for metric in model.modules() if isinstance(metric, Metric)]
     logged = {key: item.metric_state for key, item in results.items()}
-    yield
-    for metric, before in metrics:
-        vars(metric).update(before)
-    for key, item in results.items():
-        vars(item).update(logged.get(key) or _copied(item._defaults))
+
+    def restore() -> None:
+        for metric, before in metrics:
+            vars(metric).update(before)
+        for key, item in results.items():
+            vars(item).update(logged.get(key) or _copied(item._defaults))
+
+    return restore
 
 
 def _copied(states: Mapping[str, Any]) -> dict[str, Any]:

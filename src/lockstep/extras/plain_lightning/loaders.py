@@ -6,9 +6,8 @@ taken once. Lightning's own sampler repeats samples until ranks have equal numbe
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial, wraps
-from itertools import islice
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
 from lockstep.counter_rng import derive_seed
+from lockstep.datamodules.samplers import GlobalBatches
 from lockstep.datamodules.seeded import Draw, Restored, Seeded, seed_generators
 from lockstep.errors import config_error
 
@@ -25,6 +25,7 @@ LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dat
 # would take their seeds: it has the state that the epoch before has left, and after a resumption another one.
 _LOADING = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
 _LOADING += ("prefetch_factor", "persistent_workers", "in_order")
+_DRAWING = ("__iter__", "__len__", "_get_iterator", "_index_sampler", "_auto_collation")  # of loaders and samplers
 
 
 @contextmanager
@@ -35,23 +36,18 @@ def drawing_from(seed: int) -> Iterator[None]:
         yield
 
 
-def change_loaders(
-    source: Any,
-    change: Callable[[str, list[Any], bool], list[Any]],
-    around: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> None:
-    """Make each method of a datamodule or a module that makes loaders run within `around`, and replace its loaders by what
-    `change` returns for the method's name, the loaders and whether an evaluation takes a batch of each at once."""
+def change_loaders(source: Any, change: Callable[[str, list[Any], bool], list[Any]]) -> None:
+    """Replace the loaders that each method of a datamodule or a module makes by what `change` returns for the method's name, the
+    loaders and whether an evaluation takes a batch of each at once."""
     for name in LOADERS:
         if is_overridden(name, source):
-            setattr(source, name, _with_change(getattr(source, name), partial(change, name), around))
+            setattr(source, name, with_change(getattr(source, name), partial(change, name)))
 
 
-def _with_change(make: Callable[..., Any], change: Callable[[list[Any], bool], list[Any]], around: Callable[[], Any]) -> Any:
+def with_change(make: Callable[..., Any], change: Callable[[list[Any], bool], list[Any]]) -> Any:
     @wraps(make)
     def changed(*arguments: Any) -> Any:
-        with around():
-            made = make(*arguments)
+        made = make(*arguments)
         loaders = made if isinstance(made, CombinedLoader) else CombinedLoader(made)
         is_combined = made is loaders
         loaders.flattened = change(loaders.flattened, is_combined and loaders._mode != "sequential")
@@ -64,59 +60,92 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
     """Every world_size-th sample of the order in which one process draws them, from the rank-th on.
 
     The order is drawn anew in each epoch by the loader's own sampler, with generators seeded from (seed, epoch): it is the same
-    on every rank, and after a resumption. With drop_last it ends with the last whole batch of all ranks. Where a batch of an
-    epoch of training has fewer samples than there are ranks, each of the others gets its last one as a dummy (see `samples_in`).
+    on every rank, and after a resumption. The last `dropped` samples of an epoch are left out. Where a batch of an epoch of
+    training has fewer samples than there are ranks, each of the others gets its last one as a dummy (see `samples_in`).
     trainer.overfit_batches puts a SequentialSampler in the place of any other.
     """
 
-    def __init__(self, sampler: Any, batch_size: int, share: tuple[int, int], seed: int, drop_last: bool, training: bool) -> None:
+    def __init__(
+        self, sampler: Any, global_batch_size: int, share: tuple[int, int], seed: int, dropped: int, training: bool
+    ) -> None:
         super().__init__(range(len(sampler)), *reversed(share), shuffle=False, seed=seed)  # pyright: ignore[reportArgumentType]
-        self.sampler, self.batch_size, self.training = sampler, batch_size, training
-        self.length, self.list_size = len(sampler), 1
-        self.tail = 0 if drop_last else self.length % self.global_batch_size
-        self.samples_per_epoch = self.length - self.length % self.global_batch_size + self.tail
-        self.samples_per_batch = self.global_batch_size  # over all processes, of an evaluation's batch too
+        self.sampler, self.global_batch_size, self.training = sampler, global_batch_size, training
+        self.length = len(sampler)
+        self.begin_with(0)
+        self.passed: tuple[int, int] = (0, 0)  # an epoch, and how many of its batches are passed over
+        self.samples_per_epoch = self.length - dropped
+        self.tail = self.samples_per_epoch % self.global_batch_size
 
     @property
-    def global_batch_size(self) -> int:
-        return self.batch_size * self.num_replicas
+    def batch_size(self) -> int:
+        """Return that of this process, the largest where processes have unequal numbers of a batch's samples."""
+        return -(-self.global_batch_size // self.num_replicas)
 
     def samples_in(self, batch: int) -> tuple[int, int]:
         """Return how many samples of a batch of the epoch this rank has, 0 for a dummy, and how many all ranks have. A loader
         that is shorter than another one begins again."""
-        batch %= max(1, -(-self.samples_per_epoch // self.global_batch_size))
-        if batch < self.length // self.global_batch_size:
-            return self.batch_size, self.global_batch_size
-        return len(range(self.rank, self.tail, self.num_replicas)), self.tail
+        batch %= max(1, self.batches)
+        whole = self.global_batch_size if batch < self.samples_per_epoch // self.global_batch_size else self.tail
+        return len(range(self.rank, whole, self.num_replicas)), whole
+
+    @property
+    def batches(self) -> int:
+        return -(-self.samples_per_epoch // self.global_batch_size)
 
     def check_length(self, shares: int) -> None:
         """Raise ConfigError for data that has fewer samples than there are shares."""
-        if 0 < self.length < shares:
+        if 0 < self.samples_per_epoch < shares:
             accepted = f"use at least {shares}, one for each process or worker, or fewer of them"
-            raise config_error("datamodule", f"{self.length} sample(s)", accepted)
+            raise config_error("datamodule", f"{self.samples_per_epoch} sample(s)", accepted)
 
-    def set_epoch(self, epoch: int) -> None:
-        super().set_epoch(epoch)
-        getattr(self.sampler, "set_epoch", lambda _: None)(epoch)
+    def begin_with(self, epoch: int) -> None:
+        """Take this epoch as the first of which the sampler draws."""
+        self.epoch, self._drawn = epoch, epoch - 1
+        self._last: list[int] = []  # drawn
 
     def __len__(self) -> int:
-        return len(range(self.rank, self.samples_per_epoch, self.num_replicas)) + self._has_dummy
+        return sum(map(len, self._places(0)))
 
     def __iter__(self) -> Iterator[Any]:
-        order = self._order()
-        places = [
-            *range(self.rank, self.samples_per_epoch, self.num_replicas),
-            *([self.samples_per_epoch - 1] if self._has_dummy else []),
-        ]
-        return (Draw(order[place], self.epoch, place) if self.training else order[place] for place in places)
+        for batch in self._batches():
+            yield from batch
 
-    @property
-    def _has_dummy(self) -> bool:
-        return self.training and 0 < self.tail <= self.rank
+    def _batches(self) -> Iterator[list[Any]]:
+        """Yield this process's samples of each batch, from the first that is not passed over."""
+        order = self._order()
+        for places in self._places(self.passed[1] if self.passed[0] == self.epoch else 0):
+            yield [Draw(order[place], self.epoch, place) for place in places] if self.training else [order[p] for p in places]
+
+    def numbers(self, batch: int) -> list[Any]:
+        """Return the dataset's numbers of this process's samples in a batch of the epoch."""
+        order = self._order()
+        return [order[place] for place in next(iter(self._places(batch)), ())]
+
+    def _places(self, first: int) -> Iterator[range | list[int]]:
+        for batch in range(first, self.batches):
+            begin = batch * self.global_batch_size
+            end = min(begin + self.global_batch_size, self.samples_per_epoch)
+            yield range(begin + self.rank, end, self.num_replicas) or ([end - 1] if self.training else [])
+
+    def first_drawn(self) -> str:
+        """Return the first samples and the last, as they are drawn: nothing if the data alone say them."""
+        return (
+            "" if type(self.sampler) in (RandomSampler, SequentialSampler) else repr([*(order := self._order())[:3], *order[-1:]])
+        )
 
     def _order(self) -> list[int]:
-        seed = derive_seed(self.seed, self.epoch)
+        """Return the epoch's order. A sampler of the user's own may have a generator of its own: it draws the orders of epochs
+        before, too, and each of them once."""
+        if self.epoch < self._drawn or type(self.sampler).__module__.startswith("torch.utils.data"):
+            return self._draw(self.epoch)
+        for epoch in range(self._drawn + 1, self.epoch + 1):
+            self._drawn, self._last = epoch, self._draw(epoch)
+        return self._last
+
+    def _draw(self, epoch: int) -> list[int]:
+        seed = derive_seed(self.seed, epoch)
         with drawing_from(seed):
+            getattr(self.sampler, "set_epoch", lambda _: None)(epoch)
             if isinstance(generator := getattr(self.sampler, "generator", None), torch.Generator):
                 generator.manual_seed(seed)
             return list(self.sampler)
@@ -126,12 +155,10 @@ class SharedLists(SharedSampler):
     """A sampler for a dataset that takes the list of a batch's samples, and a loader with batch_size=None."""
 
     def __len__(self) -> int:
-        return -(-super().__len__() // self.list_size)
+        return self.batches
 
     def __iter__(self) -> Iterator[Any]:
-        samples = super().__iter__()
-        while batch := list(islice(samples, self.list_size)):
-            yield batch
+        return self._batches()
 
 
 def shared_loader(loader: DataLoader[Any], share: tuple[int, int], seed: int, training: bool) -> DataLoader[Any] | None:
@@ -139,23 +166,34 @@ def shared_loader(loader: DataLoader[Any], share: tuple[int, int], seed: int, tr
 
     Raises ConfigError for data that has fewer samples than there are shares.
     """
-    takes_lists = loader.batch_sampler is None and type(loader.sampler) is BatchSampler
-    batches: Any = loader.sampler if takes_lists else loader.batch_sampler
+    batches = batches_of(loader)
     sampler = own_sampler(loader, batches)
     if sampler is None:
         return None
-    batch_size = getattr(batches, "batch_size", 1)
-    drop_last = getattr(batches, "drop_last", False)
-    shared = (SharedLists if takes_lists else SharedSampler)(sampler, batch_size, share, seed, drop_last, training)
+    size = getattr(batches, "batch_size", 1)
+    size = size if isinstance(batches, GlobalBatches) else size * share[1]
+    dropped = dropped_of(batches, len(sampler), share[1] if training else 1)
+    if not training:
+        size = batches_of_equal_number(len(sampler) - dropped, size, share[1])
+    takes_lists = loader.batch_sampler is None and batches is not None
+    shared = (SharedLists if takes_lists else SharedSampler)(sampler, size, share, seed, dropped, training)
     shared.check_length(share[1])
     loading = loading_arguments(loader)
-    data: Any = Seeded(loader.dataset, derive_seed(seed, training))
-    size = batch_size if training else batches_of_equal_number(shared.samples_per_epoch, batch_size, share[1])
-    shared.samples_per_batch = size * share[1]
+    data: Any = loader.dataset if isinstance(loader.dataset, Seeded) else Seeded(loader.dataset, derive_seed(seed, training))
     if loader.batch_sampler is None:
-        shared.list_size = size
         return DataLoader(data, batch_size=None, sampler=shared, **loading)
-    return DataLoader(data, batch_size=size, sampler=shared, drop_last=drop_last, **loading)
+    return DataLoader(data, batch_size=shared.batch_size, sampler=shared, **loading)
+
+
+def batches_of(loader: DataLoader[Any]) -> Any:
+    """Return what makes batches of single samples' numbers; None for a loader of single samples."""
+    return loader.sampler if loader.batch_sampler is None and draws_as(loader.sampler, BatchSampler) else loader.batch_sampler
+
+
+def dropped_of(batches: Any, samples: int, shares: int) -> int:
+    """Return how many samples are left out with drop_last if so many processes divide a batch; 1 in an evaluation, which leaves
+    out what one process does."""
+    return samples % (batches.batch_size * shares) if getattr(batches, "drop_last", False) else 0
 
 
 def loading_arguments(loader: DataLoader[Any]) -> dict[str, Any]:
@@ -163,25 +201,38 @@ def loading_arguments(loader: DataLoader[Any]) -> dict[str, Any]:
 
 
 def own_sampler(loader: DataLoader[Any], batches: Any) -> Any | None:
-    """Return the sampler of the single samples of which `batches` makes those of torch's own loader; None if batches are drawn
-    otherwise, if their number is not known, or if a class of the user's own has shared them out."""
-    if type(loader) is not DataLoader or type(batches) not in (type(None), BatchSampler):
+    """Return the sampler of the single samples of which `batches` makes those of the loader; None if batches are drawn in another
+    way than torch's, if their number is not known, or if a class of the user's own has shared them out."""
+    if not draws_as(loader, DataLoader) or not (batches is None or draws_as(batches, BatchSampler)):
         return None
-    sampler = loader.sampler if batches is None else batches.sampler
-    if type(sampler) is DistributedSampler:
-        data: Any = sampler.dataset
+    sampler: Any = loader.sampler if batches is None else batches.sampler
+    if draws_as(sampler, DistributedSampler):
+        data = sampler.dataset
         return RandomSampler(data) if sampler.shuffle else SequentialSampler(data)
     is_share = isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1
     return sampler if hasattr(sampler, "__len__") and not is_share else None
 
 
-def batches_of_equal_number(samples: int, batch_size: int, shares: int) -> int:
-    """Return the batch size with which all shares have as many batches, so that collectives of a validation step meet: more than
-    asked for if the samples of some shares would fill their batches, and the others have one sample left."""
-    each, left = divmod(samples, shares)
-    while each and left and each % batch_size == 0:
-        batch_size += 1
-    return batch_size
+def draws_as(part: Any, kind: type) -> bool:
+    """Return whether an object of a class derived from one of torch's draws as that does, whatever else it does: collate, say."""
+    methods = (name for name in _DRAWING if hasattr(kind, name))
+    return isinstance(part, kind) and all(getattr(type(part), name) is getattr(kind, name) for name in methods)
+
+
+def begins_anew(loader: Any) -> bool:
+    """Return whether a loader may draw the first epoch's batches after a resumption, by a batch sampler that goes on from epoch
+    to epoch in a way of its own."""
+    batches = getattr(loader, "batch_sampler", None)
+    is_torchs = batches is None or draws_as(batches, BatchSampler)
+    return not is_torchs and not any(hasattr(batches, name) for name in ("set_epoch", "state_dict"))
+
+
+def batches_of_equal_number(samples: int, size: int, shares: int) -> int:
+    """Return the size of batches with which each has a sample for each share, so that collectives of a validation step meet: more
+    than asked for if some shares would have none of the last."""
+    while samples >= shares and 0 < samples % size < shares:
+        size += shares
+    return size
 
 
 def samples_per_batch(loader: Any, shares: int) -> int | None:

@@ -5,8 +5,9 @@ and for the best checkpoint.
 """
 
 import math
-from collections.abc import Callable, Mapping
 from typing import NamedTuple
+
+from torch import Tensor
 
 
 class Logged(NamedTuple):
@@ -14,24 +15,30 @@ class Logged(NamedTuple):
 
     hook: str
     names: tuple[str, ...]
-    reduction: str  # mean, sum, max, min, or custom
+    reduction: str  # mean, sum, max or min
     value: float
     weight: float
 
 
-def combine(parts: list[Logged]) -> float | None:
-    """Return the value of all ranks; None for a reduction of the user's own, which is left to Lightning."""
-    values = [part.value for part in parts]
-    reductions: Mapping[str, Callable[[], float]] = {
-        "mean": lambda: (
-            math.fsum(values) / math.fsum(part.weight for part in parts) if any(p.weight for p in parts) else math.nan
-        ),
-        "sum": lambda: math.fsum(values),
-        "max": lambda: max(values),
-        "min": lambda: min(values),
-    }
-    reduce = reductions.get(parts[0].reduction)
-    return None if reduce is None else reduce()
+def combine(parts: list[Logged]) -> float:
+    """Return the value of all ranks."""
+    values, reduction = [part.value for part in parts], parts[0].reduction
+    if reduction in ("max", "min"):
+        return max(values) if reduction == "max" else min(values)
+    if reduction == "sum":
+        return math.fsum(values)
+    weight = math.fsum(part.weight for part in parts)
+    return math.fsum(values) / weight if weight else math.nan
+
+
+def combine_on_device(reduction: str, values: Tensor, weights: Tensor) -> Tensor:
+    """Return the value of a step of all ranks, without waiting for the device. Those without samples do not count."""
+    counts = weights > 0
+    if reduction in ("max", "min"):
+        sign = 1 if reduction == "max" else -1
+        return sign * (sign * values).where(counts, -math.inf).amax()
+    counted = values.where(counts, 0.0)
+    return counted.sum() if reduction == "sum" else (counted * weights).sum() / weights.sum()
 
 
 def explain_difference(parts: list[Logged], logging: int, shares: int) -> list[str]:
@@ -41,8 +48,6 @@ def explain_difference(parts: list[Logged], logging: int, shares: int) -> list[s
         return [f"{name} is logged by {logging} of {shares} processes alone"]
     if len({part.value for part in parts}) == 1:
         return []
-    if parts[0].reduction == "custom":
-        return [f"{name} has a reduce_fx of its own, which sees what one process has logged"]
     if "_step" in hook or "_batch_" in hook:
         return []
     advice = "log a torchmetrics.Metric, or what self.all_gather returns"

@@ -80,12 +80,11 @@ class MonitoredMetrics(Callback):
             log.warning(f"{type(pl_module).__name__} logs nothing: there is no metric to optimize, and best.ckpt is the latest.")
         for key, metric in (*self.monitored.items(), *self._monitored_by_objects(trainer)):
             if not is_there(metric):
-                mode = ", and optimized_mode says whether more of it is better" if key == "optimized_metric" else ""
-                logged = ", ".join(sorted(known))
-                words = f"{logged}; use one of these{mode}" if logged else "nothing; use a name that it logs"
-                if logged and metric.startswith("val") and not self._validated and trainer.enable_validation:
-                    words += ", or trainer.num_sanity_val_steps=0 for a model that logs no validation in Lightning's sanity check"
-                raise config_error(key, metric, f"the model logs {words}")
+                mode = ", with its optimized_mode, or null" if key == "optimized_metric" else ""
+                logged = f"{', '.join(sorted(known)) or 'nothing'} up to its first optimizer step; use what it logs{mode}"
+                if metric.startswith("val") and trainer.enable_validation:
+                    logged += "; trainer.num_sanity_val_steps=0 if it logs other names in Lightning's sanity check"
+                raise config_error(key, metric, f"the model logs {logged}")
 
     def _optimize_nothing(self, trainer: Any) -> None:
         for saver in trainer.callbacks:

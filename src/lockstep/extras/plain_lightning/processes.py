@@ -10,7 +10,6 @@ import torch.distributed as dist
 from lightning import LightningModule
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
-from torch.optim import LBFGS
 
 GATHERED = (
     "self.all_gather takes unequal numbers of samples from processes, of which the last is repeated until all have as many; "
@@ -68,27 +67,3 @@ def gather_unequal_lengths(module: LightningModule, may_differ: Callable[[], boo
         return gather(data, group, sync_grads)
 
     module.all_gather = gathered
-
-
-def decide_alike(trainer: Any, module: LightningModule, mean: Callable[[Any], Tensor]) -> None:
-    """Let code that decides by the loss of a step do so by its `mean` over processes: LBFGS, where a process that ends its search
-    before the others leaves them waiting, and plateau schedules that are asked in steps, for which each process would have its
-    own rate."""
-
-    def with_mean(_: Any, arguments: Any, options: Any) -> Any:
-        closure = (*arguments[1:], options.get("closure"))[0]
-        return arguments[:1], {"closure": lambda: mean(closure())}
-
-    for optimizer in trainer.optimizers:
-        if isinstance(optimizer, LBFGS):
-            optimizer.register_step_pre_hook(with_mean)
-    configs = trainer.lr_scheduler_configs
-    asked = [config.scheduler for config in configs if config.reduce_on_plateau and config.interval == "step"]
-    step = module.lr_scheduler_step
-
-    @wraps(step)
-    def stepped(scheduler: Any, metric: Any) -> None:
-        step(scheduler, mean(metric) if scheduler in asked else metric)
-
-    if asked:
-        module.lr_scheduler_step = stepped

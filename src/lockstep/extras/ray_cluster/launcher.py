@@ -2,12 +2,13 @@
 
 import contextlib
 import importlib
+import importlib.util
 import os
 import signal
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.plan import Plan, cores
 from lockstep.errors import ExitCode, config_error
-from lockstep.extras.ray_cluster.settings import LOCAL, RaySettings, Share
 from lockstep.extras.ray_cluster.worker import JobWorker
 from lockstep.launchers.environment import (
     JOB_MARK,
@@ -28,17 +28,54 @@ from lockstep.launchers.environment import (
 )
 from lockstep.launchers.stop_signals import Preempted
 from lockstep.runs.locks import is_held
-from lockstep.sweeps.jobs import FAILED, INTERRUPTED, OUTPUT, Exit, Job, JobState, read_status
-from lockstep.sweeps.local import Executor, Handle
-from lockstep.sweeps.sweep_jobs import JobView
+from lockstep.sweeps.jobs import FAILED, INTERRUPTED, OUTPUT, Exit, JobState, read_status
+from lockstep.sweeps.local import Executor, Handle, Settings
+from lockstep.sweeps.sweep_jobs import Job
 
+LOCAL = "local"
 _KEYS = {"GPU": "trainer.devices", "CPU": "hydra.launcher.cpus_per_device", "nodes": "trainer.num_nodes"}
 _OBJECT_STORE = 80 * 2**20  # bytes, little more than Ray's minimum: jobs put nothing into it
-_LOSSES = 3  # times a job is tried again whose worker has died
 _TOGETHER = 60.0  # seconds that a node's part of a job gets once another has ended
 _FOLLOW = 30.0  # seconds in which processes are gone whose worker has died
 _OF_A_PLACE = {*RANK_VARIABLES, PARENT_PID, SWEEP_PIPE, JOB_MARK, "CUDA_VISIBLE_DEVICES"}
 _TORCHRUN = (sys.executable, "-m", "lockstep.extras.ray_cluster.worker")
+
+
+@dataclass(kw_only=True)
+class RaySettings(Settings):
+    """Resources a job asks Ray for; they may depend on the job's own config, by ${...}."""
+
+    address: str = LOCAL
+    num_cpus: int | None = None
+    cpus_per_device: float = 1
+
+
+@dataclass(frozen=True)
+class Share:
+    """Resources that a job takes: on each of `nodes` nodes, `devices` processes, and amounts of Ray's resources."""
+
+    nodes: int
+    devices: int
+    amounts: tuple[tuple[str, float], ...]
+
+    @classmethod
+    def of(cls, plan: Plan, cpus_per_device: float) -> "Share":
+        gpus = [("GPU", float(plan.devices))] if plan.accelerator == "gpu" else []
+        return cls(plan.num_nodes, plan.devices, (("CPU", float(cpus_per_device * plan.devices)), *gpus))
+
+    def words(self) -> str:
+        """Return words for a person: 2 nodes with CPU=4 GPU=4."""
+        amounts = " ".join(f"{name}={amount:g}" for name, amount in self.amounts)
+        return f"{self.nodes} node{'s' * (self.nodes > 1)} with {amounts}"
+
+    def lacks(self, nodes: list[dict[str, float]]) -> str | None:
+        """Return the resource of which too few of these nodes have enough; None where the share can be had some time."""
+        fit = nodes
+        for name, amount in reversed(self.amounts):  # GPUs are rarer
+            fit = [node for node in fit if node.get(name, 0.0) >= amount]
+            if not fit:
+                return name
+        return "nodes" if len(fit) < self.nodes else None
 
 
 class RayExecutor(Executor):
@@ -46,9 +83,10 @@ class RayExecutor(Executor):
 
     name = "ray"
 
-    def __init__(self, settings: RaySettings) -> None:
-        self.settings = settings
-        self.losses: Counter[str] = Counter()  # by a job's key: how often what ran it has died
+    def __init__(self, config: DictConfig) -> None:
+        if importlib.util.find_spec("ray") is None:
+            raise config_error("hydra/launcher", "ray", "the library `ray` is not installed: pip install 'lockstep[ray]'")
+        self.settings = RaySettings.of(config)
         self._shares: dict[str, Share] = {}  # by their words
 
     @cached_property
@@ -81,27 +119,27 @@ class RayExecutor(Executor):
         return int(max((node.get("GPU", 0) for node in self.nodes()), default=0))
 
     def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:
-        share = Share.of(plan, RaySettings.from_config(config.hydra.launcher).cpus_per_device)
+        share = Share.of(plan, RaySettings.of(config).cpus_per_device)
         self._shares[share.words()] = share
         return (share.words(),)
 
     def check(self, jobs: Sequence[Job]) -> None:
         nodes = self.nodes()
-        for share in {self._shares[job.resources[0]] for job in jobs}:
+        for share in {self._shares[job.start.resources[0]] for job in jobs}:
             if (name := share.lacks(nodes)) is not None:
                 asked = {"GPU": share.devices, "CPU": dict(share.amounts)["CPU"] / share.devices, "nodes": share.nodes}[name]
                 had = ", ".join(" ".join(f"{name}={node.get(name, 0):g}" for name in ("CPU", "GPU")) for node in nodes)
                 raise config_error(_KEYS[name], asked, f"a job takes {share.words()}; use what Ray has: {had}")
 
-    def start(self, job: Job, view: JobView) -> Handle:
-        return RayJob(self, job, self._shares[job.resources[0]])
+    def start(self, job: Job) -> Handle:
+        return RayJob(self, job, self._shares[job.start.resources[0]])
 
     def environment(self, job: Job) -> dict[str, str]:
         """Return the variables that a job gets on any node: this process's, as sbatch gives them, but for those of a place."""
         threads = os.environ.get("OMP_NUM_THREADS", str(max(1, int(self.settings.cpus_per_device))))
         own = {name for name in os.environ if name.startswith("RAY_") or name in _OF_A_PLACE}
         kept = {name: value for name, value in without_rank_variables(os.environ).items() if name not in own}
-        return kept | {SWEPT_KEYS: " ".join(job.swept), "OMP_NUM_THREADS": threads}
+        return kept | {SWEPT_KEYS: " ".join(job.start.swept), "OMP_NUM_THREADS": threads}
 
 
 class RayJob(Handle):
@@ -164,11 +202,12 @@ class RayJob(Handle):
 
     def _run(self, host: str, port: int) -> None:
         """Each node's processes are started by torchrun where there are several nodes, and meet at the first one."""
-        share, commands = self._share, [list(self._job.command)]
+        share, command = self._share, self._job.start.command
+        commands = [list(command)]
         if share.nodes > 1:
             meeting = (f"--nnodes={share.nodes}", f"--nproc-per-node={share.devices}", f"--rdzv-id={self._job.key}")
             meeting += (f"--master-addr={host}", f"--master-port={port}")
-            commands = [[*_TORCHRUN, *meeting, f"--node-rank={node}", *self._job.command[1:]] for node in range(share.nodes)]
+            commands = [[*_TORCHRUN, *meeting, f"--node-rank={node}", *command[1:]] for node in range(share.nodes)]
         given, output = self._executor.environment(self._job), str(self._job.directory / OUTPUT)
         self._runs = [actor.run.remote(command, given, output) for actor, command in zip(self._actors, commands, strict=True)]
         self.waits, self.began = None, time.monotonic()
@@ -185,12 +224,7 @@ class RayJob(Handle):
         """A next attempt must not meet the processes of this one, which follow the worker that has died."""
         if is_held(self._job.directory) and time.monotonic() < gone_by:
             return None
-        if self._is_killed:
-            return Exit(None, JobState(INTERRUPTED, "killed by the sweep"))
-        self._executor.losses[self._job.key] += 1
-        if (count := self._executor.losses[self._job.key]) > _LOSSES:
-            return Exit(None, JobState(FAILED, f"{reason}, {count} times"))
-        return Exit(None, JobState(INTERRUPTED, reason), is_lost=True)
+        return Exit(None, JobState(INTERRUPTED, "killed by the sweep" if self._is_killed else reason))
 
     def stop(self, *, kill: bool = False) -> None:
         if kill or not self._runs:

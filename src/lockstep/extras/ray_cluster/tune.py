@@ -1,76 +1,67 @@
-"""A search by Ray Tune: points at random, as jobs of the sweep's launcher, which Ray Tune's scheduler ends early."""
+"""Schedulers of Ray Tune as pruners of a search: `sweep=ray_tune`."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+import contextlib
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
-from hydra.plugins.launcher import Launcher
-from omegaconf import DictConfig, OmegaConf
+import numpy as np
+from optuna.pruners import BasePruner
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial
 
-from lockstep.atomic_files import write_json
-from lockstep.config.rules import SEED, integer
-from lockstep.errors import config_error
-from lockstep.extras.ray_cluster.reports import TUNE, make
-from lockstep.extras.search.search import SPACES, Search
-from lockstep.extras.search.search import Settings as SearchSettings
-from lockstep.sweeps.settings import Keys
-
-SCHEDULERS: dict[str, dict[str, Any]] = {
-    "ASHAScheduler": {"_target_": "ray.tune.schedulers.ASHAScheduler", "max_t": 1000, "stop_last_trials": False},
-    "MedianStoppingRule": {"_target_": "ray.tune.schedulers.MedianStoppingRule", "grace_period": 1},
-}
+_TIME, _VALUE = "training_iteration", "value"  # what Ray Tune calls the number of a trial's reports; the optimized metric
 
 
-@dataclass
-class Settings(Keys):
-    """hydra.sweeper.KEY=VALUE; conf/hydra/sweeper/ray_tune.yaml says what each means."""
+class _Trial(NamedTuple):
+    """Stand-in for a trial, with what schedulers ask that only continue or stop it."""
 
-    GROUP: ClassVar[str] = "hydra.sweeper"
-
-    n_trials: Annotated[int, integer(1)] = 20
-    n_jobs: Annotated[int, integer(1)] = 1
-    scheduler: Any = "ASHAScheduler"
-    seed: Annotated[int, SEED] = 0
-    params: Annotated[Any, SPACES] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.scheduler = _scheduler(self.scheduler)
+    trial_id: str
 
 
-def _scheduler(value: Any) -> dict[str, Any] | None:
-    """Return the node of a name, or of a node whose arguments come before those above. Raise ConfigError for another class: some
-    pause a trial until others have come as far, and go on with its process."""
-    if value is None:
-        return None
-    target = value.get("_target_", "") if isinstance(value, Mapping) else value
-    name = str(target).rpartition(".")[2]
-    if name not in SCHEDULERS or target not in (name, SCHEDULERS[name]["_target_"]):
-        raise config_error("hydra.sweeper.scheduler", target, f"use {', '.join(SCHEDULERS)}, or null")
-    return SCHEDULERS[name] | (dict(value) if isinstance(value, Mapping) else {}) | {"_target_": SCHEDULERS[name]["_target_"]}
+class SchedulerPruner(BasePruner):
+    """End a trial when a scheduler of Ray Tune's stops it: ASHAScheduler, MedianStoppingRule.
+
+    The scheduler is made anew for each question, and hears what the study has of all trials, in the order of their validations:
+    its own files would be pickles, which a stranger's directory must not bring.
+    """
+
+    def __init__(self, scheduler: Callable[..., Any], seed: int = 0) -> None:
+        """seed: of the bracket that ASHA draws for a trial."""
+        self.scheduler, self.seed = scheduler, seed
+        self._make("max")  # raises what it does not take
+
+    def _make(self, mode: str) -> Any:
+        try:
+            scheduler = self.scheduler(time_attr=_TIME)
+            scheduler.set_search_properties(_VALUE, mode)
+        except AssertionError as error:  # by which Ray Tune checks its arguments
+            raise ValueError(str(error)) from error
+        return scheduler
+
+    def prune(self, study: Study, trial: FrozenTrial) -> bool:
+        scheduler = self._make("max" if study.direction == StudyDirection.MAXIMIZE else "min")
+        controller, trials = SimpleNamespace(get_live_trials=list, get_trials=list), study.get_trials(deepcopy=False)
+        reports = sorted((step, one.number == trial.number, one.number) for one in trials for step in one.intermediate_values)
+        known, decision = dict[int, _Trial](), "CONTINUE"
+        for step, is_own, number in reports:
+            with _drawing_from(self.seed, number):
+                if number not in known:
+                    known[number] = _Trial(str(number))
+                    scheduler.on_trial_add(controller, known[number])
+                result = {_TIME: step + 1, _VALUE: trials[number].intermediate_values[step]}
+                decision = scheduler.on_trial_result(controller, known[number], result)
+            if is_own and step == trial.last_step:
+                break
+        return decision == "STOP"
 
 
-class TuneSweep(Search):
-    """A search whose jobs ask Ray Tune's scheduler, by the callback `stopping`."""
-
-    def __init__(self, config: DictConfig, loader: Any, settings: Settings, launcher: Launcher) -> None:
-        sampler = {"_target_": "optuna.samplers.RandomSampler", "seed": settings.seed}
-        search = SearchSettings(settings.n_trials, settings.n_jobs, sampler, None, settings.params)
-        super().__init__(config, loader, search, launcher)
-        self._known = {"metric": config.optimized_metric, "mode": config.optimized_mode, "seed": settings.seed}
-        self._scheduler = settings.scheduler
-
-    def check(self) -> list[DictConfig]:
-        composed = super().check()
-        if self._scheduler is not None:
-            make(self._scheduler).set_search_properties(self._known["metric"], self._known["mode"])
-            if OmegaConf.select(composed[0], "callbacks.stopping") is None:
-                accepted = "needs callbacks.stopping; use sweep=ray_tune, which has it, or null"
-                raise config_error("hydra.sweeper.scheduler", self._scheduler["_target_"], accepted)
-        return composed
-
-    def open(self) -> None:
-        super().open()
-        (self.directory / TUNE).unlink(missing_ok=True)
-        if self._scheduler is not None:
-            write_json(self.directory / TUNE, {"scheduler": self._scheduler, **self._known})
+@contextlib.contextmanager
+def _drawing_from(*seed: int) -> Iterator[None]:
+    """Seed numpy's global generator, from which ASHA draws a bracket, and restore it afterwards."""
+    kept = np.random.get_state()
+    np.random.seed(np.random.SeedSequence(seed).generate_state(4))
+    try:
+        yield
+    finally:
+        np.random.set_state(kept)

@@ -1,4 +1,4 @@
-"""The all-reduce of the gradients, measured apart by scripts/allreduce.py, beside what a step takes."""
+"""The all-reduce of the gradients, measured apart by lockstep allreduce, beside what a step takes."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,10 +17,10 @@ _SHAPE = {"processes": {str: {"sizes": [int], "seconds": [int | float]}}}
 
 
 def read_all_reduce(path: Path) -> Times:
-    """Read what scripts/allreduce.py --json wrote. Raises ConfigError if it has no times."""
+    """Read what lockstep allreduce --json wrote. Raises ConfigError if it has no times."""
     times = (read_json(path, _SHAPE) or {"processes": {}})["processes"]
     if not all(count.isdecimal() and len(one["sizes"]) == len(one["seconds"]) > 0 for count, one in times.items()) or not times:
-        raise config_error("--all-reduce", path, "has no times of an all-reduce; use what scripts/allreduce.py --json wrote")
+        raise config_error("--all-reduce", path, "has no times of an all-reduce; use what lockstep allreduce --json wrote")
     return {int(count): (one["sizes"], one["seconds"]) for count, one in times.items()}
 
 

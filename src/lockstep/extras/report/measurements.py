@@ -13,7 +13,7 @@ from lockstep.config.plan import rate_key
 from lockstep.errors import config_error
 from lockstep.runs.saved import read_overrides
 from lockstep.sweeps.jobs import FAILED, FINISHED, OUTSIDE, REPEATS, read_computed_config
-from lockstep.sweeps.sweep_jobs import JobView
+from lockstep.sweeps.sweep_jobs import Job
 from lockstep.sweeps.table import look_at
 
 DIVERGED, MISSING = "diverged", "missing"
@@ -94,7 +94,7 @@ def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
     )
 
 
-def _row(job: JobView) -> Measurement:
+def _row(job: Job) -> Measurement:
     composed, record = read_computed_config(job.directory), dict(job.record)
     config, rate = flat(composed), f"model.{rate_key(composed.get('model') or {}) or 'optimizer.lr'}"
     lr, axes = config.get(rate, record.get("lr")), {*_AXES, rate}

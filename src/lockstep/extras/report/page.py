@@ -18,7 +18,6 @@ from lockstep.extras.report.all_reduce import Times, all_reduce
 from lockstep.extras.report.choice import answer
 from lockstep.extras.report.measurements import Measurements, read
 from lockstep.extras.report.series import find_series
-from lockstep.extras.search.report_section import search_page
 
 _OPTIONS: Any = {"undefined": jinja2.StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
 _templates = jinja2.Environment(
@@ -29,7 +28,7 @@ _templates = jinja2.Environment(
 def write_report(sweep_dir: Path, only: Sequence[str] = (), times: Times | None = None) -> tuple[str, Path]:
     """Return the answer and the path of the HTML file; of the jobs that have the overrides `only`, and the `times` of an
     all-reduce. Raises ConfigError if there is no sweep."""
-    page = (not only and search_page(sweep_dir)) or scaling_page(read(sweep_dir, only), times)
+    page = scaling_page(read(sweep_dir, only), times)
     folder = sweep_dir / "report"
     folder.mkdir(exist_ok=True)
     images = {

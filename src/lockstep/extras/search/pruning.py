@@ -1,7 +1,6 @@
 """Ending a trial of a search early, where those before it were better by now."""
 
 import logging
-from abc import abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,10 @@ from lockstep.extras.search import PRUNED, STUDY
 log = logging.getLogger(__name__)
 
 
-class EndEarly(Callback):
-    """After each validation rank zero is asked whether the run is to end, by its value of `monitor`, the metric that the search
-    optimizes; all ranks do what that decides. A run that is pruned ends as one that was stopped early, and is tested and
-    recorded; its record says after how many validations.
+class Pruning(Callback):
+    """After each validation rank zero reports `monitor`, the metric that the search optimizes, to the study, and asks its
+    pruner; all ranks do what that decides. A run that is pruned ends as one that was stopped early, and is tested and recorded;
+    its record says after how many validations. A run that is no trial of a search trains as without this callback.
 
     Steps are validations since the run began, which trials of any batch and number of processes have in common.
     """
@@ -25,29 +24,33 @@ class EndEarly(Callback):
         self.monitor = monitor
         self.validations = 0
         self._pruned_after: int | None = None
-
-    @abstractmethod
-    def find_search(self, run_dir: Path) -> None:
-        """Called in rank zero before training."""
-
-    @abstractmethod
-    def should_prune(self, value: float) -> bool:
-        """Called in rank zero after each validation."""
+        self._trial: Any = None
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._pruned_after is not None:
             trainer.should_stop = True
-        if trainer.is_global_zero:
-            self.find_search(Path(trainer.default_root_dir))
+        run_dir = Path(trainer.default_root_dir)
+        if trainer.is_global_zero and (run_dir.parent / STUDY).is_file():
+            from lockstep.extras.search.study import find_trial  # Optuna, which rank zero alone needs
+
+            self._trial = find_trial(run_dir)
+        if trainer.is_global_zero and self._trial is None:
+            log.info("callbacks=pruning has nothing to do: this run is no trial of a search")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking:
             return
         self.validations += 1
-        is_worse = trainer.is_global_zero and self.should_prune(float(trainer.callback_metrics[self.monitor]))
+        is_worse = self._trial is not None and self._should_prune(float(trainer.callback_metrics[self.monitor]))
         if trainer.strategy.broadcast(is_worse):
             trainer.should_stop = True
             self._pruned_after = self.validations
+
+    def _should_prune(self, value: float) -> bool:
+        step = self.validations - 1
+        if step not in self._trial.study.trials[self._trial.number].intermediate_values:  # else reported before a restart
+            self._trial.report(value, step)
+        return self._trial.should_prune()
 
     @property
     def ended_by(self) -> str | None:
@@ -61,26 +64,3 @@ class EndEarly(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.validations, self._pruned_after = state_dict["validations"], state_dict["pruned_after"]
-
-
-class Pruning(EndEarly):
-    """Reports to the study of a search by Optuna, and asks its pruner. A run that is no trial of a search trains as without this
-    callback."""
-
-    _trial: Any = None
-
-    def find_search(self, run_dir: Path) -> None:
-        if (run_dir.parent / STUDY).is_file():
-            from lockstep.extras.search.study import find_trial  # Optuna, which rank zero alone needs
-
-            self._trial = find_trial(run_dir)
-        if self._trial is None:
-            log.info("callbacks=pruning has nothing to do: this run is no trial of a search")
-
-    def should_prune(self, value: float) -> bool:
-        if self._trial is None:
-            return False
-        step = self.validations - 1
-        if step not in self._trial.study.trials[self._trial.number].intermediate_values:  # else reported before a restart
-            self._trial.report(value, step)
-        return self._trial.should_prune()

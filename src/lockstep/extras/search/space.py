@@ -1,6 +1,6 @@
 """A search space, from the overrides of a command line: what Hydra would sweep over is a distribution of Optuna's."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Self
@@ -43,22 +43,10 @@ class Space:
         """The overrides of a trial; what it has no value of yet is drawn."""
         return (*self.constants, *(f"{key}={_drawn(trial, key, one)}" for key, one in self.distributions.items()))
 
-    def corners(self) -> Iterator[tuple[str, ...]]:
-        """Points that together have every choice: what can't be composed is in one of them."""
-        spaces = self.distributions.items()
-        values = {key: one.choices if isinstance(one, CategoricalDistribution) else (one.low,) for key, one in spaces}
-        first = {key: some[0] for key, some in values.items()}
-        for point in (first, *(first | {key: value} for key, some in values.items() for value in some[1:])):
-            yield (*self.constants, *(f"{key}={value}" for key, value in point.items()))
-
     def check(self, earlier: dict[str, BaseDistribution]) -> None:
-        """Raises ConfigError where a study that has trials of `earlier` distributions can't go on with these."""
+        """Raise ValueError where a study that has trials of `earlier` distributions can't go on with these."""
         for key in self.distributions.keys() & earlier.keys():
-            try:
-                check_distribution_compatibility(earlier[key], self.distributions[key])
-            except ValueError as error:
-                accepted = f"the study has {earlier[key]}; use its choices, or another hydra.sweep.dir"
-                raise config_error(key, str(self.distributions[key]), accepted) from error
+            check_distribution_compatibility(earlier[key], self.distributions[key])
 
 
 def _distribution(key: str, override: Override) -> Distribution:
@@ -72,8 +60,6 @@ def _distribution(key: str, override: Override) -> Distribution:
             return kind(sweep.start, sweep.end, log=_LOG in tags)
         if isinstance(sweep, RangeSweep):
             return _range(sweep, is_log=_LOG in tags)
-        if tags:
-            raise ConfigError(f"tag {_LOG} is for interval() and range()")
         return CategoricalDistribution(list(dict.fromkeys(override.sweep_string_iterator())))
     except ValueError as error:  # Optuna's, and this module's
         raise config_error(key, override.get_value_string(), str(error)) from error

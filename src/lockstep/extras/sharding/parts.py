@@ -1,119 +1,85 @@
-"""Checkpoints in parts: each process writes the shards that it holds, and none ever has the whole.
+"""Sharded checkpoints: each process writes the shards that it holds, by torch.distributed.checkpoint, and none has the whole.
 
 NAME.ckpt is a checkpoint as any other, but that sharded tensors in it are on torch's device "meta": shapes without content. Its
-key `tensor_files` says in which files beside it that is:
-
-    {"save": SAVE, "files": {FILE: SHA-256}, "tensors": {NAME: [{"offsets": [0, 0], "sizes": [4, 2], "file": FILE}]}}
-
-Each of these is a checkpoint as well: {"save": SAVE, "tensors": {"NAME@0,0": Tensor}}. All are read with weights_only=True.
-torch.distributed.checkpoint plans here who writes and reads what; its own format has a pickle for this list, by which a directory
-could run code (torch/distributed/checkpoint/filesystem.py).
+key `tensor_files`, {"folder": "parts/0", "files": {NAME: SHA-256}}, says where that is: in files of safetensors, which run no
+code. torch's own format has a pickle for the list of shards.
 """
 
+import dataclasses
 import functools
 import hashlib
-from collections.abc import Collection, Mapping
+import itertools
+import shutil
+import warnings
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint import DefaultLoadPlanner
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, TensorProperties, TensorStorageMetadata
+from torch.distributed.checkpoint import (
+    CheckpointException,
+    DefaultLoadPlanner,
+    DefaultSavePlanner,
+    HuggingFaceStorageReader,
+    HuggingFaceStorageWriter,
+    load,
+    save,
+)
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
 
-from lockstep.atomic_files import Stamp, is_like, read_stamp
-from lockstep.checkpointing import read_checkpoint
+from lockstep.atomic_files import Stamp, is_like, read_stamp, sync_folder
+from lockstep.checkpointing import write_checkpoint
 from lockstep.errors import config_error
-from lockstep.extras.dtensors.dtensors import shard_like
-from lockstep.extras.sharding.shards import map_tensors
+from lockstep.extras.sharding.shards import Keys, map_tensors
 
-_SHAPE = {
-    "save": str,
-    "files": {str: str},
-    "tensors": {str: [{"offsets": [int], "sizes": [int], "file": str}]},
-}
-Keys = tuple[Any, ...]  # that lead to a tensor in a checkpoint
-KNOWN_SUMS: dict[tuple[Path, Stamp | None], str] = {}
+_FOLDER = "parts"
+_SHAPE = {"folder": str, "files": {str: str}}
 
 
 def tensor_name(at: Keys) -> str:
     return "/".join(map(str, at))
 
 
-def piece_name(name: str, offsets: Collection[int]) -> str:
-    return f"{name}@{','.join(map(str, offsets))}"
-
-
 class Parts:
-    """Tensors of a checkpoint whose content is in other files. Raises ConfigError if one is missing or damaged."""
+    """The tensors of a checkpoint that are in other files. Raises ConfigError if one of these is missing or damaged."""
 
     def __init__(self, key: str, path: Path, listed: Any) -> None:
-        self.key, self.path, self.listed = key, path, listed
         if not is_like(listed, _SHAPE):
-            raise self._error("not a readable checkpoint (its list of parts is none)")
-        for file, expected in listed["files"].items():
-            if not (path.parent / file).is_file():
-                raise self._error(f"the checkpoint is corrupt ({file} is missing)")
-            if file_sum(path.parent / file) != expected:
-                raise self._error(f"the checkpoint is corrupt (at {file})")
-        self._opened = functools.cache(self._open)
+            raise config_error(key, path, "not a readable checkpoint (its list of parts is none)")
+        self.folder = path.parent / listed["folder"]
+        for name, expected in listed["files"].items():
+            file, at = self.folder / name, f"{listed['folder']}/{name}"
+            if not file.is_file():
+                raise config_error(key, path, f"the checkpoint is corrupt ({at} is missing)")
+            if _file_sum(file, read_stamp(file)) != expected:
+                raise config_error(key, path, f"the checkpoint is corrupt (at {at})")
 
-    def __contains__(self, at: Keys) -> bool:
-        return tensor_name(at) in self.listed["tensors"]
+    def fill(
+        self, checkpoint: dict[str, Any], keys: Collection[str], into: Callable[[Tensor, Keys], Tensor | None] | None = None
+    ) -> None:
+        """Read all tensors under these keys: into the tensor that `into` returns, of which a process reads its shard alone, if
+        that has the same shape and dtype; else into a new one, whole, on the CPU."""
+        targets: dict[str, Tensor] = {}
 
-    def fill(self, checkpoint: dict[str, Any], keys: Collection[str], into: Mapping[str, Tensor] | None = None) -> None:
-        """Read all tensors under these keys: those of `state_dict` to where `into` has them, if it does."""
+        def place(tensor: Tensor, at: Keys) -> Tensor:
+            if not tensor.is_meta:
+                return tensor
+            target = into(tensor, at) if into else None
+            if target is None or (target.shape, target.dtype) != (tensor.shape, tensor.dtype):
+                target = torch.empty(tensor.shape, dtype=tensor.dtype)
+            targets[tensor_name(at)] = target.detach()
+            return target
 
-        def read(tensor: Tensor, at: Keys) -> Tensor:
-            return self.read(tensor, at, (into or {}).get(at[-1]) if at[0] == "state_dict" else None)
-
-        checkpoint.update({key: map_tensors(checkpoint[key], read, (key,)) for key in keys if key in checkpoint})
-
-    def read(self, tensor: Tensor, at: Keys, into: Tensor | None = None) -> Tensor:
-        """Return the tensor with its content: `into`, of which a process reads its shard alone, if that has the same shape and
-        dtype; else a new one, whole, on the CPU. A tensor that has its content already is returned as it is."""
-        if at not in self:
-            return tensor
-        if into is None or (into.shape, into.dtype) != (tensor.shape, tensor.dtype):
-            into = torch.empty(tensor.shape, dtype=tensor.dtype)
-        name, target = tensor_name(at), into.detach()
-        planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-        planner.set_up_planner({name: target}, self._metadata(name, tensor), is_coordinator=True)
-        for item in planner.create_local_plan().items:
-            piece = self._piece(name, list(item.storage_index.offset or ()))
-            for dimension, (start, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
-                piece = piece.narrow(dimension, start, length)
-            planner.resolve_tensor(item).copy_(piece)
-        return into
-
-    def _metadata(self, name: str, tensor: Tensor) -> Metadata:
-        pieces = self.listed["tensors"][name]
-        chunks = [ChunkStorageMetadata(torch.Size(piece["offsets"]), torch.Size(piece["sizes"])) for piece in pieces]
-        return Metadata({name: TensorStorageMetadata(TensorProperties(dtype=tensor.dtype), tensor.shape, chunks)})
-
-    def _piece(self, name: str, offsets: list[int]) -> Tensor:
-        file = next(piece["file"] for piece in self.listed["tensors"][name] if piece["offsets"] == offsets)
-        return self._opened(file)[piece_name(name, offsets)]
-
-    def _open(self, file: str) -> dict[str, Tensor]:
-        try:
-            content = torch.load(self.path.parent / file, map_location="cpu", weights_only=True, mmap=True)
-        except Exception as error:  # torch's reader raises what it meets
-            raise self._error(f"{file} does not load with weights_only=True ({type(error).__name__})") from error
-        if content["save"] != self.listed["save"]:  # it was replaced since its sum was taken
-            raise self._error(f"{file} is of another checkpoint")
-        return content["tensors"]
-
-    def _error(self, words: str) -> Exception:
-        return config_error(self.key, self.path, words)
-
-
-def file_sum(path: Path) -> str:
-    """Return the file's sum, read once a process: the same number, time and size are the same file."""
-    if (key := (path, read_stamp(path))) not in KNOWN_SUMS:
-        with path.open("rb") as file:
-            KNOWN_SUMS[key] = hashlib.file_digest(file, "sha256").hexdigest()
-    return KNOWN_SUMS[key]
+        checkpoint.update({key: map_tensors(checkpoint[key], place, (key,)) for key in keys if key in checkpoint})
+        if targets:
+            planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+            with warnings.catch_warnings(action="ignore"):
+                load(targets, storage_reader=HuggingFaceStorageReader(str(self.folder)), planner=planner, no_dist=True)
 
 
 def complete(key: str, path: Path, checkpoint: dict[str, Any], whole: Collection[str] | None) -> None:
@@ -125,18 +91,86 @@ def complete(key: str, path: Path, checkpoint: dict[str, Any], whole: Collection
         del checkpoint["tensor_files"]
 
 
-def read_shards(path: Path, into: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return a checkpoint whose weights are in `into`, and whose states of optimizers are still to be read, by `shard_at`."""
-    checkpoint = read_checkpoint("checkpoint", path, whole=())
-    if "tensor_files" in checkpoint:
-        checkpoint["tensor_files"].fill(checkpoint, checkpoint.keys() - {"tensor_files", "optimizer_states"}, into)
-    return checkpoint
+@functools.cache
+def _file_sum(path: Path, _stamp: Stamp | None) -> str:
+    """Return the SHA-256 of a file, read once for each of its stamps."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def shard_at(checkpoint: Mapping[str, Any], value: Any, at: Keys, target: Tensor) -> Any:
-    """Return the value at these keys of a checkpoint, sharded as `target` is if it has its shape."""
-    parts: Parts | None = checkpoint.get("tensor_files")
-    if parts is None or at not in parts:
-        return shard_like(value, target)
-    like = torch.empty_like(target.detach(), dtype=value.dtype) if value.shape == target.shape else None
-    return parts.read(value, at, like)
+def write_parts(
+    content: dict[str, dict[str, Any]], parts: dict[str, Tensor], path: Path, keep_as: str | None, group: dist.ProcessGroup | None
+) -> None:
+    """Write what this process holds to a file beside `path`, synced; when all processes of the group have done so, the first of
+    them replaces `path`, as write_checkpoint does. A collective. Raises on every process the error of one of them.
+
+    Args:
+        content: `pieces`, what this process holds of tensors, by their names; `rest`, the checkpoint without their content.
+        parts: those tensors, which say what pieces of which shape they have; their content is not read.
+    """
+    planner = _Pieces(content["pieces"])
+    try:
+        save(parts, storage_writer=_Writer(path, keep_as, content["rest"]), planner=planner, process_group=group)
+    except CheckpointException as error:
+        raise next(iter(error.failures.values()))[0] from None
+
+
+class _Pieces(DefaultSavePlanner):
+    """Write the pieces that were copied when the save began; training may have changed the tensors since."""
+
+    def __init__(self, pieces: dict[str, Tensor]) -> None:
+        super().__init__(flatten_state_dict=False)
+        self.pieces = pieces
+
+    def resolve_data(self, write_item: WriteItem) -> Tensor:
+        return self.pieces[write_item.index.fqn]
+
+
+class _Writer(HuggingFaceStorageWriter):
+    """Write one file for each process, and then a checkpoint that lists them."""
+
+    def __init__(self, path: Path, keep_as: str | None, rest: dict[str, Any]) -> None:
+        super().__init__(str(path.parent), save_distributed=True)
+        self.checkpoint, self.keep_as, self.rest, self.chosen = path, keep_as, rest, ""
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Choose a folder that no checkpoint names. These have numbers, so that there are few, in a copy of the run too."""
+        folder, used = self.checkpoint.parent, _used(self.checkpoint.parent)
+        self.chosen = next(name for i in itertools.count() if (name := f"{_FOLDER}/{i}") not in used)
+        shutil.rmtree(folder / self.chosen, ignore_errors=True)
+        (folder / self.chosen).mkdir(parents=True)
+        plans = super().prepare_global_plan(plans)
+        return [dataclasses.replace(plan, storage_data=plan.storage_data | {"folder": self.chosen}) for plan in plans]
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        self.path = self.checkpoint.parent / plan.storage_data["folder"]
+        results = super().write_data(plan, planner).wait()
+        files = {result.storage_data.relative_path for result in results}
+        sums = {name: _file_sum(self.path / name, read_stamp(self.path / name)) for name in files}
+        written = Future[list[WriteResult]]()
+        written.set_result([dataclasses.replace(result, storage_data=sums) for result in results])
+        return written
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        folder = self.checkpoint.parent
+        for changed in (folder / self.chosen, folder / _FOLDER, folder):
+            sync_folder(changed)
+        files = {name: value for own in results for one in own for name, value in one.storage_data.items()}
+        content = self.rest | {"tensor_files": {"folder": self.chosen, "files": files}}
+        write_checkpoint(content, self.checkpoint, self.keep_as)
+        used = _used(folder)
+        for path in (folder / _FOLDER).iterdir():
+            if f"{_FOLDER}/{path.name}" not in used:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _used(folder: Path) -> set[str]:
+    """Return the folders of parts that checkpoints name, those that were put aside too; one that can't be read may name any."""
+    used: set[str] = set()
+    for path in folder.glob("[!.]*.ckpt*"):
+        try:
+            used.add(torch.load(path, map_location="cpu", weights_only=True, mmap=True).get("tensor_files", {}).get("folder"))
+        except Exception:  # torch's reader raises what it meets
+            if path.suffix == ".ckpt":
+                used |= {f"{_FOLDER}/{part.name}" for part in (folder / _FOLDER).glob("*")}
+    return used

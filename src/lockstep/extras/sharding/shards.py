@@ -1,4 +1,4 @@
-"""Containers of sharded tensors, and the norm of several."""
+"""Tensors of which each process holds a shard, torch's DTensor; containers of them, and the norm of several."""
 
 import copy
 import math
@@ -10,10 +10,27 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from lockstep.extras.dtensors.dtensors import full_tensor, local_tensor
+Keys = tuple[Any, ...]  # that lead to a tensor in a container
 
 
-def map_tensors(content: Any, change: Callable[[Tensor, tuple[Any, ...]], Any], at: tuple[Any, ...] = ()) -> Any:
+def local_tensor(tensor: Tensor) -> Tensor:
+    """Return this process's part of a tensor, which shares its memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def shard_like(value: Any, target: Any) -> Any:
+    """Shard a full tensor as `target` is sharded; return anything else as it is."""
+    is_full = isinstance(value, Tensor) and not isinstance(value, DTensor)
+    if not (is_full and isinstance(target, DTensor) and value.shape == target.shape):
+        return value
+    (chunk,) = target.__create_chunk_list__()  # torch.distributed.checkpoint's protocol: which part is here
+    local = value[tuple(slice(begin, begin + length) for begin, length in zip(chunk.offsets, chunk.sizes, strict=True))]
+    local = local.to(target.device, copy=True)
+    layout = {"shape": target.shape, "stride": target.stride()}
+    return DTensor.from_local(local, target.device_mesh, target.placements, run_check=False, **layout)
+
+
+def map_tensors(content: Any, change: Callable[[Tensor, Keys], Any], at: Keys = ()) -> Any:
     """Return the same containers, with change(tensor, keys that lead to it) in the place of each tensor."""
     if isinstance(content, Tensor):
         return change(content, at)
@@ -24,21 +41,6 @@ def map_tensors(content: Any, change: Callable[[Tensor, tuple[Any, ...]], Any], 
     if type(content) in (list, tuple):
         return type(content)(map_tensors(value, change, (*at, number)) for number, value in enumerate(content))
     return content
-
-
-def full_tensors(content: Any, keep: bool = True) -> Any:
-    """Return the same containers, with the full tensor, on the CPU, of each that is sharded; None in its place without `keep`.
-
-    A collective for each of these tensors, one at a time.
-    """
-
-    def full(tensor: Tensor, _: Any) -> Tensor | None:
-        if not isinstance(tensor, DTensor):
-            return tensor
-        gathered = full_tensor(tensor)
-        return gathered.detach().cpu() if keep else None
-
-    return map_tensors(content, full)
 
 
 def norm(tensors: Iterable[Tensor]) -> Tensor:

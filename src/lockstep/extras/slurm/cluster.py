@@ -3,9 +3,7 @@
 import os
 import re
 import signal
-import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from lockstep.errors import ConfigError
@@ -13,9 +11,7 @@ from lockstep.extras.slurm.commands import Unanswered, answer, parse_seconds
 from lockstep.launchers.cluster import Cluster, Rank
 
 SPARED = 20.0  # seconds before SLURM ends a job that a run which is stuck leaves: the job has to be requeued until then
-RANK_ZERO_WITHIN = 10.0  # seconds, since another rank has ended
 _PATIENCE = 10.0  # seconds that SLURM may take to say how long there is
-_SPEAKER = ".said-by-rank."  # beside the run's files: which rank has said how it ended
 
 
 class Slurm(Cluster):
@@ -47,28 +43,9 @@ class Slurm(Cluster):
 
         return SLURMEnvironment(auto_requeue=False)
 
-    def speaks(self, directory: Path, rank: int) -> bool:
-        """Rank zero, unless that is stuck or dead; then the one that leaves a note in the run's directory first."""
-        deadline = time.monotonic() + (RANK_ZERO_WITHIN if rank else 0)
-        life = (job_name(), os.environ.get("SLURM_STEP_ID", "0"), self._restarts())
-        note = directory / (_SPEAKER + ".".join(map(str, life)))
-        try:
-            while not note.exists() and time.monotonic() < deadline:
-                time.sleep(0.1)
-            note.open("x").close()
-            for earlier in set(directory.glob(f"{_SPEAKER}*")) - {note}:
-                earlier.unlink(missing_ok=True)
-        except FileExistsError:
-            return False
-        except OSError:  # there is no directory yet, or the disk is full
-            return True
-        return True
-
     def job(self) -> dict[str, Any]:
-        return {} if (name := job_name()) is None else {"slurm_job": name, "slurm_restarts": self._restarts()}
-
-    def _restarts(self) -> int:
-        return self.read(os.environ, self.restarts, default=0)
+        restarts = self.read(os.environ, self.restarts, default=0)
+        return {} if (name := job_name()) is None else {"slurm_job": name, "slurm_restarts": restarts}
 
     def has_written(self, status: Mapping[str, Any]) -> bool:
         return status.get("slurm_job") == job_name()

@@ -1,4 +1,4 @@
-"""SLURM's commands: sbatch, squeue, sacct, scontrol and scancel.
+"""SLURM's commands: sbatch, squeue, scontrol and scancel.
 
 Not by submitit: it keeps the numbers of jobs in the memory of the process that has submitted them, unpickles a function where a
 sweep's job is a command line, and asks sacct alone, which says nothing on a cluster without accounting.
@@ -7,7 +7,7 @@ sweep's job is a command line, and asks sacct alone, which says nothing on a clu
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ PATIENCE = 60.0  # seconds that one of them may take
 # The states, of JOB STATE CODES in squeue(1), of a job that is over.
 ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
 ENDED |= {"REVOKED", "TIMEOUT"}
-_NO_ANSWER = "timed out|unable to contact|connection refused"
+_NO_ANSWER = re.compile("timed out|unable to contact|connection refused", re.IGNORECASE)
 # Variables of the place where this process runs, which a job must not inherit; what leads to SLURM stays.
 _PLACE_VARIABLES = ("LOCKSTEP_", "SLURM_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_")
 _PLACE_VARIABLES += ("CUDA_VISIBLE_DEVICES",)
@@ -57,11 +57,12 @@ def check_flags(flags: Sequence[str]) -> None:
 
 def _sbatch(*arguments: str) -> str:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(_PLACE_VARIABLES) or key == "SLURM_CONF"}
-    done = run_slurm("sbatch", *arguments, env=environment)
-    words = " ".join(done.stderr.split()).removeprefix("sbatch: error: ")
-    if done.returncode:
-        raise (Unanswered if re.search(_NO_ANSWER, words, re.IGNORECASE) else Refused)(words)
-    return done.stdout
+    try:
+        return answer("sbatch", *arguments, env=environment)
+    except Unanswered as error:
+        if isinstance(error.__cause__, OSError | subprocess.TimeoutExpired) or _NO_ANSWER.search(str(error)):
+            raise
+        raise Refused(str(error).removeprefix("sbatch: ").removeprefix("sbatch: error: ")) from error
 
 
 def tasks(prefix: str) -> dict[str, Task]:
@@ -74,49 +75,31 @@ def tasks(prefix: str) -> dict[str, Task]:
     return result
 
 
-def accounted(name: str) -> Task | None:
-    """Return the same of a job that has left the queue, on a cluster that keeps accounts."""
-    query = ("--allocations", "--noheader", "--parsable2", "--starttime=now-60days", "--format=JobID,State,NodeList")
-    try:
-        rows = [line.split("|") for line in answer("sacct", f"--name={name}", *query).splitlines() if line.count("|") == 2]
-    except Unanswered:
-        return None
-    return next((Task(job, state.split(" ")[0], nodes=nodes) for job, state, nodes in reversed(rows)), None)
-
-
 def cancel(ids: Sequence[str], *flags: str) -> None:
     """End jobs, or send them a --signal only. Those that are over are let alone."""
     if ids:
         answer("scancel", "--quiet", *flags, *ids)
 
 
-def answer(*command: str, patience: float = PATIENCE) -> str:
-    """Return the output of one of SLURM's commands. Raise Unanswered if it fails."""
-    done = run_slurm(*command, patience=patience)
+def answer(*command: str, patience: float = PATIENCE, env: Mapping[str, str] | None = None) -> str:
+    """Return the output of one of SLURM's commands, run in a session of its own, so that Ctrl-C does not end it half-way. Raise
+    Unanswered if it fails."""
+    options: Any = {"capture_output": True, "text": True, "start_new_session": True}
+    try:
+        done = subprocess.run(command, timeout=patience, check=False, env=env, **options)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unanswered(f"{command[0]}: {error}") from error
     if done.returncode:
         raise Unanswered(f"{command[0]}: {' '.join(done.stderr.split()) or f'ended with code {done.returncode}'}")
     return done.stdout
 
 
-def run_slurm(*command: str, patience: float = PATIENCE, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run one of SLURM's commands in a session of its own, so that Ctrl-C does not end it half-way."""
-    try:
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=patience, check=False, start_new_session=True, **options
-        )
-    except subprocess.TimeoutExpired as error:
-        raise Unanswered(f"{command[0]}: no answer within {patience:g} s") from error
-    except OSError as error:
-        raise Unanswered(f"{command[0]}: {error.strerror}") from error
-
-
 def parse_seconds(used: str) -> float:
     """Return the seconds of 1-02:03:04 or 03:04: days, hours, minutes and seconds; 0 for INVALID."""
-    days, _, rest = used.rpartition("-")
-    try:
-        total = 0
-        for part in rest.split(":"):
-            total = total * 60 + int(part)
-        return float(total + 86400 * int(days or 0))
-    except ValueError:
+    if re.fullmatch(r"(\d+-)?\d+(:\d+)*", used) is None:
         return 0.0
+    days, _, rest = used.rpartition("-")
+    total = 0
+    for part in rest.split(":"):
+        total = total * 60 + int(part)
+    return float(total + 86400 * int(days or 0))

@@ -12,6 +12,7 @@ import re
 import shlex
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -22,12 +23,11 @@ from lockstep.console import say
 from lockstep.errors import ConfigError, config_error
 from lockstep.extras.slurm import commands
 from lockstep.extras.slurm.commands import Refused, Task, Unanswered
-from lockstep.extras.slurm.settings import SBATCH_KEYS, SlurmSettings
 from lockstep.launchers.environment import SWEPT_KEYS
 from lockstep.launchers.stop_signals import STOP_SIGNALS
-from lockstep.sweeps.jobs import FAILED, INTERRUPTED, OUTPUT, RUNNING, UNKNOWN, WAITING, Exit, Job, JobState, read_state
-from lockstep.sweeps.local import Executor, Handle
-from lockstep.sweeps.sweep_jobs import JobView, SweepJobs
+from lockstep.sweeps.jobs import FAILED, INTERRUPTED, OUTPUT, RUNNING, WAITING, Exit, JobState, read_state
+from lockstep.sweeps.local import Executor, Handle, Settings
+from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 
 log = logging.getLogger(__name__)
 PREFIX = "lockstep-"
@@ -39,6 +39,7 @@ _NEVER = "BadConstraints|DependencyNeverSatisfied|Invalid(Account|QOS)|(Account|
 _NEVER += r"|MaxMemPerLimit|(Assoc|QOS)Max\w+Per(Job|Node)\w*"
 _GOES_ON = ("PREEMPTED", "TIMEOUT", "CANCELLED")  # from its last checkpoint
 # What a person has set where sbatch refuses a flag that is neither a key of the launcher nor in its `sbatch`.
+_SBATCH_KEYS = ("partition", "account", "time", "mem")  # keys that are its flags too
 _KEYS = {"nodes": "trainer.num_nodes", "ntasks-per-node": "trainer.devices", "gres": "trainer.devices"}
 _KEYS |= {"cpus-per-task": "hydra.launcher.cpus_per_device"}
 _SCRIPT = """#!/bin/bash
@@ -53,6 +54,34 @@ code=$?
 echo $code > "$directory/{code}.partial" && mv "$directory/{code}.partial" "$directory/{code}"
 exit $code
 """
+
+
+@dataclass(kw_only=True)
+class SlurmSettings(Settings):
+    """Resources a job asks SLURM for; they may depend on the job's own config, by ${...}."""
+
+    partition: str | None = None
+    account: str | None = None
+    time: str | None = None
+    mem: str | None = None
+    gpus_per_node: int | None = None
+    gres: str = "gpu"
+    cpus_per_device: int = 4
+    warning: int = 120
+    poll: float = 10
+    setup: list[str] = field(default_factory=list)
+    sbatch: list[str] = field(default_factory=list)
+
+    def flags(self, plan: Plan) -> tuple[str, ...]:
+        """Return options of sbatch. One node is one task, whose process starts the others itself, as on any machine; of several
+        nodes each process is a task."""
+        tasks = plan.devices if plan.num_nodes > 1 else 1
+        cpus = self.cpus_per_device * plan.devices // tasks
+        flags = [f"--nodes={plan.num_nodes}", f"--ntasks-per-node={tasks}", f"--cpus-per-task={cpus}"]
+        if plan.accelerator == "gpu":
+            flags.append(f"--gres={self.gres}:{plan.devices}")
+        flags += [f"--{name}={value}" for name in _SBATCH_KEYS if (value := getattr(self, name)) is not None]
+        return (*flags, "--requeue", f"--signal=USR1@{self.warning}", *self.sbatch)
 
 
 class Queue:
@@ -100,9 +129,8 @@ class QueuedJob(Handle):
             self.waits = f"in SLURM's queue: {task.reason or task.state}" if is_waiting else None
             self.began = float("inf") if is_waiting else time.monotonic() - task.seconds
             return None
-        task = task or commands.accounted(self._name)
         code = 0 if task is not None and task.state == "COMPLETED" else self._code()
-        if task is None and code is None:  # squeue has forgotten it, and nobody keeps accounts
+        if task is None and code is None:  # squeue has forgotten it
             return Exit(None, read_state(self._directory, died="has left SLURM's queue without a word"))
         if task is None or task.state == "COMPLETED" or (task.state == "FAILED" and code is not None):
             return Exit(code)
@@ -129,19 +157,23 @@ class SlurmExecutor(Executor):
 
     name, outlives = "slurm", True
 
-    def __init__(self, sweep_dir: Path, settings: SlurmSettings) -> None:
-        self.settings, self.queue = settings, Queue(sweep_dir, settings.poll)
+    def __init__(self, config: DictConfig) -> None:
+        self.settings = SlurmSettings.of(config)
+        self.queue = Queue(Path(str(config.hydra.sweep.dir)).absolute(), self.settings.poll)
 
     def node_gpus(self, config: DictConfig) -> int:
         if OmegaConf.select(config, "trainer.accelerator") == "cpu":
             return 0
-        return SlurmSettings.from_config(config.hydra.launcher).gpus()
+        if self.settings.gpus_per_node is None:  # this machine need not be like the nodes
+            words = "use the number of GPUs of a node, 0 where it has none; or trainer.accelerator=cpu"
+            raise config_error("hydra.launcher.gpus_per_node", "null", words)
+        return self.settings.gpus_per_node
 
     def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:
-        return SlurmSettings.from_config(config.hydra.launcher).flags(plan)
+        return SlurmSettings.of(config).flags(plan)
 
     def check(self, jobs: Sequence[Job]) -> None:
-        for flags in dict.fromkeys(job.resources for job in jobs):
+        for flags in dict.fromkeys(job.start.resources for job in jobs):
             try:
                 commands.check_flags(flags)
             except Refused as error:
@@ -150,28 +182,25 @@ class SlurmExecutor(Executor):
                 raise _no_answer(error) from error
 
     def open(self, sweep_jobs: SweepJobs) -> None:
-        super().open(sweep_jobs)
         try:
-            for view in _find_ended(sweep_jobs, self.queue):
-                view.save_end()
+            for job in _find_ended(sweep_jobs, self.queue):
+                job.save_end()
         except Unanswered as error:
             raise _no_answer(error) from error
 
-    def owns(self, view: JobView) -> bool:
-        return _is_here(view)
+    def place(self, job: Job) -> str:
+        return f"{self.queue.prefix}{job.key}-{job.attempt + 1}"
 
-    def place(self, view: JobView) -> str:
-        return f"{self.queue.prefix}{view.key}-{view.attempt + 1}"
-
-    def start(self, job: Job, view: JobView) -> Handle:
-        handle = QueuedJob(self.queue, view.queue or "", job.directory)
+    def start(self, job: Job) -> Handle:
+        name = job.queue or ""
+        handle = QueuedJob(self.queue, name, job.directory)
         if handle.task is None:
             (job.directory / CODE).unlink(missing_ok=True)
             script = job.directory / SCRIPT
             replace_text(script, self._script(job))
-            flags = (f"--chdir={Path.cwd()}", f"--output={job.directory}/slurm.out", "--open-mode=append", *job.resources)
+            own = (f"--chdir={Path.cwd()}", f"--output={job.directory}/slurm.out", "--open-mode=append")
             try:
-                self._submit(script, view.queue or "", flags)
+                self._submit(script, name, (*own, *job.start.resources))
             except Refused as error:
                 raise OSError(None, f"refused by SLURM: {error}") from error
         return handle
@@ -181,11 +210,11 @@ class SlurmExecutor(Executor):
             setup="\n".join(self.settings.setup),
             directory=shlex.quote(str(job.directory)),
             swept_keys=SWEPT_KEYS,
-            swept=shlex.quote(" ".join(job.swept)),
+            swept=shlex.quote(" ".join(job.start.swept)),
             threads=self.settings.cpus_per_device,
             code=CODE,
             output=OUTPUT,
-            command=shlex.join(job.command),
+            command=shlex.join(job.start.command),
         )
 
     def _submit(self, script: Path, name: str, flags: Sequence[str]) -> None:
@@ -209,38 +238,32 @@ def _refusal(flags: tuple[str, ...], words: str) -> ConfigError:
         with contextlib.suppress(Refused, Unanswered):
             commands.check_flags([other for other in flags if other != flag])
             name, _, value = flag.removeprefix("--").partition("=")
-            key = _KEYS.get(name, f"hydra.launcher.{name}" if name in SBATCH_KEYS else "hydra.launcher.sbatch")
+            key = _KEYS.get(name, f"hydra.launcher.{name}" if name in _SBATCH_KEYS else "hydra.launcher.sbatch")
             return config_error(key, value.rpartition(":")[2], f"sbatch refuses {flag} ({words}); use what it takes")
     return config_error("hydra.launcher", " ".join(flags), f"sbatch refuses that ({words}); use what it takes")
 
 
-def _is_here(view: JobView) -> bool:
-    return (view.queue or "").startswith(PREFIX)
-
-
-def _find_ended(sweep_jobs: SweepJobs, queue: Queue) -> list[JobView]:
+def _find_ended(sweep_jobs: SweepJobs, queue: Queue) -> list[Job]:
     """Ask how the jobs in the queue stand; return those that have left it. Raise Unanswered."""
     queue.ask()
     ended = []
-    for view in filter(_is_here, sweep_jobs.in_queue()):
-        job = QueuedJob(queue, view.queue or "", view.directory, withdraws=False)
-        if (end := job.poll()) is None:
-            view.status, view.reason = RUNNING if job.waits is None else WAITING, job.waits
+    for job in sweep_jobs.in_queue():
+        handle = QueuedJob(queue, job.queue or "", job.directory, withdraws=False)
+        if (end := handle.poll()) is None:
+            job.status, job.reason = RUNNING if handle.waits is None else WAITING, handle.waits
         else:
-            view.end(end)
-            ended.append(view)
+            job.end(end)
+            job.attempt -= job.status == WAITING  # SLURM has never heard of it
+            ended.append(job)
     return ended
 
 
 def show_state(sweep_jobs: SweepJobs) -> None:
-    """Ask how jobs stand, for who only looks: where SLURM does not answer, nobody knows their states."""
-    if views := [*filter(_is_here, sweep_jobs.in_queue())]:
-        try:
-            _find_ended(sweep_jobs, Queue(sweep_jobs.directory))
-        except Unanswered as error:
-            say(str(error))
-            for view in views:
-                view.status, view.reason = UNKNOWN, "SLURM does not answer"
+    """Ask how jobs stand, for who only looks: where SLURM does not answer, they are shown as their directories say."""
+    try:
+        _find_ended(sweep_jobs, Queue(sweep_jobs.directory))
+    except Unanswered as error:
+        say(f"{error}; the states are those of the last look")
 
 
 def cancel(sweep_jobs: SweepJobs) -> int:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import torch
-import torchvision
 from torch import Tensor, nn
 
 from lockstep.errors import check_at_least, config_error
@@ -72,16 +71,6 @@ class ViT(nn.Module):
 
     def _outputs(self, tokens: Tensor) -> Tensor:
         return self.head(tokens[:, -len(self.positions) :].mean(dim=1))
-
-
-def torchvision_vit(input_shape: Sequence[int], num_outputs: int, name: str) -> nn.Module:
-    """torchvision.models.{name}, vit_b_16 say, for the images' size; weights drawn anew."""
-    channels, height, width = image_shape("lockstep.extras.vit.vit.torchvision_vit", input_shape)
-    patch = int(name.rpartition("_")[2])
-    if channels != 3 or height != width or height % patch:
-        needs = f"takes square images of 3 channels, of a multiple of {patch} pixels, but the data has shape {tuple(input_shape)}"
-        raise config_error("model.net.name", name, f"{needs}; use model=vit")
-    return torchvision.models.get_model(name, weights=None, image_size=height, num_classes=num_outputs)
 
 
 def _patch(height: int, width: int) -> int:

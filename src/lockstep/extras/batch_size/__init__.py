@@ -1,1 +1,0 @@
-"""The largest batch that fits in memory, for scripts/batch_size.py."""

@@ -1,1 +1,0 @@
-"""Tensors of which each process holds a shard, for what trains with them: sharding and parity."""

@@ -1,1 +1,0 @@
-"""The learning-rate range test (Smith 2017, arXiv:1506.01186)."""

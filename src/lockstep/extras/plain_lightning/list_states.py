@@ -1,0 +1,43 @@
+"""States of torchmetrics that are lists, gathered whole: processes may have unequal numbers of entries.
+
+torchmetrics gathers entry by entry, in which a process with fewer of them leaves the others waiting; padding would change the
+metric. Its private names stand here.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import chain, zip_longest
+from typing import Any
+
+import torch.distributed as dist
+from lightning_utilities.core.apply_func import apply_to_collection
+from torch import Tensor, nn
+from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
+from torchmetrics.utilities.distributed import gather_all_tensors
+
+_NONE = object()
+
+
+def gather_lists_whole(module: nn.Module) -> None:
+    """Let the module's metrics do so, unless they are gathered by a function of the user's own."""
+    for metric in module.modules():
+        if isinstance(metric, Metric) and metric.dist_sync_fn is None:
+            vars(metric)["_sync_dist"] = partial(_sync, metric)  # which can be copied and pickled with the metric
+
+
+def _sync(metric: Metric, dist_sync_fn: Callable[..., Any] = gather_all_tensors, process_group: Any = None) -> None:
+    states = {name: getattr(metric, name) for name, reduce in metric._reductions.items() if reduce is not dim_zero_cat}
+    lists = {name: state for name, state in states.items() if isinstance(state, list)}
+    group = process_group or metric.process_group
+    ranks: list[Any] = [{}] * dist.get_world_size(group)
+    if lists:
+        dist.all_gather_object(ranks, apply_to_collection(lists, Tensor, Tensor.cpu), group)
+        vars(metric).update({name: [] for name in lists})
+    type(metric)._sync_dist(metric, dist_sync_fn, process_group)
+    device = "cpu" if metric.compute_on_cpu else metric.device
+    for name in lists:
+        entries = chain.from_iterable(zip_longest(*(rank[name] for rank in ranks), fillvalue=_NONE))  # as one process has them
+        state = apply_to_collection([entry for entry in entries if entry is not _NONE], Tensor, Tensor.to, device)
+        reduce: Any = metric._reductions[name]
+        setattr(metric, name, reduce(state) if reduce and state else state)

@@ -1,0 +1,156 @@
+"""Losses and metrics, against numbers worked out by hand."""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lockstep.datamodules import DataSpec
+from lockstep.errors import ConfigError
+from lockstep.models import Classifier, Regressor
+from lockstep.models.schedules import constant
+from lockstep.nets import CNN
+
+WHEN = {"interval": "step", "frequency": 1, "monitor": None, "warmup_steps": 0, "warmup_epochs": 0}
+
+
+def parts(net: nn.Module, shape: tuple[int, ...], num_outputs: int, metrics: Sequence[str], **options: Any) -> dict[str, Any]:
+    optimizer, schedule = partial(torch.optim.SGD, lr=0.1), partial(constant, **WHEN)
+    spec = DataSpec(shape, num_outputs)
+    return {"net": net, "spec": spec, "optimizer": optimizer, "lr_scheduler": schedule, "metrics": metrics, **options}
+
+
+def classifier(metrics: Sequence[str] = ("loss", "acc"), classes: int = 3, **options: Any) -> Classifier:
+    """Its outputs are its inputs, vectors of `classes` logits."""
+    return Classifier(**parts(nn.Identity(), (classes,), classes, metrics, **options))
+
+
+def regressor(metrics: Sequence[str] = ("loss", "mae")) -> Regressor:
+    return Regressor(**parts(nn.Identity(), (2,), 2, metrics))
+
+
+def measured(model: Any, outputs: Tensor, targets: Tensor, stage: str = "training") -> dict[str, Any]:
+    """What a step logs, less its stage, and its loss, which a batch of one sample has of that sample alone."""
+    logged: dict[str, Any] = {}
+    model.log = lambda name, value, **_: logged.update({name.partition("/")[2]: value})
+    result = getattr(model.double(), f"{stage}_step")((outputs, targets), 0)
+    return logged | ({"loss": result} if stage == "training" else {})
+
+
+def each(model: Any, outputs: Tensor, targets: Tensor, name: str) -> list[float]:
+    return [measured(model, outputs[[i]], targets[[i]])[name].item() for i in range(len(outputs))]
+
+
+def test_cross_entropy_accuracy_and_top_k_by_hand() -> None:
+    logits = torch.tensor([[0.0, 0.0, 0.0], [math.log(2), 0.0, 0.0], [0.0, math.log(2), math.log(5)]], dtype=torch.float64)
+    model, targets = classifier(["loss", "acc", "top2"]), torch.tensor([2, 0, 0])
+    # -log of the probability of the class: 1/3; 2/(2+1+1) = 1/2; 1/(1+2+5) = 1/8
+    assert each(model, logits, targets, "loss") == pytest.approx([math.log(3), math.log(2), math.log(8)], rel=1e-12)
+    assert each(model, logits, targets, "acc") == [0, 1, 0]  # the first logit is largest, of three equal ones too
+    assert each(model, logits, targets, "top2") == [0, 1, 0]  # of equal ones the lower numbers come first; a last choice
+    whole = measured(model, logits, targets)
+    assert float(whole["loss"]) == pytest.approx(math.log(48) / 3, rel=1e-12)
+    assert float(whole["acc"]) == pytest.approx(1 / 3, rel=1e-12)
+
+
+def test_a_target_that_is_none_and_one_without_a_number_are_not_among_the_first() -> None:
+    logits = torch.tensor([[3.0, 2.0, 1.0], [math.nan, 0.0, 0.0], [math.nan, 0.0, 0.0]])
+    model, targets = classifier(["loss", "acc", "top2"]), torch.tensor([-100, 0, 1])  # torch's ignore_index
+    assert each(model, logits, targets, "acc") == [0, 0, 0]
+    assert each(model, logits, targets, "top2") == [0, 0, 1]
+    assert each(model, logits, targets, "loss")[0] == 0
+
+
+def test_label_smoothing_by_hand() -> None:
+    """With smoothing 0.3 over 3 classes the class counts 0.8, the others 0.1 each; probabilities are 1/2, 1/4, 1/4."""
+    logits = torch.tensor([[math.log(2), 0.0, 0.0]], dtype=torch.float64)
+    values = measured(classifier(label_smoothing=0.3), logits, torch.tensor([0]))
+    assert float(values["loss"]) == pytest.approx(0.8 * math.log(2) + 0.2 * math.log(4), rel=1e-12)
+
+
+@pytest.mark.parametrize(("name", "right"), [("top1", [1, 0, 0]), ("top2", [1, 1, 0]), ("top3", [1, 1, 1]), ("top5", [1, 1, 1])])
+def test_top_k_of_any_k_even_above_the_number_of_classes(name: str, right: list[int]) -> None:
+    assert each(classifier(["loss", name]), torch.tensor([[3.0, 2.0, 1.0]] * 3), torch.tensor([0, 1, 2]), name) == right
+
+
+def test_only_declared_metrics_are_logged_and_only_the_loss_has_a_gradient() -> None:
+    logits = torch.zeros(2, 3, requires_grad=True)
+    values = measured(classifier(["loss", "top2"]), logits, torch.tensor([0, 1]))
+    assert set(values) == {"loss", "top2"}
+    assert values["loss"].requires_grad
+    assert not values["top2"].requires_grad
+
+
+@pytest.mark.parametrize("name", ["f1", "top", "topk", "top-1", "accuracy", "mae"])
+def test_a_metric_a_classifier_does_not_know_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^model.metrics={name}: Classifier measures loss, acc, topK such as top5$"):
+        classifier(["loss", name])
+
+
+def test_a_classifier_predicts_probabilities() -> None:
+    model = classifier()
+    model.train()
+    probabilities = model.predict(torch.tensor([[math.log(2), 0.0, 0.0], [0.0, 0.0, 0.0]]))
+    torch.testing.assert_close(probabilities, torch.tensor([[1 / 2, 1 / 4, 1 / 4], [1 / 3, 1 / 3, 1 / 3]]))
+    assert not model.training
+    assert not probabilities.requires_grad
+
+
+def test_squared_and_absolute_error_by_hand() -> None:
+    outputs, targets = torch.tensor([[1.0, 2.0], [0.0, 0.0]], requires_grad=True), torch.tensor([[4.0, 6.0], [0.0, 1.0]])
+    assert each(regressor(), outputs, targets, "loss") == [12.5, 0.5]  # (9 + 16) / 2, (0 + 1) / 2
+    assert each(regressor(), outputs, targets, "mae") == [3.5, 0.5]  # (3 + 4) / 2, (0 + 1) / 2
+    values = measured(regressor(), outputs, targets)
+    assert values["loss"].requires_grad
+    assert not values["mae"].requires_grad
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_targets_of_one_output_may_be_flat(n: int) -> None:
+    """By broadcasting, (n, 1) and (n,) would be n * n errors."""
+    outputs = torch.arange(n, dtype=torch.float32)[:, None]
+    assert each(regressor(), outputs, torch.ones(n), "loss") == [float((i - 1) ** 2) for i in range(n)]
+
+
+@pytest.mark.parametrize(("outputs", "targets"), [((4, 1), (4, 4)), ((4, 2), (4,)), ((4, 2), (4, 1))])
+def test_targets_of_another_shape_are_refused(outputs: tuple[int, ...], targets: tuple[int, ...]) -> None:
+    with pytest.raises(RuntimeError, match="invalid for input of size"):
+        measured(regressor(), torch.zeros(outputs), torch.zeros(targets))
+
+
+@pytest.mark.parametrize("kind", [torch.int16, torch.int32, torch.uint8])
+def test_class_numbers_are_integers_of_any_kind(kind: torch.dtype) -> None:
+    logits, targets = torch.tensor([[0.0, 1.0, 2.0]]), torch.tensor([1])
+    values, wanted = (measured(classifier(), logits, numbers) for numbers in (targets.to(kind), targets))
+    assert all(torch.equal(values[name], wanted[name]) for name in wanted)
+
+
+@pytest.mark.parametrize("targets", [torch.zeros(2), torch.zeros(2, 1, dtype=torch.int64)])
+@pytest.mark.parametrize("stage", ["training", "validation"])
+def test_targets_that_are_no_class_numbers_are_refused(targets: Tensor, stage: str) -> None:
+    with pytest.raises(RuntimeError):
+        measured(classifier(), torch.zeros(2, 3), targets, stage)
+
+
+def test_a_metric_a_regressor_does_not_know_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^model.metrics=r2: Regressor measures loss, mae$"):
+        regressor(["loss", "r2"])
+
+
+def test_a_regressor_predicts_its_outputs() -> None:
+    assert regressor().predict(torch.tensor([[1.0, 2.0]])).tolist() == [[1.0, 2.0]]
+
+
+def test_channels_last_changes_the_layout_not_the_numbers() -> None:
+    spec_shape = (3, 8, 8)
+    torch.manual_seed(0)
+    model = Classifier(**parts(CNN(spec_shape, 3, width=4), spec_shape, 3, ["loss"])).eval()
+    torch.manual_seed(0)
+    other = Classifier(**parts(CNN(spec_shape, 3, width=4), spec_shape, 3, ["loss"], channels_last=True)).eval()
+    images = torch.rand(2, *spec_shape)
+    torch.testing.assert_close(other(images), model(images))
+    assert all(p.is_contiguous(memory_format=torch.channels_last) for p in other.net.parameters() if p.ndim == 4)

@@ -1,0 +1,50 @@
+"""Jobs as a sweep composes and checks them, and as it writes them down."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hydra
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import OmegaConf
+
+from lockstep.launchers.environment import register_resolvers
+from lockstep.places import CONF
+from lockstep.sweeps.sweep import RefusedJob, Sweep
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Iterator[Sweep]:
+    register_resolvers()
+    with hydra.initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        engine: Any = GlobalHydra.instance().hydra
+        given = ["trainer=cpu", f"hydra.sweep.dir={tmp_path}", "seed=0", "hydra.launcher.jobs=2"]
+        config = engine.compose_config("train", given, RunMode.MULTIRUN, with_log_configuration=False)
+        HydraConfig.instance().set_config(config)
+        yield Sweep(config, engine.config_loader)
+
+
+def test_each_job_s_config_says_what_the_job_chose(sweep: Sweep) -> None:
+    """Both had the options of the sweep, by which trackers name what a run belongs to."""
+    jobs = sweep.check([["trainer=cpu", f"model={name}"] for name in ("mlp", "cnn")])
+    assert sweep.sweep_jobs.register(jobs) == jobs
+    names = [OmegaConf.load(job.directory / ".hydra" / "config.yaml").name for job in jobs]
+    assert names == ["digits_mlp", "digits_cnn"]
+
+
+def test_keys_that_are_not_a_job_s_identity_are_the_command_s(sweep: Sweep) -> None:
+    one, again = sweep.check([["seed=1"], ["seed=1", "fresh_processes=true", "mirror='a b'"]])
+    assert one.key == again.key
+    assert one.start.command[2:] == (f"resume='{one.directory}'",)
+    assert again.start.command[3:] == ("fresh_processes=true", "mirror='a b'")
+
+
+def test_a_job_that_is_too_large_for_its_cores_is_refused(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstep.sweeps.local.cores", lambda: {0, 1})
+    monkeypatch.setattr("lockstep.config.plan.visible_cores", lambda: 2)
+    sweep.check([["trainer.devices=8"], ["datamodule.num_workers=8"]])
+    with pytest.raises(RefusedJob, match=r"job 0 \(trainer.devices=16\): .*: each of the launcher's jobs has 1 core"):
+        sweep.check([["trainer.devices=16"]])
