@@ -26,7 +26,7 @@ def test_the_run_stops_and_names_step_and_samples(accumulate: int, tmp_path: Pat
     (batch,) = poison.given
     where = "at step 3 the loss is nan, of samples "
     assert str(raised.value) == f"{where}{', '.join(map(str, batch[:4]))} and {300 // accumulate - 4} more"
-    assert not caplog.messages  # the run says it once
+    assert not [message for message in caplog.messages if "the loss is" in message]  # the run says it once
     saved = last(tmp_path)  # from before it
     assert saved["global_step"] == 2
     assert all(tensor.isfinite().all() for tensor in saved["state_dict"].values())

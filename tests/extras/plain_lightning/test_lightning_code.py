@@ -21,8 +21,9 @@ SAID = {
     "random transforms": "",
     "GAN, noise drawn in the step": "random numbers are drawn in a training step",
     "negatives of all processes": "self.all_gather takes unequal numbers of samples from processes",
-    "teacher with a centre": "random numbers are drawn in a validation step, by each process its own; lockstep.noise draws them "
-    "alike on any number of processes buffers differ between processes after a step, and process 0's are kept (centre)",
+    "teacher with a centre": "random numbers are drawn in a validation step, by each process its own; lockstep.nets.Dropout and "
+    "lockstep.noise draw them alike on any number of processes buffers differ between processes after a step, and process 0's "
+    "are kept (centre)",
     "a metric by hand": "val_median, logged in on_validation_epoch_end, differs between processes",
 }
 
