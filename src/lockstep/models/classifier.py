@@ -28,22 +28,7 @@ class Classifier(Supervised):
     def measures(cls, name: str) -> bool:
         return name in ("loss", "acc") or (name.startswith("top") and name[3:].isdigit())
 
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        return self._step("train", batch)[0]
-
-    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        return self._evaluate("val", batch)
-
-    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        return self._evaluate("test", batch)
-
-    def _evaluate(self, stage: str, batch: tuple[Tensor, Tensor]) -> Tensor:
-        _, logits = self._step(stage, batch)
-        # probabilities, not logits: torchmetrics guesses for each batch which of the two it has been given
-        self.log_metrics(stage, logits.softmax(dim=1, dtype=torch.promote_types(logits.dtype, torch.float32)), batch[1])
-        return logits
-
-    def _step(self, stage: str, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def step(self, stage: str, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the mean loss () and the logits (n, classes) of inputs (n, ...) and class numbers (n,)."""
         inputs, targets = batch
         targets = targets if targets.is_floating_point() else targets.long()  # torch refuses those
@@ -65,6 +50,10 @@ class Classifier(Supervised):
         is_before = ~(logits <= own) | ((logits == own) & (classes < chosen))
         before = is_before.sum(dim=1).masked_fill(targets < 0, logits.shape[1])
         return {name: before < number for name, number in self.firsts.items()}
+
+    def for_torchmetrics(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return probabilities, not logits: torchmetrics guesses for each batch which of the two it has been given."""
+        return outputs.softmax(dim=1, dtype=torch.promote_types(outputs.dtype, torch.float32)), targets
 
     def predict(self, inputs: Tensor) -> Tensor:
         """Return probabilities (n, classes), from the inputs of Supervised.predict."""

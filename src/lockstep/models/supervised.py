@@ -1,5 +1,6 @@
 """Base of the shipped models: a net, the preparation of its inputs, an optimizer and a schedule."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotun
 
 
 class Supervised(LightningModule):
-    """A net that is trained on pairs of inputs and targets. A subclass has the steps, which log what they measure.
+    """A net that is trained on pairs of inputs and targets. A subclass has the `step`, which logs what it measures.
 
     Args:
         net: inputs (n, *input_shape) to outputs (n, num_outputs).
@@ -77,6 +78,32 @@ class Supervised(LightningModule):
         """Map inputs (n, *input_shape), uint8 or float from 0 to 1, to the net's outputs (n, num_outputs)."""
         return self.net(self.preprocess(inputs).contiguous(memory_format=self.memory_format))
 
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return self.step("train", batch)[0]
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return self._evaluate("val", batch)
+
+    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return self._evaluate("test", batch)
+
+    def _evaluate(self, stage: str, batch: tuple[Tensor, Tensor]) -> Tensor:
+        _, outputs = self.step(stage, batch)
+        metrics: Any = self.val_metrics if stage == "val" else self.test_metrics
+        given = self.for_torchmetrics(outputs, batch[1]) if metrics else ()
+        for name, metric in metrics.items():
+            metric.update(*given)
+            self.log(f"{stage}/{name}", metric, on_step=False, on_epoch=True)
+        return outputs
+
+    @abstractmethod
+    def step(self, stage: str, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the loss () and the net's outputs of a batch, and log by `log_means` as STAGE/NAME."""
+
+    def for_torchmetrics(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the predictions and targets that torchmetrics are updated with."""
+        return outputs, targets
+
     def log_means(self, stage: str, values: Mapping[str, Tensor], samples: Any) -> None:
         """Log means over a batch of so many samples, of numbers () or (n,); over an epoch they are means over its samples."""
         kind = torch.float32 if self.device.type == "mps" else torch.float64  # in which Lightning adds up
@@ -88,13 +115,6 @@ class Supervised(LightningModule):
         trainer: Any = self.trainer if is_attached(self) else None
         if stage == "train" and trainer is not None and (trainer.global_step + 1) % trainer.log_every_n_steps == 0:
             self.log("train/loss_step", values["loss"], on_step=True, on_epoch=False, batch_size=samples)
-
-    def log_metrics(self, stage: str, predictions: Tensor, targets: Tensor) -> None:
-        """Update the torchmetrics of an evaluation, and log them."""
-        metrics: Any = self.val_metrics if stage == "val" else self.test_metrics
-        for name, metric in metrics.items():
-            metric.update(predictions, targets)
-            self.log(f"{stage}/{name}", metric, on_step=False, on_epoch=True)
 
     @torch.no_grad()
     def predict(self, inputs: Tensor) -> Tensor:

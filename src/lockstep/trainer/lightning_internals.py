@@ -61,8 +61,8 @@ def end_restart(trainer: Trainer) -> None:
 
 
 def add_to_logged(module: LightningModule, name: str, mean: Tensor, weight: Any) -> bool:
-    """Add a training step's mean to what `self.log` has of the name in this epoch, as it would: in a tenth of its time, which is
-    as long as a small model's step takes. Return False for a first value, which it must be given."""
+    """Add a training step's mean to what `self.log` has of the name in this epoch, as it would, in a small part of the time:
+    three calls of it take as long as a small model's step. Return False for a first value, which it must be given."""
     results: Any = module._trainer and module._trainer._results
     item = results.get(f"training_step.{name}") if results else None
     if item is None or item.has_reset:

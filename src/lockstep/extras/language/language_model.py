@@ -28,21 +28,7 @@ class LanguageModel(Supervised):
     def setup(self, stage: str) -> None:
         """Do nothing: there is nothing to scale."""
 
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        return self._step("train", batch)[0]
-
-    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        return self._evaluate("val", batch)
-
-    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        return self._evaluate("test", batch)
-
-    def _evaluate(self, stage: str, batch: tuple[Tensor, Tensor]) -> Tensor:
-        _, logits = self._step(stage, batch)
-        self.log_metrics(stage, logits, batch[1])
-        return logits
-
-    def _step(self, stage: str, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def step(self, stage: str, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the loss () and the logits (n, length, tokens) of windows and their targets, (n, length)."""
         inputs, targets = batch
         logits = self(inputs)

@@ -54,7 +54,7 @@ class Stage(nn.Module):
         self._ranks = dist.get_process_group_ranks(group)
         self._schedules: dict[Any, Any] = {}
         self._rows: dict[Any, list[tuple[torch.Size, torch.dtype]]] = {}  # a sample's form between stages, by the inputs' form
-        self._pieces: list[tuple[Tensor, ...]] = []
+        self._pieces: list[Any] = []  # (inputs, targets)
         self._batch_idx = 0
         self._logged: dict[str, tuple[dict[str, Any], list[Tensor]]] = {}  # options and values of self.log, by name
         self._options: dict[str, dict[str, Any]] = {}  # the last stage's
@@ -185,7 +185,7 @@ class Stage(nn.Module):
             if not self.is_last:
                 return self.model(piece[0]).contiguous()
             with self._logging_to(length):
-                loss: Any = self._own_step(piece, self._batch_idx)
+                loss = self._own_step(piece, self._batch_idx)
         return torch.stack([loss.double() / len(self._pieces)])  # no view: torch detaches it in place
 
     @contextmanager
