@@ -12,7 +12,7 @@ from lockstep import noise
 from lockstep.counter_rng import derive_seed, random_bits
 from lockstep.datamodules.seeded import generator_states, seed_generators, set_generators
 from lockstep.nets.dropout import Dropout
-from lockstep.runs.shares import dp_rank_and_size
+from lockstep.runs.shares import dp_rank_and_size, has_same_bits
 from lockstep.trainer.steps import batches_trained
 
 _DROPOUT = 1000  # the stream of the first layer's bits; augmentation has those from 0 on
@@ -104,7 +104,7 @@ class CounterBasedRandomness(Callback):
 
     def _evaluate(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Begin a batch whose noise is the same in each evaluation. Virtual workers are seeded by their strategy."""
-        if not getattr(trainer.strategy, "has_same_bits", False):
+        if not has_same_bits(trainer):
             seed = derive_seed(self.seed, 1 + dataloader_idx)
             noise.begin(_step(trainer, self._evaluated[dataloader_idx:], batch_idx, seed, 0))
 

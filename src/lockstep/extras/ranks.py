@@ -3,7 +3,6 @@
 import os
 import platform
 from pathlib import Path
-from typing import Any
 
 import torch.distributed
 from lightning import Callback, LightningModule, Trainer
@@ -12,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.atomic_files import read_json, write_json
 from lockstep.config.overrides import flat
 from lockstep.errors import ConfigError
+from lockstep.extras.plain_lightning.processes import all_ranks
 
 _MAY_DIFFER = ("fresh_processes", "datamodule.num_workers", "datamodule.pin_memory", "datamodule.persistent_workers")
 
@@ -31,9 +31,7 @@ class Ranks(Callback):
         self._config = {key: str(value) for key, value in shared if not (key.startswith(_MAY_DIFFER) or "/" in str(value))}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        ranks: list[Any] = [(platform.node(), os.getpid(), self._config)] * trainer.world_size
-        if trainer.world_size > 1:
-            torch.distributed.all_gather_object(ranks, ranks[0])
+        ranks = all_ranks((platform.node(), os.getpid(), self._config))
         path = Path(trainer.default_root_dir) / "status.json"
         status = read_json(path) if stage == "fit" and trainer.is_global_zero else None
         if status is not None and status.get("status") == "running":

@@ -13,3 +13,8 @@ def dp_rank_and_size(trainer: Any) -> tuple[int, int]:
 def is_first_of_share(trainer: Any) -> bool:
     """Return whether this is the process, among those with the same samples, that is to count them."""
     return trainer.global_rank % (trainer.world_size // dp_rank_and_size(trainer)[1]) == 0
+
+
+def has_same_bits(trainer: Any) -> bool:
+    """Return whether the strategy gives the same bits on any number of processes."""
+    return getattr(trainer.strategy, "has_same_bits", False)

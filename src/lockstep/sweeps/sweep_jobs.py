@@ -50,7 +50,7 @@ _FACTS |= {"repetition": str, "attempt": int, "began": NUMBER, "ended": NUMBER, 
 
 @dataclass(frozen=True)
 class Start:
-    """What it takes to start a job.
+    """Start of a job.
 
     width: slots of `pool`.
     config: the composed config, Hydra's own part with it, of which the run is made; None where there is one.

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from lockstep.extras.exact.metrics import WorkerMetrics
 from lockstep.extras.plain_lightning.logs import Logged, combine
+from lockstep.extras.plain_lightning.processes import all_ranks
 from lockstep.extras.plain_lightning.reduced_logs import ReducedLogs, logged
 from lockstep.trainer.steps import batches_trained
 
@@ -48,10 +48,7 @@ class WorkerLogs(ReducedLogs):
 
     def collected(self) -> dict[str, list[Any]]:
         """Return what the epoch has logged so far, for a checkpoint: by key, the sums of each worker; a collective."""
-        ranks: list[Any] = [self._sums if batches_trained(self.trainer) else {}]
-        if dist.is_initialized():
-            ranks = [None] * dist.get_world_size()
-            dist.all_gather_object(ranks, self._sums if batches_trained(self.trainer) else {})
+        ranks = all_ranks(self._sums if batches_trained(self.trainer) else {})
         keys = dict.fromkeys(key for rank in ranks for key in rank)
         return {key: [[worker, *sums] for rank in ranks for worker, sums in rank.get(key, {}).items()] for key in keys}
 
@@ -69,8 +66,7 @@ class WorkerLogs(ReducedLogs):
 
     def sync_step(self) -> None:
         """Combine what all workers have logged in a step with sync_dist; a collective."""
-        ranks: list[dict[str, list[Logged]]] = [{} for _ in range(dist.get_world_size())]
-        dist.all_gather_object(ranks, self._in_step)
+        ranks = all_ranks(self._in_step)
         self._in_step = {}
         results: Any = self.trainer._results
         for key, metric in results.items():

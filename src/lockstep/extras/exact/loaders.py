@@ -15,16 +15,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from lockstep.counter_rng import derive_seed
 from lockstep.datamodules.batches import Batches
-from lockstep.datamodules.samplers import GlobalBatches
 from lockstep.datamodules.seeded import Restored, index_of, seed_generators
-from lockstep.extras.plain_lightning.loaders import (
-    SharedLists,
-    batches_of,
-    batches_of_equal_number,
-    dropped_of,
-    loading_arguments,
-    own_sampler,
-)
+from lockstep.extras.plain_lightning.loaders import SharedLists, division_of, loading_arguments, takes_lists
 
 
 class Drawn(NamedTuple):
@@ -52,8 +44,7 @@ class WorkersSampler(SharedLists):
     """Yield lists of Drawn samples, those of all workers of the process."""
 
     def __iter__(self) -> Iterator[Any]:
-        first = self.passed[1] if self.passed[0] == self.epoch else 0
-        for batch, draws in enumerate(self._batches(), first):
+        for batch, draws in enumerate(self._batches(), self.first):
             own, whole = self.samples_in(batch)
             yield [Drawn(draw, self.epoch, whole, is_dummy=own == 0) for draw in draws]
 
@@ -63,7 +54,7 @@ class WorkerBatches(Dataset[Shares]):
 
     def __init__(self, loader: DataLoader[Any], own: int, seed: int) -> None:
         self.dataset, self.collate, self.is_batched = loader.dataset, loader.collate_fn, loader.batch_sampler is not None
-        self.takes_lists = not self.is_batched and batches_of(loader) is not None
+        self.takes_lists = takes_lists(loader)
         self.own, self.seed = own, seed
 
     def __getitem__(self, drawn: Sequence[Drawn]) -> Shares:
@@ -89,15 +80,11 @@ def workers_loader(
 ) -> DataLoader[Any] | None:
     """Return the loader of a process, (number, of how many), that has `own` workers; None if `loader` draws batches in a way of
     its own."""
-    batches = batches_of(loader)
-    order = own_sampler(loader, batches)
-    if order is None:
-        return None
     workers = own * share[1]
-    size = getattr(batches, "batch_size", 1) * (1 if isinstance(batches, GlobalBatches) else workers)
-    dropped = dropped_of(batches, len(order), workers if training else 1)
-    if not training:
-        size = batches_of_equal_number(len(order) - dropped, size, workers)
+    division = division_of(loader, workers, training)
+    if division is None:
+        return None
+    order, size, dropped = division
     sampler = WorkersSampler(order, size, share, seed, dropped, training)
     sampler.check_length(workers)
     loading: dict[str, Any] = loading_arguments(loader) | {"collate_fn": _as_it_is}

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from lightning import Callback, LightningModule, Trainer
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
@@ -16,6 +15,7 @@ from torchmetrics import Metric
 from lockstep.callbacks.forked import Forked
 from lockstep.errors import config_error
 from lockstep.extras.any_batch.any_batch import leaves
+from lockstep.extras.plain_lightning.processes import all_ranks
 
 log = logging.getLogger(__name__)
 
@@ -110,11 +110,7 @@ class WorkerMetrics(Callback):
 
     def _everyone(self) -> list[dict[str, States]]:
         """Return the states of all workers, in the workers' order; a collective."""
-        own = apply_to_collection(self._own, Tensor, Tensor.cpu)
-        ranks: list[Any] = [own]
-        if dist.is_initialized():
-            ranks = [None] * dist.get_world_size()
-            dist.all_gather_object(ranks, own)
+        ranks = all_ranks(apply_to_collection(self._own, Tensor, Tensor.cpu))
         return [ranks[worker % len(ranks)][worker // len(ranks)] for worker in range(self.workers)]
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:

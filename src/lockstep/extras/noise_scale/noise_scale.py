@@ -8,7 +8,6 @@ from itertools import chain
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
@@ -18,6 +17,7 @@ from lockstep.errors import check_at_least
 from lockstep.extras.any_batch.any_batch import samples_in
 from lockstep.extras.monitor import Monitor, together, watched
 from lockstep.extras.plain_lightning.callback import PlainLightning
+from lockstep.extras.plain_lightning.processes import all_ranks
 from lockstep.trainer.steps import begins_step
 
 log = logging.getLogger(__name__)
@@ -179,11 +179,8 @@ class NoiseScale(Monitor, Callback):
         if own is None:
             return
         whole, rows = own
-        ranks: list[Any] = [rows] * trainer.world_size
-        if trainer.world_size > 1:
-            dist.all_gather_object(ranks, rows)
         # fsum rounds once: the sums have the same bits however the parts are divided among processes
-        squares, parts, samples = (math.fsum(column) for column in zip((0, 0, 0), *chain(*ranks), strict=True))
+        squares, parts, samples = (math.fsum(column) for column in zip((0, 0, 0), *chain(*all_ranks(rows)), strict=True))
         self._estimate(squares, parts, samples, whole)
         if (ratio := self.smoothed.ratio) is not None:
             for logger in trainer.loggers:

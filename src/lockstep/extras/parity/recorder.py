@@ -14,9 +14,9 @@ from lockstep.errors import ConfigError
 from lockstep.extras.any_batch.any_batch import samples_in
 from lockstep.extras.equivalence import EquivalenceReport
 from lockstep.extras.parity.sketches import Sketch, Sums, add_sums, sketch, sums_of
-from lockstep.extras.parity.switches import all_ranks
 from lockstep.extras.plain_lightning.callback import PlainLightning
 from lockstep.extras.plain_lightning.loaders import LOADERS, SharedSampler, change_loaders, draws_as, loading_arguments
+from lockstep.extras.plain_lightning.processes import all_ranks
 from lockstep.extras.plain_lightning.streams import is_stream
 from lockstep.runs.shares import dp_rank_and_size
 

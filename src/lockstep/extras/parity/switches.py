@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy
 import torch
-import torch.distributed as dist
 from lightning import Callback, LightningModule, Trainer
 from torch import nn
 from torch.nn import functional
@@ -17,16 +16,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from lockstep import noise
 from lockstep.callbacks import CounterBasedRandomness
 from lockstep.counter_rng import derive_seed
+from lockstep.extras.plain_lightning.processes import all_ranks
 from lockstep.trainer.batchnorm import Synchronised
-
-
-def all_ranks(value: Any) -> list[Any]:
-    """Return the values of all processes."""
-    if not dist.is_initialized():
-        return [value]
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, value)
-    return everyone
 
 
 def _wrap(model: LightningModule, name: str, around: Callable[..., Any]) -> None:

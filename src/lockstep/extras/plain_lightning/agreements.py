@@ -1,4 +1,4 @@
-"""What one process decides, or leaves out, in training, agreed on by all."""
+"""Agreements of all processes on what one decides, or leaves out, in training."""
 
 from collections.abc import Callable
 from functools import wraps

@@ -1,4 +1,4 @@
-"""A LightningModule and a LightningDataModule, or loaders of the module's own, that know nothing of this package."""
+"""The room that keeps the promise: any LightningModule and its data on several processes, as on one."""
 
 import logging
 import time
@@ -15,11 +15,7 @@ from torch import Tensor
 from lockstep.console import join_first
 from lockstep.extras.any_batch.any_batch import samples_in
 from lockstep.extras.plain_lightning.agreements import agree_on_batches, agree_on_steps, combine_outputs, decide_alike
-from lockstep.extras.plain_lightning.lightning_internals import (
-    change_asked_loaders,
-    counting_nothing,
-    take_skipped_steps,
-)
+from lockstep.extras.plain_lightning.lightning_internals import change_asked_loaders, counting_nothing, take_skipped_steps
 from lockstep.extras.plain_lightning.list_states import gather_lists_whole
 from lockstep.extras.plain_lightning.plain_values import leave_out_objects
 from lockstep.extras.plain_lightning.processes import (
@@ -50,9 +46,8 @@ class PlainLightning(SharedLoading):
     Training and evaluation take the batches of one process, shared out (see lockstep.extras.plain_lightning.loaders). Where ranks
     hold unequal numbers of a batch's samples, each rank's gradient is weighted by its number: the step is that of the whole
     batch, for a loss that is a mean over its batch. Logs over an epoch are reduced over ranks: see
-    lockstep.extras.plain_lightning.logs. A resumed run loads anew the batches that it has trained on in its epoch, and passes
-    over them. Samples and times are counted for the record of the run. Hyperparameters with which a checkpoint could not be read
-    are left out of it.
+    lockstep.extras.plain_lightning.logs. A resumed run passes over the batches that it has trained on in its epoch. Samples and
+    times are counted for the record of the run. Hyperparameters with which a checkpoint could not be read are left out of it.
 
     Attributes:
         results: the latest value of each metric that training has logged.

@@ -1,4 +1,4 @@
-"""Guard that finds runs of Lightning code as it is; imports what these need for them alone."""
+"""Guard that gives each run its PlainLightning callback; imports what a user's own code needs for that alone."""
 
 from typing import Any
 

@@ -92,6 +92,11 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
     def batches(self) -> int:
         return -(-self.samples_per_epoch // self.global_batch_size)
 
+    @property
+    def first(self) -> int:
+        """Return the first batch of the epoch that is not passed over."""
+        return self.passed[1] if self.passed[0] == self.epoch else 0
+
     def check_length(self, shares: int) -> None:
         """Raise ConfigError for data that has fewer samples than there are shares."""
         if 0 < self.samples_per_epoch < shares:
@@ -104,7 +109,9 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
         self._last: list[int] = []  # drawn
 
     def __len__(self) -> int:
-        return sum(map(len, self._places(0)))
+        whole = self.samples_per_epoch // self.global_batch_size
+        last = max(self.samples_in(whole)[0], int(self.training)) if self.tail else 0
+        return whole * len(range(self.rank, self.global_batch_size, self.num_replicas)) + last
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self._batches():
@@ -113,7 +120,7 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
     def _batches(self) -> Iterator[list[Any]]:
         """Yield this process's samples of each batch, from the first that is not passed over."""
         order = self._order()
-        for places in self._places(self.passed[1] if self.passed[0] == self.epoch else 0):
+        for places in self._places(self.first):
             yield [Draw(order[place], self.epoch, place) for place in places] if self.training else [order[p] for p in places]
 
     def numbers(self, batch: int) -> list[Any]:
@@ -166,17 +173,11 @@ def shared_loader(loader: DataLoader[Any], share: tuple[int, int], seed: int, tr
 
     Raises ConfigError for data that has fewer samples than there are shares.
     """
-    batches = batches_of(loader)
-    sampler = own_sampler(loader, batches)
-    if sampler is None:
+    division = division_of(loader, share[1], training)
+    if division is None:
         return None
-    size = getattr(batches, "batch_size", 1)
-    size = size if isinstance(batches, GlobalBatches) else size * share[1]
-    dropped = dropped_of(batches, len(sampler), share[1] if training else 1)
-    if not training:
-        size = batches_of_equal_number(len(sampler) - dropped, size, share[1])
-    takes_lists = loader.batch_sampler is None and batches is not None
-    shared = (SharedLists if takes_lists else SharedSampler)(sampler, size, share, seed, dropped, training)
+    order, size, dropped = division
+    shared = (SharedLists if takes_lists(loader) else SharedSampler)(order, size, share, seed, dropped, training)
     shared.check_length(share[1])
     loading = loading_arguments(loader)
     data: Any = loader.dataset if isinstance(loader.dataset, Seeded) else Seeded(loader.dataset, derive_seed(seed, training))
@@ -185,15 +186,25 @@ def shared_loader(loader: DataLoader[Any], share: tuple[int, int], seed: int, tr
     return DataLoader(data, batch_size=shared.batch_size, sampler=shared, **loading)
 
 
-def batches_of(loader: DataLoader[Any]) -> Any:
-    """Return what makes batches of single samples' numbers; None for a loader of single samples."""
-    return loader.sampler if loader.batch_sampler is None and draws_as(loader.sampler, BatchSampler) else loader.batch_sampler
+def division_of(loader: DataLoader[Any], shares: int, training: bool) -> tuple[Any, int, int] | None:
+    """Return what draws a loader's samples, how many a batch has over so many shares, and how many are left out at the end; None
+    if it draws batches in a way of its own."""
+    batches = loader.sampler if takes_lists(loader) else loader.batch_sampler
+    order = own_sampler(loader, batches)
+    if order is None:
+        return None
+    of_one = getattr(batches, "batch_size", 1)
+    size = of_one if isinstance(batches, GlobalBatches) else of_one * shares
+    whole = of_one * shares if training else of_one  # an evaluation leaves out what one process does
+    dropped = len(order) % whole if getattr(batches, "drop_last", False) else 0
+    if not training:
+        size = batches_of_equal_number(len(order) - dropped, size, shares)
+    return order, size, dropped
 
 
-def dropped_of(batches: Any, samples: int, shares: int) -> int:
-    """Return how many samples are left out with drop_last if so many processes divide a batch; 1 in an evaluation, which leaves
-    out what one process does."""
-    return samples % (batches.batch_size * shares) if getattr(batches, "drop_last", False) else 0
+def takes_lists(loader: DataLoader[Any]) -> bool:
+    """Return whether a loader asks its dataset for the list of a batch's samples."""
+    return loader.batch_sampler is None and draws_as(loader.sampler, BatchSampler)
 
 
 def loading_arguments(loader: DataLoader[Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Comparisons between processes that train a plain LightningModule, and exchanges of parts of unequal length."""
+"""Values of all processes, comparisons between those that train a module, and exchanges of parts of unequal length."""
 
 import math
 from collections.abc import Callable
@@ -11,10 +11,27 @@ from lightning import LightningModule
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
+from lockstep.runs.shares import dp_rank_and_size
+
 GATHERED = (
     "self.all_gather takes unequal numbers of samples from processes, of which the last is repeated until all have as many; "
     "drop_last=True leaves a batch out that does not divide"
 )
+
+
+def all_ranks(value: Any) -> list[Any]:
+    """Return the values of all processes, in their order; a collective."""
+    if not dist.is_initialized():
+        return [value]
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, value)
+    return everyone
+
+
+def all_shares(trainer: Any, value: Any) -> list[Any]:
+    """Return a value for each share: those of the first processes that have it. A collective."""
+    everyone = all_ranks(value)
+    return everyone[:: len(everyone) // dp_rank_and_size(trainer)[1]]
 
 
 def buffers_that_differ(module: LightningModule) -> list[str]:
@@ -29,8 +46,7 @@ def weights_that_differ(module: LightningModule) -> list[str]:
 
 
 def _that_differ(own: dict[str, list[float]]) -> list[str]:
-    ranks: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(ranks, own)
+    ranks = all_ranks(own)
     return [name for name, moments in own.items() if any(not _is_close(moments, other.get(name)) for other in ranks)]
 
 
@@ -53,8 +69,7 @@ def gather_unequal_lengths(module: LightningModule, may_differ: Callable[[], boo
     gather = module.all_gather
 
     def padded(tensor: Tensor) -> Tensor:
-        lengths: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(lengths, len(tensor) if tensor.ndim else None)
+        lengths = all_ranks(len(tensor) if tensor.ndim else None)
         if len(set(lengths)) == 1:
             return tensor
         warn(GATHERED)

@@ -15,6 +15,7 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import _Result
 
 from lockstep.extras.any_batch.any_batch import samples_in
 from lockstep.extras.plain_lightning.logs import Logged, combine, combine_on_device, explain_difference
+from lockstep.extras.plain_lightning.processes import all_ranks, all_shares
 from lockstep.extras.plain_lightning.streams import gather_number
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.steps import batches_trained
@@ -102,9 +103,7 @@ class ReducedLogs(_LoggerConnector):
             return
         metas = {key: results[key].meta for key in own}
         if len({*orders}) > 1:
-            ranks: list[dict[str, Any]] = [{} for _ in orders]
-            dist.all_gather_object(ranks, metas)
-            metas = {key: meta for rank in ranks for key, meta in rank.items()}
+            metas = {key: meta for rank in all_ranks(metas) for key, meta in rank.items()}
         table = torch.zeros(len(metas), 2, dtype=torch.float64, device=self.trainer.strategy.root_device)
         for row, key in zip(table, metas, strict=True):
             if key in own:
@@ -160,12 +159,7 @@ class ReducedLogs(_LoggerConnector):
             metric.cumulated_batch_size = metric.cumulated_batch_size + int(weight)
 
     def _gather(self, results: Any, pending: dict[str, Any]) -> list[dict[str, list[Logged]]]:
-        own = {key: self._collected(key, logged(results, metric)) for key, metric in pending.items()}
-        if self.trainer.world_size == 1:
-            return [own]
-        ranks: list[dict[str, list[Logged]]] = [{} for _ in range(dist.get_world_size())]
-        dist.all_gather_object(ranks, own)
-        return ranks[:: len(ranks) // dp_rank_and_size(self.trainer)[1]]  # others have the same samples
+        return all_shares(self.trainer, {key: self._collected(key, logged(results, item)) for key, item in pending.items()})
 
     def _reduce(self) -> None:
         if self.trainer.world_size == 1 and type(self) is ReducedLogs:
@@ -186,10 +180,8 @@ class ReducedLogs(_LoggerConnector):
             return
         results: Any = self.trainer._results
         pending = {key: item for key, item in results.valid_items() if self._is_uncomputed(item)}
-        ranks: list[dict[str, tuple[str, tuple[str, ...]]]] = [{} for _ in range(dist.get_world_size())]
         own = {key: (item.meta.metric_attribute, results._forked_name(item, False)) for key, item in pending.items()}
-        dist.all_gather_object(ranks, own)
-        for key, (attribute, names) in sorted({key: value for rank in ranks for key, value in rank.items()}.items()):
+        for key, (attribute, names) in sorted({key: value for rank in all_ranks(own) for key, value in rank.items()}.items()):
             if key in pending:
                 pending[key].compute()
             else:

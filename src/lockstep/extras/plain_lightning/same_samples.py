@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from lightning import Callback, LightningDataModule, LightningModule
 from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
@@ -22,6 +21,7 @@ from lockstep.callbacks.stepped_rate import is_own_checkpoint
 from lockstep.console import join_first
 from lockstep.datamodules.seeded import Restored, Seeded
 from lockstep.errors import config_error
+from lockstep.extras.plain_lightning.processes import all_ranks
 
 _MANY = 1000  # entries of a container that is not copied
 _OF_LOADERS = ("batch_size", "global_batch_size", "num_workers")  # keys that leave samples as they are
@@ -61,8 +61,7 @@ def check_processes(name: str, shared: list[tuple[Any, Any]]) -> None:
     """Raise ConfigError if processes have other data from which each would take its share, or draw it in another order; a
     collective. `name` is the hook that made the loaders, `shared` are their datasets and what shares each out."""
     own = [(sized_len(data), sampler.length, fingerprint(data), sampler.first_drawn()) for data, sampler in shared]
-    ranks: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(ranks, own)
+    ranks = all_ranks(own)
     for each in zip(*ranks, strict=False):
         sizes, lengths, samples, orders = zip(*each, strict=True)
         if len({*sizes}) > 1 or len({*lengths}) > 1:

@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-import torch.distributed as dist
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
@@ -25,9 +24,10 @@ from lockstep.extras.plain_lightning.loaders import (
     shared_loader,
 )
 from lockstep.extras.plain_lightning.plain_values import is_plain
+from lockstep.extras.plain_lightning.processes import all_shares
 from lockstep.extras.plain_lightning.reloads import Reloads
 from lockstep.extras.plain_lightning.streams import Positioned, in_step, is_stateful, is_stream, share_stream
-from lockstep.runs.shares import dp_rank_and_size
+from lockstep.runs.shares import dp_rank_and_size, has_same_bits
 from lockstep.trainer.steps import batches_trained
 
 log = logging.getLogger(__name__)
@@ -41,11 +41,6 @@ _OTHER_NUMBER = (
     "not be bit-equal"
 )
 _GOES_ON = "This run goes on after the {} batches of its epoch that it has trained on, whatever Lightning says of loaders."
-
-
-def has_same_bits(trainer: Any) -> bool:
-    """Return whether the results are the same bits on any number of processes."""
-    return getattr(trainer.strategy, "has_same_bits", False)
 
 
 class SharedLoading(Callback):
@@ -236,10 +231,6 @@ class SharedLoading(Callback):
         are then passed over."""
         batches = batches_trained(trainer)
         own = [loader.states.get(batches) for loader in self._positioned]
-        ranks: list[Any] = [own]
-        if trainer.world_size > 1:
-            ranks = [None] * trainer.world_size
-            dist.all_gather_object(ranks, own)
-        shares = ranks[:: len(ranks) // dp_rank_and_size(trainer)[1]]
+        shares = all_shares(trainer, own)
         if len(self._positioned) == len(self._samplers) and all(s is not None and is_plain(s) for rank in shares for s in rank):
             checkpoint["loader_positions"] = {"batches": batches, "ranks": shares}

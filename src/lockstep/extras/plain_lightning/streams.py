@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from lockstep.errors import config_error
 from lockstep.extras.any_batch.any_batch import samples_in
+from lockstep.extras.plain_lightning.processes import all_ranks
 
 _MARK = "is_sharded"
 _LOADED = "_starting_state_dict"  # Hugging Face's datasets begin each later iteration, too, where they were told to begin
@@ -114,8 +115,7 @@ def in_step(loader: Any, warn: Callable[[str], None]) -> Any:
     """Return a training loader with which no process takes a step that another one has no batch for. A collective."""
     if isinstance(dataset := getattr(loader, "dataset", loader), Shard) and dataset.drop_last:
         return loader
-    lengths: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(lengths, sized_len(loader))
+    lengths = all_ranks(sized_len(loader))
     return loader if len({*lengths}) == 1 and None not in lengths else InStep(loader, warn)
 
 
