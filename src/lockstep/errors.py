@@ -20,10 +20,6 @@ class ConfigError(ValueError):
         super().__init__(" ".join(said.split()))
 
 
-class EpochTooShort(ConfigError):
-    """An epoch has fewer samples than a step takes."""
-
-
 class NamedFailure(RuntimeError):
     """A failure that its one line describes in full: it is shown without a stack trace."""
 

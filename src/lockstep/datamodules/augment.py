@@ -1,7 +1,6 @@
 """Augmentation of whole batches, with a draw per sample."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,45 +11,30 @@ from lockstep.errors import check_at_least, config_error
 
 
 class CropFlip:
-    """Random crop after padding, and horizontal flip.
+    """Random crop after padding with zeros, and horizontal flip.
 
     The draws of a sample depend on (seed, epoch, sample id) alone: not on its batch, its rank, or what came before.
 
     Args:
         crop: pixels of padding on each side; the crop has the size of the image. 0 turns it off.
         flip: mirror each image with probability one half.
-        padding: zeros, or the image reflected at its edges; `crop` is then less than its height and width.
     """
 
-    def __init__(
-        self,
-        crop: int = 0,
-        flip: bool = False,
-        padding: Literal["zeros", "reflect"] = "zeros",
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, crop: int = 0, flip: bool = False, seed: int = 0) -> None:
         check_at_least(0, crop=crop)
-        self.crop, self.flip, self.padding, self.seed = crop, flip, padding, seed
-
-    def padded(self, shape: Sequence[int]) -> tuple[int, int, int]:
-        """Return the shape of an image of (channels, height, width) with its padding."""
-        channels, height, width = shape
-        return channels, height + 2 * self.crop, width + 2 * self.crop
+        self.crop, self.flip, self.seed = crop, flip, seed
 
     def check(self, shape: Sequence[int]) -> None:
-        """Raise ConfigError for data that is not images (channels, height, width), or is too small to be reflected so far."""
+        """Raise ConfigError for data that is not images (channels, height, width)."""
         if len(shape) != 3:
             raise config_error("datamodule.augment", "{...}", f"is for images; this data has shape {tuple(shape)}")
-        if self.padding == "reflect" and self.crop >= min(shape[1:]):
-            accepted = f"an image of {tuple(shape)} can't be reflected further than it reaches; use less"
-            raise config_error("datamodule.augment.crop", self.crop, accepted)
 
     def __call__(self, images: Tensor, ids: Tensor, epoch: int) -> Tensor:
         """Map images (n, channels, height, width) to the same shape and type; ids are (n,)."""
         n, channels, height, width = images.shape
         if not n:
             return images
-        padded = self._padded(images)
+        padded = functional.pad(images, [self.crop] * 4)
         tall, wide = padded.shape[2:]
         of_sample, of_channel, of_row = (torch.arange(count) for count in (n, channels, height))
         top, left = (random_bits(self.seed, epoch, ids, stream) % (2 * self.crop + 1) for stream in (1, 2))
@@ -62,15 +46,3 @@ class CropFlip:
         runs = padded.flatten().as_strided((padded.numel() - width + 1, width), (1, 1))
         row = (of_sample[:, None] * channels + of_channel)[:, :, None] * tall + top[:, None, None] + of_row
         return runs.index_select(0, (row * wide + left[:, None, None]).flatten()).view(images.shape)
-
-    def _padded(self, images: Tensor) -> Tensor:
-        if self.padding == "zeros":
-            return functional.pad(images, [self.crop] * 4)
-        rows, columns = (reflected(torch.arange(-self.crop, length + self.crop), length) for length in images.shape[2:])
-        return images[:, :, rows][:, :, :, columns]
-
-
-def reflected(index: Tensor, length: int) -> Tensor:
-    """Return positions before 0 and after length - 1 as mirrored at the first and the last; at most length - 1 away."""
-    last = length - 1
-    return last - (last - index.abs()).abs()

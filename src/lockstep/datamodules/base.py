@@ -18,8 +18,8 @@ from lockstep.counter_rng import derive_seed
 from lockstep.datamodules.augment import CropFlip
 from lockstep.datamodules.batches import Augment, Batches
 from lockstep.datamodules.samplers import EpochOrder, GlobalBatches, Reorder, shuffled
-from lockstep.datamodules.splits import Splits, check_part, draw_fold, seeded_split, subset
-from lockstep.errors import EpochTooShort, check_at_least, config_error
+from lockstep.datamodules.splits import Splits, draw_fold, seeded_split, subset
+from lockstep.errors import ConfigError, check_at_least, config_error
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.shares import dp_rank_and_size
 
@@ -87,8 +87,6 @@ class DataModule(LightningDataModule):
             raise ValueError(f"val_fraction={val_fraction}: leaves nothing to train on; use 0 to 0.9")
         if not 0 <= fold < (folds or 1):
             raise ValueError(f"fold={fold}: is not one of datamodule.folds={folds}; use 0 to {(folds or 1) - 1}")
-        if persistent_workers and num_workers == 0:
-            raise ValueError("persistent_workers=true: there are no workers; use datamodule.num_workers of at least 1")
         self.batch_size, self.global_batch_size = batch_size or global_batch_size or 64, global_batch_size
         self.drop_last, self.shuffle, self.seed, self.val_fraction = drop_last, shuffle, seed, val_fraction
         self.folds, self.fold = folds, fold
@@ -122,12 +120,12 @@ class DataModule(LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Return a loader of the batches of one process: if there is a global_batch_size, as many samples as a step has, less
-        accumulation. Raises EpochTooShort if that is more than there are."""
+        accumulation. Raises ConfigError if that is more than there are."""
         length, (shares, accumulate) = len(self.splits.train), self._parts
         step = self.samples_per_batch * accumulate
         samples = length - length % step if self.drop_last else length
         if not samples:
-            raise EpochTooShort(self._too_long(step, length, shares * accumulate))
+            raise ConfigError(self._too_long(step, length, shares * accumulate))
         self.samples_per_epoch = samples
         log.info(f"{samples} of {length} samples per epoch")
         order = EpochOrder(length, samples, self.seed if self.shuffle else None, self._reorder)
@@ -189,8 +187,6 @@ class DataModule(LightningDataModule):
     def split(self, length: int) -> tuple[Tensor, Tensor]:
         """Ids of `length` training samples as (training, validation), drawn with the seed, each in ascending order."""
         if self.folds is None:
-            if self._is_trained:
-                check_part("val_fraction", self.val_fraction, length)
             return seeded_split(length, self.val_fraction, self.seed)
         return draw_fold(length, self.folds, self.fold, self.seed)
 
@@ -214,11 +210,6 @@ class DataModule(LightningDataModule):
         loading: dict[str, Any] = {"num_workers": self.num_workers, "persistent_workers": self.persistent_workers}
         loading |= {"pin_memory": self.pin_memory and torch.cuda.is_available(), "worker_init_fn": ignore_sigterm}
         return DataLoader(Batches(dataset, self.seed, augment), batch_size=None, sampler=batches, collate_fn=unchanged, **loading)
-
-    @property
-    def _is_trained(self) -> bool:
-        """Return whether the data is for a training."""
-        return self.trainer is not None and self.trainer.state.fn == "fit"
 
     def _fit_scaler(self) -> "StandardScaler":
         """Fits it to the training split alone, unaugmented, a batch at a time; uint8 counts as 0 to 1."""

@@ -37,13 +37,6 @@ def draw_fold(length: int, folds: int, fold: int, seed: int) -> tuple[Tensor, Te
     return rest.sort().values, parts[fold].sort().values
 
 
-def check_part(name: str, fraction: float, length: int) -> None:
-    """Raise ConfigError for a fraction above 0 that has no sample."""
-    if fraction and not round(fraction * length):
-        accepted = f"of {length} samples that is none; use 0, or at least {1 / max(1, length):.1g}"
-        raise config_error(f"datamodule.{name}", fraction, accepted)
-
-
 def subset(dataset: Any, ids: Tensor) -> InMemory | Subset[Any]:
     """Return some of the samples; of data in memory a copy, so that a batch is of one tensor."""
     is_in_memory = type(dataset) is InMemory  # a subclass may be on disk

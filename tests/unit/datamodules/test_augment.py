@@ -2,13 +2,11 @@
 
 import pytest
 import torch
-from synthetic import Images
 from torch import Tensor
 from torch.nn import functional
 
 from lockstep.counter_rng import random_bits
-from lockstep.datamodules.augment import CropFlip, reflected
-from lockstep.errors import ConfigError
+from lockstep.datamodules.augment import CropFlip
 
 
 @pytest.fixture
@@ -49,33 +47,6 @@ def test_a_flip_mirrors_or_does_nothing(images: Tensor) -> None:
     assert any(same)
 
 
-def test_about_half_are_flipped() -> None:
-    images = torch.tensor([0.0, 1.0]).expand(10_000, 1, 1, 2)
-    flipped = CropFlip(flip=True)(images, torch.arange(10_000), epoch=0)[:, 0, 0, 0].mean()
-    assert float(flipped) == pytest.approx(0.5, abs=0.02)  # four standard deviations of 0.5 / sqrt(10,000)
-
-
-def test_positions_beyond_an_edge_are_reflected_without_repeating_it() -> None:
-    assert reflected(torch.arange(-3, 7), 4).tolist() == [3, 2, 1, 0, 1, 2, 3, 2, 1, 0]
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_a_crop_of_a_reflected_image_is_torch_s(dtype: torch.dtype) -> None:
-    shown = torch.arange(64 * 3 * 5 * 6).view(64, 3, 5, 6).remainder(251).to(dtype)
-    augmented = CropFlip(crop=4, padding="reflect", seed=4)(shown, IDS, epoch=7)
-    padded = functional.pad(shown.double(), [4] * 4, mode="reflect").to(dtype)
-    tops, lefts = random_bits(4, 7, IDS, 1) % 9, random_bits(4, 7, IDS, 2) % 9
-    for i in range(64):
-        assert torch.equal(augmented[i], padded[i, :, tops[i] : tops[i] + 5, lefts[i] : lefts[i] + 6])
-
-
-def test_a_reflection_further_than_the_image_reaches_is_refused() -> None:
-    augment = {"crop": 4, "padding": "reflect"}
-    data = Images((3, 4, 5), augment=augment)
-    with pytest.raises(ConfigError, match=r"^datamodule.augment.crop=4: an image of \(3, 4, 5\) can't be .*; use less$"):
-        data.setup("fit")
-
-
 @pytest.mark.parametrize("flip", [False, True])
 def test_a_crop_is_cut_from_the_padded_image(flip: bool, images: Tensor) -> None:
     crop, height, width = 2, 5, 6
@@ -98,22 +69,3 @@ def test_every_offset_of_the_crop_occurs() -> None:
     counts = moved.sum(dim=(0, 1))
     assert counts.min() > 40  # 80 expected in each place, of standard deviation 9
     assert counts.max() < 120
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64])
-@pytest.mark.parametrize("shape", [(1, 1, 8, 8), (7, 3, 4, 9), (0, 3, 4, 4)])
-def test_shape_and_type_are_kept(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    images = torch.ones(shape, dtype=dtype)
-    augmented = CropFlip(crop=1, flip=True)(images, torch.arange(shape[0]), epoch=0)
-    assert augmented.shape == shape
-    assert augmented.dtype == dtype
-
-
-def test_turned_off_it_does_nothing(images: Tensor) -> None:
-    assert torch.equal(CropFlip(crop=0, flip=False)(images, IDS, epoch=0), images)
-
-
-def test_the_images_given_stay_as_they_are(images: Tensor) -> None:
-    before = images.clone()
-    CropFlip(crop=2, flip=True)(images, IDS, epoch=0)
-    assert torch.equal(images, before)

@@ -1,6 +1,5 @@
 """The default data and how it is split."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -57,15 +56,6 @@ def test_a_seeded_split_is_disjoint_and_complete_and_in_order(length: int, fract
     assert sorted(rest.tolist() + drawn.tolist()) == list(range(length))
 
 
-def test_parts_without_a_sample_are_refused() -> None:
-    training: Any = SimpleNamespace(state=SimpleNamespace(fn="fit"))
-    assert Digits(val_fraction=0.0001).load().val is None
-    with pytest.raises(ConfigError, match=r"^datamodule.val_fraction=0.0001: of 1437 samples that is none; use 0, or"):
-        attached(Digits(val_fraction=0.0001), training).load()
+def test_more_folds_than_samples_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"^datamodule.folds=100000: there are 1437 samples; use at most as many"):
         Digits(folds=100000).load()
-
-
-def attached(datamodule: Digits, trainer: Any) -> Digits:
-    datamodule.trainer = trainer
-    return datamodule

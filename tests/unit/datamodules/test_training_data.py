@@ -9,7 +9,6 @@ from omegaconf import OmegaConf
 
 from lockstep.datamodules.training_data import check_training_data
 from lockstep.errors import ConfigError
-from lockstep.places import CONF
 
 
 @pytest.mark.parametrize(
@@ -19,8 +18,7 @@ from lockstep.places import CONF
 def test_data_given_by_default_alone_is_refused(
     overrides: list[str], option: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runtime = {"choices": {"datamodule": option}, "config_sources": [{"path": ""}, {"path": str(CONF)}]}
-    hydra = {"overrides": {"task": overrides}, "runtime": runtime, "job": {"config_name": "train"}}
+    hydra = {"overrides": {"task": overrides}, "runtime": {"choices": {"datamodule": option}}}
     monkeypatch.setattr(HydraConfig.instance(), "cfg", OmegaConf.create({"hydra": hydra}))
     check_training_data(Classifier(), has_datamodule=True)
     check_training_data(OwnLoaders(), has_datamodule=False)
