@@ -36,11 +36,6 @@ def test_a_token_sees_no_later_one() -> None:
     assert differs[9:].all()
 
 
-def test_without_documents_it_is_as_with_a_separator_that_does_not_come() -> None:
-    row = tokens(2, 16)
-    torch.testing.assert_close(small(separator=None)(row), small()(row), rtol=0, atol=1e-12)
-
-
 def test_documents_in_one_row_are_as_if_each_were_alone() -> None:
     net, row = small(), tokens(1, 16)
     row[0, [0, 5, 9]] = SEPARATOR

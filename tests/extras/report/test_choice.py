@@ -56,22 +56,6 @@ def test_the_answer_and_the_table_have_one_change_and_one_test_of_chance(tmp_pat
     assert answer(tmp_path / "worse", []).endswith("2 give 2x the speed and lose 0.31 of val/acc.")
 
 
-def test_less_of_a_loss_is_better(tmp_path: Path) -> None:
-    cells = [cell(1, lr, metric=lr, step=0.010) for lr in (0.3, 0.2)] + [cell(2, 0.2, metric=0.15, step=0.0101)]
-    assert answer(tmp_path, cells, "min").startswith(
-        "Take 2 devices at lr 0.2: 2x one device (not repeated) at a better val/acc (0.15, one device 0.2)"
-    )
-
-
-def test_what_repeats_show_to_be_chance_is_no_loss(tmp_path: Path) -> None:
-    """Means of 0.90 and 0.88, where runs differ by 0.1."""
-    cells = [cell(1, seed=seed, metric=0.85 + 0.05 * seed, step=0.010) for seed in range(3)]
-    cells += [cell(2, seed=seed, metric=0.83 + 0.05 * seed, step=0.0101) for seed in range(3)]
-    assert answer(tmp_path / "noisy", cells).startswith("Take 2 devices")
-    sure = [one | {"metric": 0.9 - 0.02 * (one["devices"] == 2) + 0.001 * one["seed"]} for one in cells]
-    assert answer(tmp_path / "sure", sure).startswith("Take 1 device at")
-
-
 def test_devices_that_add_no_speed_are_not_taken(tmp_path: Path) -> None:
     line = answer(tmp_path, [cell(1, step=0.010), cell(2, step=0.0180)])
     assert line.endswith("more devices are not worth it; 2 give 1.1x the speed and cost 1.8x the device-hours.")
@@ -119,13 +103,6 @@ def test_a_crowded_machine_says_nothing_of_speed(tmp_path: Path, record: dict[st
     said = answer(tmp_path, [cell(n, step=step, **facts) for n, step in ((1, 0.01), (2, 0.012))])
     unknown = f"Nothing can be said of speed: whether 2 devices are faster than 1 is not known ({why})."
     assert said.startswith(unknown if why else "Take 2 devices")
-
-
-def test_counts_that_crowd_the_machine_leave_what_is_known_of_fewer(tmp_path: Path) -> None:
-    cells = [cell(n, step=0.01 * n**0.2, accelerator="cpu", cpu_count=2) for n in (1, 2, 4)]
-    assert answer(tmp_path, cells).endswith(
-        "; whether 4 devices are faster than 2 is not known (there were 4 threads on 2 cores in 1 of 2 jobs)."
-    )
 
 
 def test_more_than_the_devices_can_give_is_no_speed(tmp_path: Path) -> None:

@@ -61,15 +61,6 @@ def test_jobs_that_differ_in_other_keys_are_kept_apart(tmp_path: Path) -> None:
         read(sweep, ["model=vgg"])
 
 
-def test_the_metric_is_that_of_the_jobs_that_are_reported(tmp_path: Path) -> None:
-    """Whichever jobs come first in the sweep's table."""
-    less, more = (f"optimized_mode={mode}" for mode in ("min", "max"))
-    measured.sweep(tmp_path, [cell(1, overrides=(less,))], mode="min")
-    sweep = measured.sweep(tmp_path, [cell(devices, overrides=(more,)) for devices in (1, 2)])
-    found = [read(sweep, only) for only in ((), [less])]
-    assert [(one.rows[0].variant, one.maximize) for one in found] == [((more,), True), ((less,), False)]
-
-
 @pytest.mark.parametrize("rate", ["lr", "learning_rate"])
 def test_the_rate_of_a_plain_module_is_an_axis(rate: str, tmp_path: Path) -> None:
     read_back = read(measured.sweep(tmp_path, [cell(n, lr, rate=rate) for n in (1, 2) for lr in (0.001, 0.01)]))

@@ -39,14 +39,6 @@ def test_an_interval_is_student_s() -> None:
     assert estimates.geometric([4.0], [2.0]) == estimates.Estimate(pytest.approx(2.0))
 
 
-def test_a_speed_up_is_the_quotient_of_two_speeds_of_the_table(tmp_path: Path) -> None:
-    """However far repeats differ; by the mean of logarithms 0.4x stood beside speeds whose quotient is 2."""
-    steps = {(1, 0): 0.01, (1, 1): 0.01, (2, 0): 0.0025, (2, 1): 0.25}
-    cells = [cell(n, seed=seed, global_batch=64, step=step) for (n, seed), step in steps.items()]
-    one, two = find_series(read(measured.sweep(tmp_path, cells))).points
-    assert two.throughput.mean / one.throughput.mean == pytest.approx(two.speedup.mean)
-
-
 def test_weak_scaling_keeps_the_batch_of_a_device(tmp_path: Path) -> None:
     series = find_series(weak(tmp_path))
     assert (series.kind, series.batch, [point.devices for point in series.points]) == (WEAK, 32, [1, 2, 4])

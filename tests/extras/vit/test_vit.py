@@ -45,12 +45,6 @@ def test_registers_are_seen_by_the_patches_and_left_out_of_the_mean() -> None:
     assert torch.equal(with_other_registers, net(image))
 
 
-def test_an_empty_batch_gives_every_parameter_a_gradient_of_zero() -> None:
-    net = ViT((1, 8, 8), 3, width=8, depth=1, heads=2, registers=1)
-    net(torch.zeros(0, 1, 8, 8)).sum().backward()
-    assert all(parameter.grad is not None and not parameter.grad.any() for parameter in net.parameters())
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
