@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from bitwise import differences
-from faults import Poison
-from in_process import KeepAll, last, logged, prepared, trained, without_batches
+from in_process import KeepAll, last, logged, prepared, trained
 
 from lockstep.checkpointing import read_checkpoint
 from lockstep.models.from_checkpoint import load_weights
@@ -87,12 +86,3 @@ def test_a_run_prolonged_is_the_longer_run(tmp_path: Path) -> None:
     prolonged, _ = trained(run, *OPTIONS, "trainer.max_epochs=3", ckpt_path=run / "checkpoints" / "last.ckpt")
     for part in (*PARTS, "loops"):
         assert not differences(longer[part], prolonged[part], part)
-
-
-def test_a_step_left_out_is_not_averaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = (*OPTIONS, "trainer.max_epochs=1", "guards.nonfinite.action=skip")
-    skipped, _ = trained(tmp_path / "skipped", *options, extra=[Poison(batches=(0, 3))])
-    without_batches(monkeypatch, 0, 3)
-    absent, _ = trained(tmp_path / "absent", *options)
-    for part in PARTS:
-        assert not differences(skipped[part], absent[part], part)

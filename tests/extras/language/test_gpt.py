@@ -53,12 +53,6 @@ def test_the_small_one_has_the_number_of_parameters_worked_out_by_hand() -> None
     assert sum(parameter.numel() for parameter in net.parameters()) == blocks + 50_257 * 768 + 768
 
 
-@pytest.mark.parametrize("heads", [3, 16])
-def test_heads_of_an_odd_width_are_refused(heads: int) -> None:
-    with pytest.raises(ConfigError, match=rf"^model.net.heads={heads}: heads have no even width; use a divisor of 8$"):
-        small(heads=heads)
-
-
 def test_data_that_is_no_text_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"has the shape \(1, 8, 8\); use datamodule=text$"):
         GPT((1, 8, 8), 10, width=16, depth=1, heads=2)

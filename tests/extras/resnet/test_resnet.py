@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from lockstep.errors import ConfigError
 from lockstep.extras.resnet.resnet import resnet
 
 
@@ -26,8 +25,3 @@ def test_resnet_has_a_stem_for_the_size_of_its_images(
     assert net.conv1.padding == (kernel[0] // 2, kernel[0] // 2)
     assert net.conv1.bias is None
     assert isinstance(net.maxpool, nn.MaxPool2d) is pools
-
-
-def test_a_resnet_of_an_unknown_depth_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^model.net.depth=20: use 18, 34, 50, 101, 152$"):
-        resnet((3, 32, 32), 10, depth=20)
