@@ -287,10 +287,8 @@ def _kill_table(rows: Sequence[Killed]) -> list[str]:
 
 
 def _stop_table(rows: Sequence[Stopped]) -> list[str]:
-    lines = [
-        "| | SIGTERM after (s) | code | ended within (s) | directory left | continued to the end |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines = ["| | SIGTERM after (s) | code | ended within (s) | directory left | continued to the end |"]
+    lines.append("|---|---|---|---|---|---|")
     for kind, moment, code, seconds, left, verdict in rows:
         lines.append(f"| {KINDS[kind]} | {moment:.3g} | {code} | {seconds:.1f} | {'yes' if left else 'no'} | {verdict} |")
     good, longest = sum(row.is_good for row in rows), max(row.seconds for row in rows)

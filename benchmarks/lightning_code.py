@@ -200,18 +200,14 @@ def _rank(rank: int, world_size: int, kinds: list[str], ways: dict[str, str], fo
 
 def main() -> None:
     print(f"{heading(processor())}\n")
-    print(
-        "The largest difference of 2 and of 3 processes from one, relative to the largest entry of each tensor: gradients of each"
-    )
-    print(
-        "step, weights after two epochs, metrics of each epoch; = is at most 1e-12. Stock Lightning has the same code and data.\n"
-    )
+    print("The largest difference of 2 and of 3 processes from one, relative to the largest entry of each tensor: gradients of")
+    print("each step, weights after two epochs, metrics of each epoch; = is at most 1e-12. Stock Lightning has the same code.\n")
     heads = [f"{quantity}, {way}" for way in WAYS for quantity in QUANTITIES]
     print(f"| code | {' | '.join(heads)} | message |\n|---|{'---|' * (len(heads) + 1)}")
     rows = compared()
     for kind in KINDS:
         cells = [_cell(rows[kind, way][quantity]) for way in WAYS for quantity in QUANTITIES]
-        unknown = [] if {*cells[: len(QUANTITIES)]} == {"="} else ["none: a run can't know it; `scripts/parity.py` names it"]
+        unknown = [] if {*cells[: len(QUANTITIES)]} == {"="} else ["none: a run can't know it; `lockstep parity` names it"]
         print(f"| {kind} | {' | '.join(cells)} | {'; '.join(rows[kind, 'here']['said'] or unknown)} |")
 
 

@@ -101,30 +101,6 @@ class Segmentation(Classifier):
         self.net = nn.Sequential(first, nn.BatchNorm2d(4), nn.Tanh(), nn.Conv2d(4, 2, 3, padding=1))
 
 
-class Autoencoder(LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder = nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 2))
-        self.decoder = nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 8))
-
-    def _step(self, batch: Any, stage: str) -> Tensor:
-        x, _ = batch
-        error = (self.decoder(self.encoder(x)) - x) ** 2
-        self.log_dict({f"{stage}_loss": error.mean(), f"{stage}_worst": error.max()}, on_step=False, on_epoch=True)
-        return error.mean()
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = self._step(batch, "train")
-        self.log("train_largest", loss.detach().max(), on_step=False, on_epoch=True, reduce_fx="max")
-        return loss
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        self._step(batch, "val")
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.Adam(self.parameters(), lr=1e-2)
-
-
 class GAN(LightningModule):
     """Manual optimization, two optimizers, of which one rests while the other steps. The noise is the sample's own."""
 
@@ -294,7 +270,6 @@ class Collected(Classifier):
 KINDS: dict[str, tuple[type[LightningModule], type[LightningDataModule] | None]] = {
     "classifier": (Classifier, Vectors),
     "segmentation, BatchNorm": (Segmentation, Images),
-    "autoencoder": (Autoencoder, Vectors),
     "GAN, two optimizers by hand": (GAN, Vectors),
     "in-batch negatives": (Contrastive, Vectors),
     "negatives of all processes": (Gathered, Vectors),

@@ -33,7 +33,6 @@ class Sample(NamedTuple):
     seconds, cpu: from start to end, of all processes.
     peak_mib: of the largest process, until it has ended, in MiB, by the system's account of resident memory (wait4(2)): a page
         that it shares with others, of a library say, counts in full.
-    device_gib: of a GPU's memory, at most; None without one.
     """
 
     samples: int
@@ -43,7 +42,6 @@ class Sample(NamedTuple):
     seconds: float
     cpu: float
     peak_mib: float
-    device_gib: float | None
 
 
 def measured(competitor: Competitor) -> Sample:
@@ -167,7 +165,6 @@ class _Run:
             seconds=seconds,
             cpu=sum(usage.ru_utime + usage.ru_stime for usage in usages),
             peak_mib=max(usage.ru_maxrss for usage in usages) / 1024,
-            device_gib=result.get("device_memory_gib"),
         )
 
     def _wait_for_end(self, process: subprocess.Popen[bytes]) -> resource.struct_rusage:
@@ -182,14 +179,6 @@ class _Run:
             failure.add_note((self._folder / "output").read_text())  # a traceback shows it
             raise failure
         return usage
-
-
-def run_ranks(command: list[str], processes: int, **environment: str) -> None:
-    """A command as so many ranks, one thread each; this program ends where one of them fails."""
-    fixed = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT / "src")}
-    ranks = [subprocess.Popen(command, env=os.environ | fixed | environment | rank) for rank in rank_environments(processes)]
-    if any(codes := [rank.wait() for rank in ranks]):
-        sys.exit(f"the ranks of {' '.join(command)} left with {codes}")
 
 
 def rank_environments(processes: int) -> list[dict[str, str]]:

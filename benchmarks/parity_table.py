@@ -1,4 +1,4 @@
-"""The last line of `scripts/parity.py` for shipped models and ways to share them:
+"""The last line of `lockstep parity` for shipped models and ways to share them:
 
     python benchmarks/parity_table.py [vit fsdp ...] [--steps 10] > benchmarks/parity.md
 
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     arguments = parser.parse_args()
     fixed = (*FIXED, f"parity.steps={arguments.steps}")
-    print(f"{heading(processor())}\n\nEach row is `python scripts/parity.py {shlex.join(fixed)} OPTIONS`.\n")
+    print(f"{heading(processor())}\n\nEach row is `lockstep parity {shlex.join(fixed)} OPTIONS`.\n")
     print("| options | exit code | last line |\n|---|---|---|", flush=True)
     codes: list[int] = []
     for counts, options in (ROWS[name] for name in arguments.rows):

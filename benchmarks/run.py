@@ -1,7 +1,7 @@
 """Competitors side by side: each in fresh processes of its own, several times, on one thread a process; one after the other, or,
 where what is timed is only a part of each program, these parts in turns of a fifth of a second (measuring.py).
 
-    python benchmarks/run.py [SUITE] [--repeats 5] [overrides of train.py, or options of the suite's programs]
+    python benchmarks/run.py [SUITE] [--repeats 5] [overrides of train.py]
 
 SUITE is one of those in benchmarks/suites.py. Prints a table, and writes it to benchmarks/SUITE_HARDWARE.md with how it came
 about; the raw samples beside it, as JSON. Medians, with the distance of the quartiles behind them. "of the floor" is the
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from hardware import gpu, processor
+from hardware import processor
 from measuring import Sample, measured, measured_in_turns
 from suites import SUITES, Competitor, Suite
 
@@ -35,14 +35,10 @@ def main() -> None:
     parser.add_argument("--processes", type=int, nargs="+", help="only with these numbers of processes")
     arguments, overrides = parser.parse_known_args()
     suite = SUITES[arguments.suite]
-    if suite.on_gpu and gpu() is None:
-        parser.error(
-            f"{arguments.suite} needs a GPU, and this machine has none; {arguments.suite}_cpu has its programs at a small size"
-        )
     competitors = suite.competitors(overrides)
     if arguments.processes:
         competitors = [competitor for competitor in competitors if competitor.processes in arguments.processes]
-    hardware = (gpu() if suite.on_gpu else None) or processor()
+    hardware = processor()
     path = ROOT / "benchmarks" / f"{arguments.suite}_{slug(hardware)}.md"
     samples: dict[str, list[Sample]] = {competitor.name: [] for competitor in competitors}
     text = ""
@@ -116,17 +112,11 @@ COLUMNS: dict[str, Callable[[Sample, Sample | None], float | None]] = {
     "samples/s": lambda own, _: own.samples / own.train_time if own.train_time else None,
     "µs a step": lambda own, _: own.train_time / own.steps * 1e6 if own.steps else None,
     "µs of processor": lambda own, _: own.train_cpu / own.steps * 1e6 if own.steps else None,
-    "µs of processor a sample": lambda own, _: own.train_cpu / own.samples * 1e6 if own.samples else None,
     "of the floor": lambda own, floor: floor and _ratio(own, floor, "train_time"),
     "of the floor, processor": lambda own, floor: floor and _ratio(own, floor, "train_cpu"),
-    "times the floor": lambda own, floor: floor and _ratio(own, floor, "train_time"),
-    "times the floor, processor": lambda own, floor: floor and _ratio(own, floor, "train_cpu"),
     "s in all": lambda own, _: own.seconds,
     "s of processor in all": lambda own, _: own.cpu,
-    "ms a save": lambda own, _: own.train_time / own.steps * 1e3,
-    "ms of processor a save": lambda own, _: own.train_cpu / own.steps * 1e3,
     "peak MiB": lambda own, _: own.peak_mib,
-    "GPU GiB": lambda own, _: own.device_gib,
 }
 
 

@@ -4,13 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jpegs import jpegs
-
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = ("samples/s", "µs a step", "µs of processor", "of the floor", "of the floor, processor", "peak MiB")
-LOADS = ("samples/s", "times the floor", "µs of processor a sample", "times the floor, processor", "peak MiB")
-IMAGES = ("samples/s", "µs a step", "µs of processor", "of the floor", "peak MiB", "GPU GiB")
-SAVES = ("ms a save", "ms of processor a save")
 STARTS = ("s in all", "s of processor in all")
 # As competitors/workload.py does; beside whichever group of callbacks is chosen.
 FLUSH = "+callbacks.flush_denormal._target_=steady_callback.FlushDenormal"
@@ -36,7 +31,6 @@ class Suite:
     about: str
     columns: tuple[str, ...]
     competitors: Callable[[list[str]], list[Competitor]]
-    on_gpu: bool = False
     in_turns: bool = False
 
 
@@ -81,28 +75,6 @@ def _shipped(net: str, shape: str, batch: int, steps: int, val_batches: int, pro
     return Competitor(name, lambda record: train_py(record, *fixed, *data, *lengths, *more), processes)
 
 
-def _images(device: str, shape: str, classes: int, batch_size: int, steps: int) -> Callable[[list[str]], list[Competitor]]:
-    """Channels last, on a GPU compiled and in bfloat16; on one device. The first steps and the validation are not timed."""
-
-    def competitors(overrides: list[str]) -> list[Competitor]:
-        is_gpu = device == "cuda"
-        sizes = {"net": "resnet50", "shape": shape, "classes": classes, "batch-size": batch_size, "steps": steps}
-        options = ["--val-batches", "0", "--device", device, *(["--compile"] if is_gpu else [])]
-        options += [item for name, value in sizes.items() for item in (f"--{name}", str(value))]
-        bare = by_record("bare_images", options)
-        lengths = {"batch_size": batch_size, "length": steps * batch_size, "val_length": batch_size, "num_classes": classes}
-        data = ["datamodule=synthetic_images", f"datamodule.shape=[{shape}]", f"datamodule.pin_memory={is_gpu}"]
-        data += [f"datamodule.{name}={value}" for name, value in lengths.items()]
-        net = ("model=resnet50", "model.channels_last=true", f"model.compile={is_gpu}")
-        fixed = (f"trainer={'gpu' if is_gpu else 'cpu'}", "trainer.max_epochs=1", "test=false")
-        fixed += (f"trainer.precision={'bf16-mixed' if is_gpu else '32-true'}",)
-        fixed += ("+callbacks.stopwatch._target_=steady_callback.Steady",)
-        shipped = Competitor("`python train.py`", lambda record: train_py(record, *fixed, *net, *data, *overrides))
-        return [Competitor("a bare loop", bare, is_floor=True), shipped]
-
-    return competitors
-
-
 def _startup(overrides: list[str]) -> list[Competitor]:
     def imports(_: Path) -> list[str]:
         return ["-c", "import torch, lightning"]
@@ -140,34 +112,6 @@ def _sweep(overrides: list[str]) -> list[Competitor]:
     return [Competitor(f"a sweep of {count} job{'s' * (count > 1)}", jobs(count)) for count in (1, 8)]
 
 
-def _loader(overrides: list[str]) -> list[Competitor]:
-    """Overrides are options of its programs: --size 224, say."""
-    folder = jpegs()
-    common = ["--folder", str(folder), "--size", "64", "--batch-size", "64", *overrides]
-    cache = ["--cache", f"{folder}.cache", "--epochs", "20"]
-
-    def competitor(name: str, program: str, *options: str) -> Competitor:
-        return Competitor(name, by_record(program, [*options, *common]), is_floor=program == "torchvision_loader")
-
-    return [
-        competitor("torchvision's ImageFolder, 2 workers", "torchvision_loader", "--workers", "2", "--epochs", "1"),
-        competitor("`datamodule=image_folder`, 2 workers", "our_loader", "--workers", "2", "--epochs", "1"),
-        competitor("with `datamodule=cached_image_folder`, 2 workers", "our_loader", "--workers", "2", *cache),
-        competitor("with `datamodule=cached_image_folder`, no workers", "our_loader", "--workers", "0", *cache),
-    ]
-
-
-def _checkpoint(_: list[str]) -> list[Competitor]:
-    def saves(how: str) -> Callable[[Path], list[str]]:
-        return lambda record: [_program("saves"), str(record), how]
-
-    return [
-        Competitor("`torch.save` alone", saves("plain")),
-        Competitor("synced, read back, renamed", saves("at_once")),
-        Competitor("`trainer.checkpoint_io.async=true`", saves("in_background")),
-    ]
-
-
 _ZERO = "Denormal numbers are zero in all programs."
 _SAME = "The same net, batches, optimizer and data for all; one epoch and one validation. `train.py` with all it does by default."
 _SAME += f"\n{_ZERO}"
@@ -182,25 +126,6 @@ SUITES = {
     "resnet18": Suite(
         f"ResNet-18 on 32x32 images, batches of 32.\n{_SAME}", STEPS, _steps("resnet18", "3,32,32", 32, 25, 2), in_turns=True
     ),
-    "loader": Suite(
-        "10,000 JPEGs of 256x256 to 64x64 bytes in batches of 64, shuffled, nothing trained; the cache is full before.\n"
-        "The floor is torchvision's ImageFolder; processor time is of the workers too.",
-        LOADS,
-        _loader,
-    ),
-    "resnet50": Suite(
-        "ResNet-50 on synthetic images of 224x224, batches of 256, on one GPU: bfloat16, channels last, compiled.\n"
-        "The same net, batches and optimizer; the first steps, in which it compiles, are not timed.",
-        IMAGES,
-        _images("cuda", "3,224,224", 1000, 256, 60),
-        on_gpu=True,
-    ),
-    "resnet50_cpu": Suite(
-        "The programs of `resnet50` at a size for a CPU, to see that they run: what they take there says nothing of a GPU.",
-        IMAGES,
-        _images("cpu", "3,32,32", 10, 4, 8),
-    ),
-    "checkpoint": Suite("How long training stands still for a checkpoint of 100 MB.", SAVES, _checkpoint),
     "startup": Suite(
         "From the command to the first step, and to the end: a step of training, of validation and of test, and pictures.",
         STARTS,

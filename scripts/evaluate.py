@@ -11,7 +11,6 @@ import lockstep.launchers.stop_at_once  # noqa: F401
 # isort: split
 import logging
 from pathlib import Path
-from typing import Any
 
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
@@ -41,21 +40,15 @@ def main() -> None:
 
 def evaluate(run: Run, run_dir: Path) -> None:
     from lockstep.build import build
+    from lockstep.runs.results import lacking_for_test
 
     run.cfg.test = False  # that is for a training
     datamodule, model, trainer = build(run.cfg, run.plan)
-    _check_test(run_dir, model, datamodule)
-    logging.info(f"The weights are those of {run.cfg.init_from}.")  # the last ones, where there are no best ones
-    trainer.test(model, datamodule, verbose=False)
-    _check_test(run_dir, model, datamodule)  # whose splits are known now
-    run.finish(trainer)
-
-
-def _check_test(run_dir: Path, model: Any, datamodule: Any) -> None:
-    from lockstep.runs.results import lacking_for_test
-
     if (lacking := lacking_for_test(model, datamodule)) is not None:
         raise config_error("RUN_DIR", run_dir, f"{lacking}; choose a run that can be tested")
+    logging.info(f"The weights are those of {run.cfg.init_from}.")  # the last ones, where there are no best ones
+    trainer.test(model, datamodule, verbose=False)
+    run.finish(trainer)
 
 
 if __name__ == "__main__":

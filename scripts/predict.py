@@ -4,8 +4,7 @@
     lockstep predict RUN_DIR photos/ cat.jpg --output predictions.csv datamodule.batch_size=256
     lockstep predict RUN_DIR                                             # no INPUT: of predict_dataloader, the test split say
 
-An INPUT is an image or a folder, which is searched through. Images become the size and colour of the training data. One
-that can't be read is named, the others are predicted, and the exit code is 1.
+An INPUT is an image or a folder, which is searched through. Images become the size and colour of the training data.
 
 Without INPUT one process predicts predict_dataloader. FILE, by default RUN_DIR/predictions.pt, is for torch.load: a list of what
 predict_step has returned for each batch; of a Task one tensor, in the order of the test split.
@@ -24,8 +23,6 @@ from typing import Any
 from lockstep.__main__ import script_parser
 from lockstep.atomic_files import replacing
 from lockstep.cli import start
-from lockstep.console import say
-from lockstep.errors import ConfigError, ExitCode
 from lockstep.extras.saved_runs import config_to_evaluate, find_checkpoint, load_saved_model, saved_config
 from lockstep.launchers.environment import log_plainly
 from lockstep.runs.validation import validated
@@ -49,8 +46,6 @@ def main() -> None:
     rows = list(_predictions(load_saved_model(cfg, checkpoint), paths, cfg.datamodule.batch_size))
     with contextlib.nullcontext(sys.stdout) if given.output is None else replacing(given.output) as file:
         csv.writer(file).writerows([["path", "prediction", "probability"], *rows])
-    if len(rows) < len(paths):
-        sys.exit(ExitCode.FAILED)
 
 
 def _predict_data(run_dir: Path, overrides: list[str], checkpoint: Path, output: Path | None) -> None:
@@ -82,7 +77,7 @@ def _images(path: Path) -> list[Path]:
 
 
 def _predictions(model: Any, paths: list[Path], batch_size: int) -> Iterator[tuple[Any, ...]]:
-    """Yield a row for each image that can be read; the others are named on standard error."""
+    """Yield a row for each image."""
     import torch
 
     from lockstep.extras.images.decoding import decode
@@ -90,16 +85,10 @@ def _predictions(model: Any, paths: list[Path], batch_size: int) -> Iterator[tup
     model = model.to("cuda" if torch.cuda.is_available() else "cpu")
     names = model.spec.class_names or range(model.spec.num_outputs)
     for first in range(0, len(paths), batch_size):
-        images = dict[Path, Any]()
-        for path in paths[first : first + batch_size]:
-            try:
-                images[path] = decode(path, model.spec.input_shape)
-            except ConfigError as error:
-                say(str(error))
-        if images:
-            best = model.predict(torch.stack([*images.values()])).max(dim=1)
-            for path, probability, index in zip(images, best.values.tolist(), best.indices.tolist(), strict=True):
-                yield path, names[index], f"{probability:.6f}"
+        batch = paths[first : first + batch_size]
+        best = model.predict(torch.stack([decode(path, model.spec.input_shape) for path in batch])).max(dim=1)
+        for path, probability, index in zip(batch, best.values.tolist(), best.indices.tolist(), strict=True):
+            yield path, names[index], f"{probability:.6f}"
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ lockstep report SWEEP_DIR
 lockstep report SWEEP_DIR --only model=cnn                         # of the jobs that have this override
 lockstep report SWEEP_DIR --all-reduce FILE                     # beside the all-reduce that lockstep allreduce measured
 
-Writes SWEEP_DIR/report/: report.html (one file, opens without a network), report.md, and the pictures as PNG and SVG. Prints
+Writes SWEEP_DIR/report/: report.html (one file, opens without a network), report.md, and the pictures as PNG. Prints
 the answer. The sweep need not have ended: the report says what is missing. sweep=scaling and weak_scaling write their report
 when they end.
 

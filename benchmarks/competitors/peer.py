@@ -153,7 +153,7 @@ def main() -> None:
     work = Workload.given()
     dataset = Images(*work.data(work.steps * work.processes))
     loader: DataLoader[Any] = DataLoader(dataset, batch_size=work.batch_size, shuffle=True, collate_fn=_as_it_is)
-    watch = Stopwatch(torch.device("cpu"), work.steps)
+    watch = Stopwatch(work.steps)
     peer(work, Net(work.model()), loader, watch)
     assert watch.done == work.steps, f"{watch.done} steps of {work.steps}"
     if torch.distributed.is_initialized():  # gloo's threads abort a process that leaves with them running

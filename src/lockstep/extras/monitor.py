@@ -12,7 +12,7 @@ from lockstep.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-_WATCHED = ("setup", "teardown", "load_state_dict", "stepped", "prepare")  # beside the hooks, whose names begin with on_
+_WATCHED = ("setup", "teardown", "load_state_dict", "stepped")  # beside the hooks, whose names begin with on_
 _WATCHED_TO_THE_END = ("facts", "state_dict")  # what a monitor has seen until it was switched off still counts
 
 
@@ -20,12 +20,10 @@ class Monitor:
     """A callback that looks at training and does not change it; the first base of its class.
 
     It is switched off for the rest of the run when one of its hooks raises, which is logged in one line. Only a ConfigError ends
-    the run. Processes exchange something in a hook that is `together`, by `synchronize`: a monitor that has failed in one of them
-    is switched off in all, and none waits for another.
+    the run.
     """
 
     is_off = False
-    _is_off_everywhere = False
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
@@ -38,26 +36,6 @@ class Monitor:
 
     def release(self) -> None:
         """Remove what the monitor has registered elsewhere; called when it is switched off."""
-
-    def switch_off(self, reason: str) -> None:
-        if not self.is_off:
-            self.is_off = True
-            log.warning(f"{type(self).__name__} is switched off for the rest of the run: {' '.join(reason.split())}")
-            with suppress(Exception):
-                self.release()
-
-    def synchronize(self, trainer: Any, prepare: Callable[[], Any]) -> Any:
-        """Return what `prepare` returns in this process, None if the monitor is off. A collective: it is off in all or none."""
-        if self._is_off_everywhere:
-            return None
-        prepared = self.prepare(prepare)
-        if trainer.world_size > 1 and not trainer.strategy.reduce_boolean_decision(not self.is_off, all=True):
-            self._is_off_everywhere = True
-            self.switch_off("it failed in another process")
-        return None if self.is_off else prepared
-
-    def prepare(self, function: Callable[[], Any]) -> Any:
-        return function()
 
 
 def watched(method: Callable[..., Any], to_the_end: bool = False) -> Callable[..., Any]:
@@ -72,12 +50,12 @@ def watched(method: Callable[..., Any], to_the_end: bool = False) -> Callable[..
         except ConfigError:
             raise
         except Exception as error:
-            self.switch_off(f"{method.__name__}: {type(error).__name__}: {error}")
+            if not self.is_off:
+                self.is_off = True
+                reason = " ".join(f"{method.__name__}: {type(error).__name__}: {error}".split())
+                log.warning(f"{type(self).__name__} is switched off for the rest of the run: {reason}")
+                with suppress(Exception):
+                    self.release()
 
     call.is_watched = True  # pyright: ignore[reportAttributeAccessIssue]
     return call
-
-
-def together(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a hook of a Monitor in which its processes `synchronize`."""
-    return watched(hook, to_the_end=True)

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torchmetrics.classification import MulticlassConfusionMatrix
 
-from lockstep.extras.monitor import Monitor, together
+from lockstep.extras.monitor import Monitor
 from lockstep.models import Classifier
 from lockstep.runs.shares import is_first_of_share
 
@@ -28,14 +28,10 @@ class Pictures(Monitor, Callback):
         if isinstance(pl_module, Classifier) and isinstance(outputs, Tensor) and is_first_of_share(trainer):
             self._matrix.update(outputs, batch[1])
 
-    @together
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not isinstance(pl_module, Classifier):
             return
-        own = self.synchronize(trainer, lambda: self._matrix.confmat)
-        if own is None:
-            return
-        counts: Any = trainer.strategy.reduce(own, reduce_op="sum")
+        counts: Any = trainer.strategy.reduce(self._matrix.confmat, reduce_op="sum")
         writer = next((logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)), None)
         if trainer.is_global_zero and writer is not None and counts.any():
             figure = Figure(figsize=(8, 8), layout="constrained")

@@ -1,16 +1,13 @@
 """With averaged weights it is the average that is validated, saved as state_dict, tested and kept."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from bitwise import differences
-from faults import Poison
-from in_process import KeepAll, last, logged, prepared, trained, without_batches
+from in_process import KeepAll, last, logged, prepared, trained
 
 from lockstep.checkpointing import read_checkpoint
-from lockstep.extras.averaging.averaging import EMA
 from lockstep.models.from_checkpoint import load_weights
 
 OPTIONS = ("callbacks=ema", "callbacks.ema.decay=0.8", "model=cnn", "model.net.width=8", "trainer.max_epochs=2")
@@ -35,25 +32,6 @@ def test_the_average_is_what_is_trained_for(tmp_path: Path) -> None:
     trainer.test(model, datamodule, ckpt_path=tmp_path / "checkpoints" / "best.ckpt", verbose=False)
     evaluator.test(again, again_data, verbose=False)
     assert trainer.callback_metrics["test/loss"] == evaluator.callback_metrics["test/loss"]
-
-
-def test_the_average_is_that_of_the_weights_after_each_step(tmp_path: Path) -> None:
-    """It begins as a copy of them after the first step; then 0.8 of it and 0.2 of them."""
-    datamodule, model, trainer = prepared(tmp_path, *OPTIONS, "datamodule.batch_size=400", "trainer.max_epochs=1")
-    parameter = next(model.net.parameters())
-    ema: Any = next(callback for callback in trainer.callbacks if isinstance(callback, EMA))
-    update, weights = ema.on_train_batch_end, []
-
-    def noted(*arguments: Any) -> None:
-        weights.append(parameter.detach().double().clone())
-        update(*arguments)
-
-    ema.on_train_batch_end = noted
-    trainer.fit(model, datamodule)
-    first, second, third = weights
-    average = 0.8 * (0.8 * first + 0.2 * second) + 0.2 * third
-    torch.testing.assert_close(parameter.detach().double(), average, rtol=1e-6, atol=1e-7)
-    assert (parameter - third).abs().max() > 1e-4
 
 
 def test_until_an_average_begins_the_current_weights_are_validated_saved_and_tested(tmp_path: Path) -> None:
@@ -108,12 +86,3 @@ def test_a_run_prolonged_is_the_longer_run(tmp_path: Path) -> None:
     prolonged, _ = trained(run, *OPTIONS, "trainer.max_epochs=3", ckpt_path=run / "checkpoints" / "last.ckpt")
     for part in (*PARTS, "loops"):
         assert not differences(longer[part], prolonged[part], part)
-
-
-def test_a_step_left_out_is_not_averaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = (*OPTIONS, "trainer.max_epochs=1", "guards.nonfinite.action=skip")
-    skipped, _ = trained(tmp_path / "skipped", *options, extra=[Poison(batches=(0, 3))])
-    without_batches(monkeypatch, 0, 3)
-    absent, _ = trained(tmp_path / "absent", *options)
-    for part in PARTS:
-        assert not differences(skipped[part], absent[part], part)

@@ -1,13 +1,10 @@
 """Which samples take part when: the same ones at any number of processes, from wherever an epoch is continued."""
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
-import score
 import torch
-from in_process import prepared
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -16,7 +13,7 @@ from lockstep.datamodules.samplers import EpochOrder, GlobalBatches
 from lockstep.datamodules.seeded import index_of
 from lockstep.errors import ConfigError
 from lockstep.extras.curriculum import curriculum as module
-from lockstep.extras.curriculum.curriculum import Curriculum, linear, root, save_scores, saved, step
+from lockstep.extras.curriculum.curriculum import Curriculum, linear, root, step
 from lockstep.extras.plain_lightning.loaders import shared_loader
 
 LENGTH = 40
@@ -97,15 +94,3 @@ def test_the_distance_to_the_mean_of_a_class_written_out() -> None:
     assert module.distance_to_class_mean(train).tolist() == [4.0, 2.0, 0.0, 6.0]
     with pytest.raises(ConfigError, match=r"^datamodule.curriculum.scores._target_=.*is for data of classes"):
         module.distance_to_class_mean(InMemory(torch.zeros(2, 1), torch.zeros(2, 1)))
-
-
-def test_the_losses_of_a_run_are_the_scores_of_its_training_split(tmp_path: Path) -> None:
-    datamodule, model, _ = prepared(tmp_path / "run", "datamodule.standardize=true")
-    train = datamodule.splits.train
-    losses = score.compute_losses(model, train)
-    expected = torch.nn.functional.cross_entropy(model.eval()(train.inputs), train.targets, reduction="none")
-    torch.testing.assert_close(losses, expected.double(), rtol=1e-5, atol=1e-6)
-    save_scores(train, losses, tmp_path / "run" / "scores.pt")
-    assert torch.equal(saved(train, str(tmp_path / "run")), losses)
-    with pytest.raises(ConfigError, match=r"^datamodule.curriculum.scores.path=.*/scores.pt: not of this training split; use"):
-        saved(Digits(seed=1).splits.train, str(tmp_path / "run" / "scores.pt"))

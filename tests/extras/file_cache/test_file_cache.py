@@ -4,8 +4,6 @@ import os
 import time
 from pathlib import Path
 
-import pytest
-
 from lockstep.extras.file_cache.file_cache import write_once
 
 
@@ -28,14 +26,3 @@ def test_one_process_writes_and_the_other_waits(tmp_path: Path) -> None:
     assert path.read_text() == "whole"
     os.waitpid(pid, 0)
     assert (tmp_path / "writers").read_text() == "x"
-
-
-def test_after_a_writer_that_failed_another_one_writes(tmp_path: Path) -> None:
-    def fail() -> None:
-        raise ValueError("unreadable")
-
-    path = tmp_path / "file"
-    with pytest.raises(ValueError, match="unreadable"):
-        write_once(path, fail)
-    write_once(path, lambda: path.write_text("whole") and None)
-    assert path.read_text() == "whole"

@@ -48,11 +48,8 @@ def test_continued_within_the_frozen_epoch_it_ends_bit_for_bit_the_same(tmp_path
     assert changed(whole["state_dict"], again["state_dict"]) == set()
 
 
-@pytest.mark.parametrize(
-    ("match", "line"),
-    [("tail", "no parameter is left that it is found in; .* such as net.layers.1.weight"), ("net", "leaves nothing to train")],
-)
-def test_a_pattern_that_finds_nothing_or_all_is_refused(match: str, line: str, tmp_path: Path) -> None:
-    datamodule, model, trainer = prepared(tmp_path, "callbacks=freeze", f"callbacks.freeze.match={match}")
-    with pytest.raises(ConfigError, match=rf"^callbacks\.freeze\.match={match}: {line}"):
+def test_a_pattern_that_finds_nothing_is_refused(tmp_path: Path) -> None:
+    datamodule, model, trainer = prepared(tmp_path, "callbacks=freeze", "callbacks.freeze.match=tail")
+    line = r"callbacks\.freeze\.match=tail: no parameter's name matches; .* such as net.layers.1.weight"
+    with pytest.raises(ConfigError, match=line):
         trainer.fit(model, datamodule)

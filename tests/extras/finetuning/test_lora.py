@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 from export import merge_layers
-from torch import nn
 
 from lockstep.errors import ConfigError
 from lockstep.extras.finetuning.lora import LoRALinear, lora
@@ -46,16 +45,6 @@ def test_trained_and_merged_it_is_a_plain_net() -> None:
     plain.load_state_dict(merge_layers(copy.deepcopy(adapted)).state_dict())
     assert torch.allclose(plain.layers[4].weight, layer.weight + 4.0 / 2 * layer.lora_up @ layer.lora_down)  # pyright: ignore
     assert torch.allclose(plain(x), adapted(x), rtol=1e-12)
-
-
-def test_a_layer_of_two_names_stays_one() -> None:
-    net = nn.Module()
-    net.a = net.b = nn.Linear(2, 2)
-    adapted = lora(net, rank=1)
-    assert adapted.a is adapted.b
-    merged = merge_layers(adapted)
-    assert merged.a is merged.b
-    assert type(merged.a) is nn.Linear
 
 
 def test_a_pattern_that_finds_no_linear_layer_is_refused_with_those_there_are() -> None:

@@ -24,12 +24,6 @@ def test_images_of_every_mode_become_rgb(mode: str, color: Any, expected: tuple[
     assert [set(channel.flatten().tolist()) for channel in image] == [{value} for value in expected]
 
 
-def test_colours_become_grey_for_one_channel(tmp_path: Path) -> None:
-    image = decode(write_image(tmp_path / "image.png", color=(255, 0, 0)), (1, 6, 6))
-    assert image.shape == (1, 6, 6)
-    assert set(image.flatten().tolist()) == {76}  # ITU-R 601: 0.299 * 255
-
-
 def test_a_16_bit_grey_image_keeps_its_greys(tmp_path: Path) -> None:
     levels = numpy.tile(numpy.linspace(1000, 65_000, 8).astype(numpy.uint16), (8, 1))
     Image.fromarray(levels).save(tmp_path / "image.png")

@@ -11,13 +11,12 @@ from lockstep.datamodules import DataSpec
 from lockstep.extras.language.language_model import LanguageModel
 from lockstep.models.schedules import constant
 
-METRICS = ("loss", "perplexity")
 WHEN = {"interval": "step", "frequency": 1, "monitor": None, "warmup_steps": 0, "warmup_epochs": 0}
 
 
 def language_model(**options: Any) -> LanguageModel:
     """Return a model of windows of two tokens, of four."""
-    parts = {"optimizer": partial(torch.optim.SGD, lr=0.1), "lr_scheduler": partial(constant, **WHEN), "metrics": METRICS}
+    parts = {"optimizer": partial(torch.optim.SGD, lr=0.1), "lr_scheduler": partial(constant, **WHEN)}
     return LanguageModel(**{"net": nn.Identity(), "spec": DataSpec((2,), 4), **parts, **options})
 
 

@@ -36,11 +36,6 @@ def test_a_token_sees_no_later_one() -> None:
     assert differs[9:].all()
 
 
-def test_without_documents_it_is_as_with_a_separator_that_does_not_come() -> None:
-    row = tokens(2, 16)
-    torch.testing.assert_close(small(separator=None)(row), small()(row), rtol=0, atol=1e-12)
-
-
 def test_documents_in_one_row_are_as_if_each_were_alone() -> None:
     net, row = small(), tokens(1, 16)
     row[0, [0, 5, 9]] = SEPARATOR
@@ -56,12 +51,6 @@ def test_the_small_one_has_the_number_of_parameters_worked_out_by_hand() -> None
         net = GPT((1024,), 50_257, width=768, depth=12, heads=12)
     blocks = 12 * (4 * 768 * 768 + 3 * 768 * 2048 + 2 * 768)
     assert sum(parameter.numel() for parameter in net.parameters()) == blocks + 50_257 * 768 + 768
-
-
-@pytest.mark.parametrize("heads", [3, 16])
-def test_heads_of_an_odd_width_are_refused(heads: int) -> None:
-    with pytest.raises(ConfigError, match=rf"^model.net.heads={heads}: heads have no even width; use a divisor of 8$"):
-        small(heads=heads)
 
 
 def test_data_that_is_no_text_is_refused() -> None:

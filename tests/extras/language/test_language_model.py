@@ -1,12 +1,10 @@
-"""Loss and perplexity, by hand; over tokens, not over batches."""
+"""The loss by hand; over tokens, not over batches."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
-from in_process import prepared
-from language_models import TINY, language_model, texts
+from language_models import language_model
 from torch import Tensor
 
 from lockstep.extras.language.tokens import NOT_COUNTED
@@ -61,24 +59,3 @@ def test_a_place_without_a_target_counts_for_nothing_and_has_no_gradient() -> No
     assert outputs.grad is not None
     assert outputs.grad[0, 0].any()
     assert not outputs.grad[0, 1].any()
-
-
-def test_perplexity_is_of_the_mean_over_all_tokens(tmp_path: Path) -> None:
-    datamodule, model, trainer = prepared(tmp_path, *TINY, *texts(tmp_path), "datamodule.batch_size=4", "trainer.max_epochs=1")
-    trainer.fit(model, datamodule)
-    for stage in ("train", "val"):
-        values = trainer.callback_metrics
-        assert float(values[f"{stage}/perplexity"]) == pytest.approx(math.exp(values[f"{stage}/loss"]), rel=1e-6)
-
-
-def test_a_window_that_is_partly_empty_is_scored_by_its_length(tmp_path: Path) -> None:
-    score = pytest.importorskip("score")  # of the curriculum
-    datamodule, model, _ = prepared(tmp_path, *TINY, *texts(tmp_path))
-    train = datamodule.splits.train
-    losses = score.compute_losses(model, train)
-    inputs, targets = train.__getitems__(range(len(train)))
-    with torch.no_grad():
-        logits = model.eval()(inputs).double()
-    each = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="none")
-    assert 0 < (targets[-1] != NOT_COUNTED).sum() < 16
-    torch.testing.assert_close(losses, each.view(targets.shape).mean(dim=1), rtol=1e-5, atol=1e-6)

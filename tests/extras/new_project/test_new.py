@@ -2,7 +2,6 @@
 
 import json
 import sys
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -60,26 +59,6 @@ def test_an_update_writes_what_the_user_has_not_changed_and_names_the_rest(
     assert (study / "Makefile").read_text() == (study / "README.md").read_text() == "# mine\n"
     assert (study / "CHANGES.md").read_text() == "new\n"
     assert project.update(study) == ([], [])
-
-
-@pytest.mark.parametrize(
-    ("origin", "requirement"),
-    [
-        (None, "lockstep==9.1"),
-        (
-            '{"url": "https://host/l.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}}',
-            "lockstep @ git+https://host/l.git@abc",
-        ),
-    ],
-)
-def test_the_engine_is_the_one_that_is_installed(
-    origin: str | None, requirement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "METADATA").write_text("Metadata-Version: 2.1\nName: lockstep\nVersion: 9.1\n")
-    if origin is not None:
-        (tmp_path / "direct_url.json").write_text(origin)
-    monkeypatch.setattr(metadata, "distribution", lambda _: metadata.PathDistribution(tmp_path))
-    assert project.engine() == requirement
 
 
 def test_the_shipped_sweeps_change_the_rate_of_a_module_or_say_that_it_has_none(tmp_path: Path) -> None:

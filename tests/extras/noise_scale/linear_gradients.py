@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from in_process import BARE, prepared
-from lightning import Callback
 from torch import Tensor
 
 from lockstep.datamodules.batches import InMemory
@@ -44,18 +43,12 @@ def in_closed_form() -> tuple[float, float]:
     return mean, squares - mean
 
 
-def fitted(
-    folder: Path,
-    length: int,
-    *overrides: str,
-    callbacks: list[Callback] | None = None,
-    decay: float = 0.999,
-) -> Any:
+def fitted(folder: Path, length: int, *overrides: str, decay: float = 0.999) -> Any:
     """The callback of a run over `length` samples whose weights stay where they are; it samples every step."""
-    scale = NoiseScale(every_n_steps=1, every_n_steps_alone=1, decay=decay)
+    scale = NoiseScale(every_n_steps=1, decay=decay)
     options = ("model=linear", "datamodule._target_=synthetic.Vectors", "+datamodule.in_features=6", "+datamodule.out_features=1")
     options += ("trainer.precision=64-true", "model.optimizer.lr=0", "trainer.max_epochs=1", "trainer.limit_val_batches=0")
-    datamodule, model, trainer = prepared(folder, *options, *overrides, extra=[scale, *(callbacks or [])], base=BARE)
+    datamodule, model, trainer = prepared(folder, *options, *overrides, extra=[scale], base=BARE)
     datamodule._splits = Splits(data(length), None, None)
     with torch.no_grad():
         model.net.layers[-1].weight.copy_(OFF[None])

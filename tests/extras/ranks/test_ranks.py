@@ -53,11 +53,3 @@ def test_ranks_of_several_configs_are_refused_in_each_of_them_before_they_train(
     assert in_ranks(2, partial(refusal, run=tmp_path, configs=[one | here, one | there]), tmp_path) == [None, None]
     line = "model.lr=0.1: is 0.5 in rank 1; start all ranks with the same config"
     assert in_ranks(2, partial(refusal, run=tmp_path, configs=[one, other]), tmp_path) == [line, line]
-
-
-def test_one_process_is_a_rank_too(tmp_path: Path) -> None:
-    write_status(tmp_path, "running", is_first=True)
-    note(0, 1, tmp_path, stage="test")
-    assert "ranks" not in status(tmp_path)
-    note(0, 1, tmp_path)
-    assert [rank["pid"] for rank in status(tmp_path)["ranks"]] == [os.getpid()]

@@ -5,22 +5,12 @@ from pathlib import Path
 
 import allreduce
 from commands import ROOT, python
-from ranks import in_ranks
 
 
 def test_a_ring_of_four_sends_six_messages_of_a_quarter() -> None:
     assert allreduce.link_bytes(4, 8_000_000) == 6 * 2_000_000
     row = allreduce.report("gloo", 4, [0.012], [8_000_000]).splitlines()[-1]
     assert row.split() == ["4", "7,812", "12.000", "1.000"]
-
-
-def test_real_processes_take_some_time_and_larger_messages_more(tmp_path: Path) -> None:
-    small, large = in_ranks(2, measured_here, tmp_path)[0]
-    assert 0 < small < large < 1
-
-
-def measured_here(_rank: int, _world_size: int) -> tuple[float, float]:
-    return allreduce.measured(1024, 0.05), allreduce.measured(2**22, 0.05)
 
 
 def test_it_prints_and_writes_the_times_of_all_counts_up_to_the_largest(tmp_path: Path) -> None:

@@ -45,15 +45,9 @@ def test_jobs_of_an_edited_config_file_are_not_compared(tmp_path: Path) -> None:
     assert ([row.devices for row in rows.rows], rows.left_out) == ([1, 2], {(): 1})
 
 
-def test_a_job_that_was_continued_to_a_later_end_or_on_other_devices_is_not_compared(tmp_path: Path) -> None:
-    """By train.py resume=DIRECTORY: the speed of two devices counted as that of eight."""
-    sweep = measured.sweep(tmp_path, [cell(1), cell(2), cell(4), cell(8, world_size=2)])
-    for devices, override in ((4, "trainer.max_epochs=20"), (8, "trainer.devices=2")):
-        (path,) = sweep.glob(f"devices={devices}*/.hydra")
-        (path / "overrides.yaml").write_text(f"- trainer.devices={devices}\n- {override}\n")
-    rows = read(sweep)
-    assert [row.devices for row in rows.rows] == [1, 2]
-    assert rows.left_out == {("trainer.max_epochs=20",): 1, ("trainer.devices=2",): 1}
+def test_a_job_that_was_continued_on_other_devices_counts_for_those(tmp_path: Path) -> None:
+    """The speed of two devices counted as that of eight."""
+    assert [row.devices for row in read(measured.sweep(tmp_path, [cell(8, world_size=2)])).rows] == [2]
 
 
 def test_jobs_that_differ_in_other_keys_are_kept_apart(tmp_path: Path) -> None:
@@ -65,15 +59,6 @@ def test_jobs_that_differ_in_other_keys_are_kept_apart(tmp_path: Path) -> None:
     assert [row.devices for row in read(sweep, ["model=mlp"]).rows] == [1, 2]
     with pytest.raises(ConfigError, match="--only=model=vgg: no job has these"):
         read(sweep, ["model=vgg"])
-
-
-def test_the_metric_is_that_of_the_jobs_that_are_reported(tmp_path: Path) -> None:
-    """Whichever jobs come first in the sweep's table."""
-    less, more = (f"optimized_mode={mode}" for mode in ("min", "max"))
-    measured.sweep(tmp_path, [cell(1, overrides=(less,))], mode="min")
-    sweep = measured.sweep(tmp_path, [cell(devices, overrides=(more,)) for devices in (1, 2)])
-    found = [read(sweep, only) for only in ((), [less])]
-    assert [(one.rows[0].variant, one.maximize) for one in found] == [((more,), True), ((less,), False)]
 
 
 @pytest.mark.parametrize("rate", ["lr", "learning_rate"])

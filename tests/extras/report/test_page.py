@@ -4,11 +4,9 @@ import json
 import re
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import measured
 import pytest
-from browsers import browser
 from measured import cell
 from omegaconf import OmegaConf
 
@@ -21,16 +19,7 @@ from lockstep.sweeps.table import look_at, print_table
 
 def whole() -> list[dict[str, Any]]:
     """Weak scaling of three counts and two rates; the larger rate diverges on four devices."""
-    cells = [
-        cell(
-            n,
-            lr,
-            step=step,
-            metric=0.9 + lr,
-        )
-        for n, step in ((1, 0.010), (2, 0.012), (4, 0.0135))
-        for lr in (0.01, 0.02)
-    ]
+    cells = [cell(n, lr, step=step, metric=0.9 + lr) for n, step in ((1, 0.010), (2, 0.012), (4, 0.0135)) for lr in (0.01, 0.02)]
     cells[-1] = cell(4, 0.02, status="failed", reason="rank 0: at step 3 the loss is nan, of samples 7")
     return cells
 
@@ -57,7 +46,7 @@ def test_a_whole_sweep_has_every_section(tmp_path: Path) -> None:
     first = [line for line in text.partition("## What")[0].splitlines() if line]  # the answer, the picture, the table, their base
     assert [line[:2] for line in first] == ["**", "# ", "![", "##", *["| "] * 5, "Ba"]
     assert first[-1].startswith("Based on 5 of 6 jobs, which have finished (devices 1, 2, 4; lr 0.01, 0.02; seed 0).")
-    assert "| 4 | 0.01 | 0.91 | worse, from one run: -0.01 | 9,481 | 2.96 | 74% | 30 | 128 | 1 |" in text
+    assert "| 4 | 0.01 | 0.91 | worse, from one run: -0.01 | 9,481 | 2.96 | 74% | 128 | 1 |" in text
     assert "diverged (rank 0: at step 3 the loss is nan, of samples 7)" in text
     for origin in ("0123456789abcdef", "NVIDIA H100", "torch: 2.15.0, lightning: 2.6.6", "host: node1"):
         assert origin in text
@@ -68,28 +57,12 @@ def test_the_html_is_one_file_that_asks_for_no_other(tmp_path: Path) -> None:
     names = re.findall(r"\]\((\w+)\.png\)", (path.parent / "report.md").read_text())
     for name in names:
         assert (path.parent / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-        ElementTree.fromstring((path.parent / f"{name}.svg").read_text())
     html = path.read_text()
     assert f'<p class="answer">{answer}</p>' in html
     links = re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?([^"')>\s]+)""", html)
     assert all(link.startswith(("#", "data:")) for link in links), links
     assert "<script" not in html
     assert html.count("<img") == len(names) == 2
-
-
-@pytest.mark.slow
-def test_no_table_is_cut_off_and_dark_is_dark(tmp_path: Path) -> None:
-    """At 1280 pixels, and on a phone."""
-    _, path = write_report(measured.sweep(tmp_path, whole()))
-    with browser() as running:
-        for width in (1280, 390):
-            for scheme, paper in (("light", "rgb(255, 255, 255)"), ("dark", "rgb(26, 26, 26)")):
-                view = running.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
-                view.goto(path.as_uri())
-                wide = "[...document.querySelectorAll('html, .wide')].filter(one => one.scrollWidth > one.clientWidth).length"
-                assert view.evaluate(wide) == 0
-                assert view.evaluate("getComputedStyle(document.body).backgroundColor") == paper
-                view.close()
 
 
 def test_strong_scaling_compares_accuracy_at_one_batch(tmp_path: Path) -> None:
@@ -107,18 +80,15 @@ def test_strong_scaling_compares_accuracy_at_one_batch(tmp_path: Path) -> None:
             [cell(2, status="failed", reason="boom"), cell(4, status="waiting")],
             ["on 0 of 2 jobs", "failed (boom)", "missing (waiting)"],
         ),
-        ([cell(2)], ["on 1 of 1 jobs", "One number of devices"]),
+        ([cell(2)], ["on 1 of 1 jobs", "only one number of devices has results"]),
         ([cell(1), cell(2, status="running")], ["1 of 2 jobs", "missing (the sweep process died)"]),
-        ([cell(1), cell(2, train_time=50.0)], ["Some counts trained on more samples"]),
         ([cell(1), cell(2, step=0.012)], ["Nothing was repeated"]),
         ([cell(1, batch=32), cell(2, batch=20)], ["neither the batch of a device nor the global batch"]),
-        (
-            [cell(1), cell(2, git_commit="ffff", git_dirty=True)],
-            ["Jobs of several commits: 0123456789abcdef, ffff.", "not committed"],
-        ),
+        ([cell(1), cell(2, device_name="cpu")], ["Jobs ran on several kinds of device: NVIDIA H100, cpu."]),
+        ([cell(n, batch=batch) for n, batch in ((1, 16), (2, 16), (4, 16), (1, 32), (2, 32))], ["2 jobs of other batch sizes"]),
         ([cell(1, overrides=("model=a",)), cell(1, overrides=("model=b",))], ["1 job of model=b left out: --only model=b"]),
     ],
-    ids=["nothing", "one point", "one count", "other lengths", "two counts", "mixed", "commits", "variants"],
+    ids=["nothing", "one point", "one count", "two counts", "mixed", "devices", "batches", "variants"],
 )
 def test_a_partial_sweep_has_a_report_that_says_what_is_missing(tmp_path: Path, cells: list[Any], said: list[str]) -> None:
     text = page(tmp_path, cells)
@@ -148,13 +118,6 @@ def test_the_page_says_what_was_trained_on_what(tmp_path: Path) -> None:
     assert "- overrides of all jobs: model.optimizer.lr=0.1 seed=0 trainer.max_epochs=3\n" in text
 
 
-def test_a_sweep_that_was_extended_has_one_report_of_all(tmp_path: Path) -> None:
-    page(tmp_path, [cell(1), cell(2)])
-    text = page(tmp_path, [cell(4, step=0.011)])
-    assert "3 of 3 jobs" in text
-    assert "Take 4 devices at lr 0.1: 3.6x one device (not repeated)" in text
-
-
 def test_an_all_reduce_that_was_measured_apart_stands_beside_the_step(tmp_path: Path) -> None:
     """4 MB of gradients, half-way between two sizes. Two devices lose 1 ms, the all-reduce; four lose 10 ms, where it takes 2."""
     cells = [cell(n, step=step) for n, step in ((1, 0.010), (2, 0.011), (4, 0.020), (8, 0.012))]
@@ -163,15 +126,6 @@ def test_an_all_reduce_that_was_measured_apart_stands_beside_the_step(tmp_path: 
     assert "## The all-reduce of the gradients, measured apart\n" in text
     assert ("| 2 | 1 | 10 | 11 |" in text, "| 4 | 2 | 10 | 20 |" in text) == (True, True)
     assert "These numbers do not agree. With devices=4 a step takes longer than" in text
-
-
-@pytest.mark.parametrize(
-    ("precision", "ms"), [("32-true", "2e+06"), ("bf16-mixed", "2e+06"), ("bf16-true", "1e+06"), ("64-true", "4e+06")]
-)
-def test_gradients_have_the_bytes_of_their_precision_also_beyond_what_was_measured(
-    precision: str, ms: str, tmp_path: Path
-) -> None:
-    assert f"| 1 | {ms} | 10 | 10 |" in page(tmp_path, [cell(1, precision=precision)], {1: ([1000], [0.5])})
 
 
 def test_blocks_are_escaped() -> None:
@@ -183,8 +137,8 @@ def test_blocks_are_escaped() -> None:
         {"picture": "p", "alt": 'a "q"'},
     ]
     content = {"title": "t <", "answer": "1 < 2", "blocks": blocks}
-    html = render("report.html", content | {"images": {"p": "data:image/svg+xml;base64,AA=="}})
-    assert 'src="data:image/svg+xml;base64,AA=="' in html
+    html = render("report.html", content | {"images": {"p": "data:image/png;base64,AA=="}})
+    assert 'src="data:image/png;base64,AA=="' in html
     assert '<td data-column="n|m">' in html  # what a phone shows beside the cell
     for text in ("a &lt; b", "x &amp; y", "&lt;i&gt;", "t &lt;", "1 &lt; 2", "a &#34;q&#34;"):
         assert text in html
@@ -195,10 +149,9 @@ def test_the_file_of_the_all_reduce_is_read_or_refused(tmp_path: Path) -> None:
     path = tmp_path / "allreduce.json"
     path.write_text(json.dumps({"backend": "gloo", "processes": {"2": {"sizes": [1024], "seconds": [1e-5]}}}))
     assert read_all_reduce(path) == {2: ([1024], [1e-5])}
-    for processes in ({}, {"two": {"sizes": [1], "seconds": [1.0]}}, {"2": {"sizes": [1], "seconds": []}}):
-        path.write_text(json.dumps({"processes": processes}))
-        with pytest.raises(ConfigError, match="has no times of an all-reduce"):
-            read_all_reduce(path)
+    path.write_text("{}")
+    with pytest.raises(ConfigError, match="has no times of an all-reduce"):
+        read_all_reduce(path)
 
 
 def test_rates_have_a_line_for_each_count_and_say_where_the_best_is_at_an_end(tmp_path: Path) -> None:

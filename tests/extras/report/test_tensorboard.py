@@ -8,7 +8,6 @@ from typing import Any
 
 import measured
 import pytest
-from browsers import browser
 from in_process import composed
 from saved_run import save_run
 from tensorboard import program
@@ -69,19 +68,3 @@ def test_the_hyperparameters_are_the_chosen_options_and_what_was_swept(url: str)
     assert (values["model"], values["model/optimizer"]) == (["mlp"], ["sgd"])
     assert sorted(values) == ["model", "model.optimizer.lr", "model/optimizer"]
     assert experiment["metricInfos"][0]["name"]["tag"] == "Optimized/val/acc"  # the first column beside those
-
-
-@pytest.mark.browser
-def test_a_browser_shows_them(url: str) -> None:
-    shown = {
-        "timeseries": [*(f"lr={lr}_seed=0" for lr in RATES), "Optimized"],
-        "hparams": [*(f"lr={lr}_seed=0" for lr in RATES), "model/optimizer", "Optimized/val/acc", "0.90000"],
-    }
-    with browser() as chromium:
-        page = chromium.new_page()
-        for tab, texts in shown.items():
-            page.goto(f"{url}/?{tab}#{tab}")  # another query, that the page is loaded anew
-            for text in texts:
-                shown_at = page.locator(f"text={text} >> visible=true").first
-                shown_at.wait_for(timeout=60_000)
-                assert shown_at.bounding_box()["x"] < 1200  # of 1280

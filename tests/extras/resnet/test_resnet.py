@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from lockstep.errors import ConfigError
 from lockstep.extras.resnet.resnet import resnet
 
 
@@ -26,19 +25,3 @@ def test_resnet_has_a_stem_for_the_size_of_its_images(
     assert net.conv1.padding == (kernel[0] // 2, kernel[0] // 2)
     assert net.conv1.bias is None
     assert isinstance(net.maxpool, nn.MaxPool2d) is pools
-
-
-def test_resnet18_of_the_cifar_experiments_has_their_number_of_parameters() -> None:
-    """11,181,642 of torchvision's with ten classes, with 64 * 3 * (49 - 9) fewer in the first convolution."""
-    net = resnet((3, 32, 32), 10, depth=18)
-    assert sum(parameter.numel() for parameter in net.parameters()) == 11_181_642 - 7_680
-
-
-def test_a_resnet_of_an_unknown_depth_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^model.net.depth=20: use 18, 34, 50, 101, 152$"):
-        resnet((3, 32, 32), 10, depth=20)
-
-
-def test_data_that_is_no_images_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^model.net._target_=[\w.]+.resnet: takes images .* has shape \(10,\); use"):
-        resnet((10,), 3, depth=18)

@@ -46,23 +46,6 @@ def test_one_cycle_is_as_long_as_training(interval: str, total: int) -> None:
     assert momenta[0] == momenta[-1] == pytest.approx(0.95)  # the other way: high when the rate is low
 
 
-@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
-def test_one_cycle_moves_the_momentum_or_beta1_as_torch_does(kind: Any) -> None:
-    """OneCycleLR by itself cycles it, the other way than the rate."""
-    made: list[Any] = [kind([torch.nn.Parameter(torch.zeros(1))], lr=0.1) for _ in range(2)]
-    entry = one_cycle(made[0], TEN_EPOCHS, interval="step", frequency=1, monitor=None, **CYCLE)
-    schedulers = [entry["scheduler"], OneCycleLR(made[1], max_lr=0.1, total_steps=100, **CYCLE)]
-    seen: list[list[Any]] = []
-    for _ in range(100):
-        seen.append([group.get("betas", group.get("momentum")) for group in (one.param_groups[0] for one in made)])
-        for one, scheduler in zip(made, schedulers, strict=True):
-            one.step()
-            scheduler.step()
-    assert all(own == torch_s for own, torch_s in seen)
-    cycled = [own[0] if isinstance(own, tuple) else own for own, _ in seen]
-    assert (cycled[0], min(cycled), cycled[-1]) == pytest.approx((0.95, 0.85, 0.95))
-
-
 @pytest.mark.parametrize(("mode", "metrics"), [("min", [3.0, 2.0, 2.0, 2.0, 2.0, 2.0]), ("max", [0.1, 0.2, 0.2, 0.2, 0.1, 0.2])])
 def test_plateau_waits_and_then_multiplies(mode: str, metrics: list[float]) -> None:
     sgd = optimizer()

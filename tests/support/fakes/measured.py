@@ -51,7 +51,7 @@ def _add(
     key = f"{number:012x}"
     swept = (f"trainer.devices={devices}", f"model.{rate}={lr}", f"seed={seed}", *overrides)
     directory = sweep_jobs.directory / directory_name(swept, key)
-    data = {"batch_size": batch, "global_batch_size": global_batch}
+    data = {"batch_size": batch, "global_batch_size": global_batch or batch * devices}
     config = {"seed": seed, "trainer": {"devices": devices}, "datamodule": data}
     config["model"] = {"optimizer": {"lr": lr}} if rate == "optimizer.lr" else {rate: lr}
     config |= {"others": dict(item.split("=") for item in overrides)}

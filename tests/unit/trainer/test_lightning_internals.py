@@ -6,7 +6,7 @@ import os
 import lightning.fabric
 import pytest
 from lightning import LightningModule, Trainer
-from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
@@ -57,13 +57,6 @@ def test_a_module_without_a_trainer_still_raises_for_it() -> None:
     assert not is_attached(module)
     with pytest.raises(RuntimeError, match="is not attached"):
         _ = module.trainer
-
-
-def test_an_average_still_restores_when_it_was_updated_last() -> None:
-    """lockstep.extras.averaging.EMA passes over a step so."""
-    average = EMAWeightAveraging()
-    average.load_state_dict({"latest_update_step": 3})
-    assert average.state_dict() == {"latest_update_step": 3}
 
 
 def test_importing_lightning_still_makes_torch_load_nvml_in_every_step() -> None:

@@ -33,11 +33,6 @@ class EMA(EMAWeightAveraging):
             if not _is_averaged(own):  # some that no checkpoint has were set after the copy was made
                 own.copy_(current)
 
-    def on_train_batch_end(self, trainer: Any, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if _step_was_skipped(trainer):
-            self.load_state_dict({"latest_update_step": trainer.global_step})
-        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn == "fit":  # Lightning would test the weights that were not averaged, after a fit of its own
             super().on_load_checkpoint(trainer, pl_module, checkpoint)
@@ -77,11 +72,6 @@ def _or_current(average: Callable[..., Any] | None) -> Callable[[Tensor, Tensor,
     """Average floating-point numbers, and take the current value of integers: 0.9 * 3 + 0.1 * 3 would be cut to 2."""
     assert average is not None
     return lambda own, current, count: average(own, current, count) if _is_averaged(own) else current
-
-
-def _step_was_skipped(trainer: Any) -> bool:
-    """Return whether a guard has left the latest step out."""
-    return any(getattr(callback, "skipped_step", None) == trainer.global_step - 1 for callback in trainer.callbacks)
 
 
 def _bring(module: nn.Module, device: torch.device) -> None:

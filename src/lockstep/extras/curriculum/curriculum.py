@@ -7,15 +7,11 @@ part at which time. The config names both, so that they can be one's own.
 import logging
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Subset
 
-from lockstep.atomic_files import replacing
-from lockstep.checkpointing import read_checkpoint
 from lockstep.datamodules.batches import Batches
 from lockstep.errors import config_error
 
@@ -46,10 +42,8 @@ class Curriculum:
         """Return the order. Raises ConfigError if there is not a score for each sample."""
         scores = torch.as_tensor(self.scores(train))
         if scores.shape != (len(train),):
-            shape = tuple(scores.shape)
-            raise config_error(
-                _SCORES, f"numbers of shape {shape}", f"there are {len(train)} training samples; use a number for each"
-            )
+            needs = f"there are {len(train)} training samples; use a number for each"
+            raise config_error(_SCORES, f"numbers of shape {tuple(scores.shape)}", needs)
         order = EasiestFirst(scores.argsort(stable=True), self.pacing, self.epochs)
         first = int(order.taking_part(0)[0])
         log.info(f"curriculum: the easiest {first} of {len(train)} samples at first, all of them after {self.epochs:g} epochs")
@@ -111,32 +105,3 @@ def distance_to_class_mean(train: Any) -> Tensor:
     features = inputs.flatten(1).double()
     sums = torch.zeros(int(targets.max()) + 1, features.shape[1], dtype=torch.float64).index_add(0, targets, features)
     return (features - (sums / targets.bincount()[:, None])[targets]).norm(dim=1)
-
-
-def field(train: Any, name: str) -> Tensor:
-    """Return what the data set has as an attribute of that name: one number per sample."""
-    if isinstance(train, Subset):
-        return field(train.dataset, name)[torch.as_tensor(train.indices)]
-    return torch.as_tensor(getattr(train, name))
-
-
-def saved(train: Any, path: str) -> Tensor:
-    """Return the scores that lockstep score has written, in a file or in a run directory."""
-    file = Path(path) / "scores.pt" if Path(path).is_dir() else Path(path)
-    content = read_checkpoint(f"{_SCORES}.path", file)
-    if content.get("split") != _fingerprint(train):
-        accepted = "not of this training split; use scores of the same data, datamodule.seed and val_fraction"
-        raise config_error(f"{_SCORES}.path", file, accepted)
-    return content["scores"]
-
-
-def save_scores(train: Any, scores: Tensor, file: Path) -> None:
-    with replacing(file, "wb") as opened:
-        torch.save({"scores": scores, "split": _fingerprint(train)}, opened)
-
-
-def _fingerprint(train: Any) -> int:
-    """Return a digest of its length and up to 64 samples from everywhere in it."""
-    ids = torch.linspace(0, len(train) - 1, min(64, len(train))).long()
-    inputs, targets = Batches(train)[ids.tolist()]
-    return zlib.crc32(inputs.contiguous().numpy().tobytes() + targets.numpy().tobytes(), len(train))

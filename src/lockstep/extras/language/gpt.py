@@ -40,8 +40,6 @@ class GPT(nn.Module):
         if len(input_shape) != 1:
             needs = f"takes rows of tokens, but the data has the shape {tuple(input_shape)}; use datamodule=text"
             raise config_error("model.net._target_", "lockstep.extras.language.gpt.GPT", needs)
-        if width % (2 * heads):
-            raise config_error("model.net.heads", heads, f"heads have no even width; use a divisor of {width // 2}")
         mlp_width = -(-width * 8 // (3 * 32)) * 32  # 8/3 of the width, up to a multiple of 32
         self.context, self.head_width = input_shape[0], width // heads
         self.separator = None if separator is None else separator % num_outputs

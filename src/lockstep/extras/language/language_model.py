@@ -13,13 +13,11 @@ from lockstep.models.supervised import Supervised
 class LanguageModel(Supervised):
     """Cross entropy of the next token, in nats.
 
-    `loss` is the mean over all target tokens of an epoch and of all ranks, `perplexity` its exponential.
+    `loss` is the mean over all target tokens of an epoch and of all ranks.
 
     In the gradient each target of a step weighs the same, whichever batch and rank it is on: one by the number of positions in
     the windows. Positions without a target weigh nothing.
     """
-
-    known_metrics = ("loss", "perplexity")
 
     def __init__(self, **model: Any) -> None:
         super().__init__(**model)
@@ -37,17 +35,3 @@ class LanguageModel(Supervised):
         tokens = (targets != NOT_COUNTED).sum()
         self.log_means(stage, {"loss": nats.detach() / tokens.clamp(min=1)}, tokens)
         return nats / targets.numel(), logits
-
-    def on_train_epoch_end(self) -> None:
-        self._log_perplexity("train")
-
-    def on_validation_epoch_end(self) -> None:
-        self._log_perplexity("val")
-
-    def on_test_epoch_end(self) -> None:
-        self._log_perplexity("test")
-
-    def _log_perplexity(self, stage: str) -> None:
-        loss = self.trainer.callback_metrics.get(f"{stage}/loss")
-        if "perplexity" in self.metric_names and loss is not None:
-            self.log(f"{stage}/perplexity", loss.exp())

@@ -1,6 +1,6 @@
 """The all-reduce of the gradients, measured apart by lockstep allreduce, beside what a step takes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +13,20 @@ from lockstep.extras.report.series import Series
 Times = dict[int, tuple[list[int], list[float]]]  # bytes and seconds by number of processes
 _AGREES = 1.1  # a step that takes so many times what explains it is doubted
 _BYTES = {"16-true": 2, "bf16-true": 2, "64-true": 8}  # of a gradient, by trainer.precision; others have four
-_SHAPE = {"processes": {str: {"sizes": [int], "seconds": [int | float]}}}
 
 
 def read_all_reduce(path: Path) -> Times:
     """Read what lockstep allreduce --json wrote. Raises ConfigError if it has no times."""
-    times = (read_json(path, _SHAPE) or {"processes": {}})["processes"]
-    if not all(count.isdecimal() and len(one["sizes"]) == len(one["seconds"]) > 0 for count, one in times.items()) or not times:
+    processes = (read_json(path) or {}).get("processes")
+    if not processes:
         raise config_error("--all-reduce", path, "has no times of an all-reduce; use what lockstep allreduce --json wrote")
-    return {int(count): (one["sizes"], one["seconds"]) for count, one in times.items()}
+    return {int(count): (one["sizes"], one["seconds"]) for count, one in processes.items()}
 
 
-def all_reduce(series: Sequence[Series], times: Times) -> Iterator[dict[str, Any]]:
+def all_reduce(series: Series, times: Times) -> Iterator[dict[str, Any]]:
     """Yield the table, and at which counts a step takes longer than the all-reduce explains."""
     rows, unexplained = [], []
-    for point in series[0].points if series else []:
+    for point in series.points:
         if point.devices in times:
             alone, step = _seconds(point.rows[0].record, *times[point.devices]), point.global_batch / point.throughput.mean
             ideal = step * point.efficiency.mean
@@ -42,6 +41,6 @@ def all_reduce(series: Sequence[Series], times: Times) -> Iterator[dict[str, Any
 
 
 def _seconds(record: dict[str, Any], sizes: list[int], seconds: list[float]) -> float:
-    """Interpolate between the measured sizes; 0 if the number of parameters is not recorded."""
+    """Interpolate between the measured sizes; a larger message takes as much longer as it is larger."""
     size = (record.get("parameters") or 0) * _BYTES.get(str(record.get("precision")), 4)
     return float(numpy.interp(size, sizes, seconds)) * max(1.0, size / sizes[-1])

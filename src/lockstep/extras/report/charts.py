@@ -1,4 +1,4 @@
-"""The report's pictures, in colours that the colour-blind tell apart (Okabe and Ito 2008), with marks besides."""
+"""The report's pictures, in colours that the colour-blind tell apart."""
 
 import base64
 import io
@@ -6,36 +6,31 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+import matplotlib.style
 import numpy
 from matplotlib.figure import Figure
-from matplotlib.rcsetup import cycler
 
 from lockstep.atomic_files import replacing
 from lockstep.extras.report.estimates import Estimate
 from lockstep.extras.report.series import Series
 
-_COLOURS = cycler(color=["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00"]) + cycler(marker=[*"osD^vP"])
-_STYLE: Any = {"svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False, "axes.prop_cycle": _COLOURS}
-_STYLE |= {"legend.frameon": False, "figure.constrained_layout.use": True, "svg.hashsalt": "lockstep"}
+_STYLE: Any = ["tableau-colorblind10", {"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False}]
+_SIZE: Any = {"figsize": (8, 3.2), "layout": "constrained"}
 
 
-def save(draw: Callable[[], Figure], directory: Path, name: str) -> str:
-    """Write NAME.png and NAME.svg, and return the latter as a data URL."""
-    png, svg = io.BytesIO(), io.BytesIO()
-    with matplotlib.rc_context(_STYLE):
-        figure = draw()
-        figure.savefig(png, format="png", dpi=130)
-        figure.savefig(svg, format="svg", metadata={"Date": None})
-    for suffix, image in (("png", png), ("svg", svg)):
-        with replacing(directory / f"{name}.{suffix}", "wb") as file:
-            file.write(image.getvalue())
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg.getvalue()).decode()}"
+def save(draw: Callable[[], Figure], path: Path) -> str:
+    """Write a picture as PNG, and return it as a data URL."""
+    content = io.BytesIO()
+    with matplotlib.style.context(_STYLE):
+        draw().savefig(content, format="png", dpi=160)
+    with replacing(path, "wb") as file:
+        file.write(content.getvalue())
+    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
 
 
 def scaling(series: Series) -> Figure:
     """Draw throughput with the ideal line, and efficiency."""
-    figure = Figure(figsize=(8, 3.2))
+    figure = Figure(**_SIZE)
     left, right = figure.subplots(1, 2)
     counts = [point.devices for point in series.points]
     ideal = [series.base.throughput.mean * n / series.base.devices for n in counts]
@@ -44,7 +39,7 @@ def scaling(series: Series) -> Figure:
         (left, "samples per second", ideal, speeds),
         (right, "efficiency", [1] * len(counts), parts),
     ):
-        axis.plot(counts, line, "--", color="#6b6b6b", marker="", label="ideal")
+        axis.plot(counts, line, "--", color="#6b6b6b", label="ideal")
         _plot(axis, counts, values, label="measured", linestyle="")
         axis.set_xscale("log", base=2)
         axis.set_xticks(counts, list(map(str, counts)))
@@ -56,7 +51,7 @@ def scaling(series: Series) -> Figure:
 
 def rates(series: Series, metric: str) -> Figure:
     """Draw the final metric over the rates, a line for each number of devices."""
-    figure = Figure(figsize=(8, 3.2))
+    figure = Figure(**_SIZE)
     axis = figure.subplots()
     for point in series.points:
         known = {lr: value for lr, value in point.rates.items() if lr}  # a logarithm has no place for 0
@@ -69,4 +64,4 @@ def rates(series: Series, metric: str) -> Figure:
 
 def _plot(axis: Any, places: Sequence[float], values: Sequence[Estimate], **style: Any) -> None:
     means, (low, high) = numpy.array([value.mean for value in values]), numpy.transpose([value.bounds for value in values])
-    axis.errorbar(places, means, yerr=numpy.maximum([means - low, high - means], 0), capsize=3, **style)
+    axis.errorbar(places, means, yerr=numpy.maximum([means - low, high - means], 0), capsize=3, marker="o", **style)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,7 @@ from typing import Any
 from lockstep.config.overrides import flat
 from lockstep.config.plan import rate_key
 from lockstep.errors import config_error
-from lockstep.runs.saved import read_overrides
-from lockstep.sweeps.jobs import FAILED, FINISHED, OUTSIDE, REPEATS, read_computed_config
+from lockstep.sweeps.jobs import FAILED, FINISHED, REPEATS, read_computed_config
 from lockstep.sweeps.sweep_jobs import Job
 from lockstep.sweeps.table import look_at
 
@@ -29,7 +28,7 @@ class Measurement:
 
     status: finished, failed, diverged (failed by a number that was not finite) or missing (waiting, running, interrupted).
     devices, global_batch: over all nodes; lr: as configured; config: by dotted keys; record: metrics.json.
-    variant: the values of other keys in which the sweep's jobs differ, and those that changed when the job was continued.
+    variant: the values of other keys in which the sweep's jobs differ.
     group: the same text for jobs that differ in the axes only.
     """
 
@@ -99,35 +98,20 @@ def _row(job: Job) -> Measurement:
     config, rate = flat(composed), f"model.{rate_key(composed.get('model') or {}) or 'optimizer.lr'}"
     lr, axes = config.get(rate, record.get("lr")), {*_AXES, rate}
     swept = sorted(item.lstrip("+") for item in job.swept)
-    resumed_with = (item for item in read_overrides(job.directory) if item not in job.overrides)  # by train.py resume=DIRECTORY
-    changed = [item for item in resumed_with if not item.startswith(OUTSIDE)]
     diverged = job.status == FAILED and _NOT_FINITE.search(job.reason or "")
     return Measurement(
         job=job.directory.name,
         status=DIVERGED if diverged else job.status if job.status in (FINISHED, FAILED) else MISSING,
-        reason=job.reason if record else job.reason or job.status,
-        devices=job.world_size,
+        reason=job.reason or (None if record else job.status),
+        devices=record.get("world_size", job.world_size),
         lr=float(lr) if isinstance(lr, int | float) else None,  # an interpolation is no number
         seed=config.get("seed", record.get("seed")),
-        global_batch=record.get("global_batch_size") or _configured_batch(config, job.world_size),
+        global_batch=record.get("global_batch_size") or config.get("datamodule.global_batch_size"),
         metric=job.metric,
-        variant=(*(item for item in swept if item.partition("=")[0] not in axes), *changed),
+        variant=tuple(item for item in swept if item.partition("=")[0] not in axes),
         overrides=tuple(job.overrides),
         # A config file that was edited between two jobs makes two groups.
-        group=json.dumps([changed, {key: value for key, value in config.items() if key not in axes}], sort_keys=True),
+        group=json.dumps({key: value for key, value in config.items() if key not in axes}, sort_keys=True),
         config=config,
         record=record,
     )
-
-
-def _configured_batch(config: dict[str, Any], devices: int) -> int | None:
-    """Global batch of a job that has left no record."""
-    if isinstance(given := config.get("datamodule.global_batch_size"), int):
-        return given
-    batch, accumulated = config.get("datamodule.batch_size"), config.get("trainer.accumulate_grad_batches", 1)
-    return devices * batch * accumulated if isinstance(batch, int) and isinstance(accumulated, int) else None
-
-
-def distinct(rows: Iterable[Measurement], name: str) -> list[str]:
-    """Each value that the jobs have recorded under this name, once."""
-    return [*dict.fromkeys(str(value) for row in rows if (value := row.record.get(name)) is not None)]

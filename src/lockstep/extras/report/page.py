@@ -12,7 +12,6 @@ from typing import Any
 import jinja2
 
 from lockstep.atomic_files import replace_text
-from lockstep.extras.noise_scale.report_section import noise_scale
 from lockstep.extras.report import charts, sections
 from lockstep.extras.report.all_reduce import Times, all_reduce
 from lockstep.extras.report.choice import answer
@@ -31,20 +30,18 @@ def write_report(sweep_dir: Path, only: Sequence[str] = (), times: Times | None 
     page = scaling_page(read(sweep_dir, only), times)
     folder = sweep_dir / "report"
     folder.mkdir(exist_ok=True)
-    images = {
-        block["picture"]: charts.save(block["draw"], folder, block["picture"]) for block in page["blocks"] if "draw" in block
-    }
+    pictures = {block["picture"]: block["draw"] for block in page["blocks"] if "draw" in block}
+    images = {name: charts.save(draw, folder / f"{name}.png") for name, draw in pictures.items()}
     replace_text(folder / "report.md", render("report.md", page))
     replace_text(folder / "report.html", render("report.html", page | {"images": images}))
     return page["answer"], folder / "report.html"
 
 
 def scaling_page(measured: Measurements, times: Times | None = None) -> dict[str, Any]:
-    """Every section that has something to say of the measurements; the first series is the one that the answer is about."""
+    """Every section that has something to say of the measurements."""
     series = find_series(measured)
-    records = {point.devices: [row.record for row in point.rows] for one in series[:1] for point in one.points}
     blocks = [*sections.scaling(measured, series), *sections.missing(measured, series), *sections.learning_rate(measured, series)]
-    blocks += [*all_reduce(series, times or {}), *noise_scale(records), *sections.origin(measured)]
+    blocks += [*all_reduce(series, times or {}), *sections.origin(measured)]
     title = f"Speed and {measured.metric} by number of devices: the sweep in {measured.directory.name}"
     return {"title": title, "answer": answer(measured, series), "blocks": blocks}
 

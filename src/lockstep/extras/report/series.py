@@ -12,10 +12,8 @@ from lockstep.extras.report.measurements import DIVERGED, Measurement, Measureme
 
 SAME = 0.01  # the part of the metric that a change has to have to matter
 EQUAL, CHANCE, SMALL, BETTER, WORSE = "equal", "not beyond chance", "less than 1%", "better", "worse"
-WEAK, STRONG, MIXED, SINGLE = "weak", "strong", "mixed", "single"
-KEPT = {WEAK: "batch_per_device", STRONG: "global_batch"}  # the attribute of a job that is the same over a series
-NAMES = {WEAK: "Weak scaling: {} samples per device", STRONG: "Strong scaling: {} samples in every global batch"}
-NAMES |= {SINGLE: "One number of devices", MIXED: "Neither batch was kept"}
+WEAK, STRONG, MIXED = "weak", "strong", "mixed"
+_SAME_BATCH = {WEAK: "batch_per_device", STRONG: "global_batch"}  # the attribute of a job that is the same over a series
 
 
 @dataclass(frozen=True)
@@ -39,25 +37,28 @@ class Change:
 class Point:
     """The finished jobs of one number of devices and one global batch.
 
-    speeds: samples per second of each job, over all devices; throughput: their mean; speedup: over the series' fewest devices;
-    efficiency: the speed-up over the ideal one; seconds: of training; rates: the final metric at each rate; lr: the best one;
-    metric: at that; change: of it, from the fewest devices.
+    speeds: samples per second of each job, over all devices; speedup: over the series' fewest devices; efficiency: the speed-up
+    over the ideal one; rates: the final metric at each rate; lr: the best rate; change: of its metric, from the fewest devices.
     """
 
     devices: int
     global_batch: int
     rows: list[Measurement]
     speeds: list[float]
-    throughput: Estimate
     speedup: Estimate
     efficiency: Estimate
-    seconds: Estimate | None
     rates: dict[float | None, Estimate]
     lr: float | None
     change: Change
 
     @property
+    def throughput(self) -> Estimate:
+        """Samples per second: the mean over the jobs."""
+        return geometric(self.speeds)
+
+    @property
     def metric(self) -> Estimate:
+        """The final metric at the best rate."""
         return self.rates[self.lr]
 
 
@@ -74,38 +75,35 @@ class Series:
         return self.points[0]
 
 
-def find_series(measured: Measurements) -> list[Series]:
-    """Return every series of two counts or more, the one of the most jobs first. Without any, return one that is mixed or of
-    a single count, and nothing if no job has finished with a speed."""
+def find_series(measured: Measurements) -> Series:
+    """Return the series of the most jobs over two counts or more. Without any it is mixed; it has a single point if there is one
+    count, and none if no job has finished with a speed."""
     timed = {(row.devices, row.global_batch) for row in measured.finished if row.samples_per_second}
     rows = [row for row in measured.finished if (row.devices, row.global_batch) in timed and row.metric is not None]
     found = [
         (kind, int(size), points)
-        for kind, batch in KEPT.items()
+        for kind, batch in _SAME_BATCH.items()
         for size, same in grouped(rows, batch).items()
         if len(points := [*grouped(same, "devices").values()]) > 1
     ]
-    if not found and rows:
+    if not found:
         largest = [max(grouped(same, "global_batch").values(), key=len) for same in grouped(rows, "devices").values()]
-        found = [(SINGLE if len(largest) == 1 else MIXED, None, largest)]
-    series = [Series(kind, batch, [_point(rows, points[0], kind, measured) for rows in points]) for kind, batch, points in found]
-    return sorted(series, key=lambda one: -sum(len(point.rows) for point in one.points))
+        found = [(MIXED, None, largest)]
+    kind, size, points = max(found, key=lambda one: sum(map(len, one[2])))
+    return Series(kind, size, [_point(rows, points[0], kind, measured) for rows in points])
 
 
 def _point(rows: list[Measurement], base: list[Measurement], kind: str, measured: Measurements) -> Point:
     speeds, base_speeds = ([row.samples_per_second for row in some if row.samples_per_second] for some in (rows, base))
     per_device = [speed / rows[0].devices for speed in speeds], [speed / base[0].devices for speed in base_speeds]
-    seconds = [taken for row in rows if (taken := row.record.get("train_time"))]
     is_base, (lr, rates) = rows is base, _rates(rows, measured)
     return Point(
         devices=rows[0].devices,
         global_batch=rows[0].global_batch or 0,
         rows=rows,
         speeds=speeds,
-        throughput=geometric(speeds),
         speedup=Estimate(1.0) if is_base else geometric(speeds, base_speeds),
         efficiency=Estimate(1.0) if is_base else geometric(*per_device),
-        seconds=geometric(seconds) if seconds else None,
         rates={lr: estimate(metrics) for lr, metrics in rates.items()},
         lr=lr,
         change=_change(rows, base, kind, measured),

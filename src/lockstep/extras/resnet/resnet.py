@@ -5,16 +5,13 @@ from collections.abc import Sequence
 import torchvision
 from torch import nn
 
-from lockstep.errors import config_error
 from lockstep.nets.input_shape import image_shape
 
 SMALL = 64  # pixels: images up to this size get the stem of the CIFAR experiments (He et al. 2016, section 4.2)
 
 
 def resnet(input_shape: Sequence[int], num_outputs: int, depth: int) -> nn.Module:
-    """torchvision.models.resnet{depth}, weights drawn anew; small images get a 3x3 stem without stride and pooling."""
-    if depth not in (18, 34, 50, 101, 152):
-        raise config_error("model.net.depth", depth, "use 18, 34, 50, 101, 152")
+    """Return torchvision.models.resnet{depth}, weights drawn anew; small images get a 3x3 stem without stride and pooling."""
     net = torchvision.models.get_model(f"resnet{depth}", weights=None, num_classes=num_outputs)
     channels, height, _ = image_shape("lockstep.extras.resnet.resnet.resnet", input_shape)
     if height <= SMALL:

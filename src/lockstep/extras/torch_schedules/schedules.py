@@ -37,6 +37,4 @@ def plateau(
 ) -> dict[str, Any]:
     if interval != "epoch":
         raise config_error("model.lr_scheduler.interval", interval, "a plateau is looked for after an epoch; use epoch")
-    if gamma >= 1:
-        raise config_error("model.lr_scheduler.gamma", gamma, "lowers the rate on a plateau; use a number below 1")
     return entry(ReduceLROnPlateau(optimizer, mode=mode, factor=gamma, patience=patience), interval, frequency, monitor)

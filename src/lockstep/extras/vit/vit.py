@@ -39,10 +39,6 @@ class ViT(nn.Module):
         check_at_least(1, width=width, depth=depth, heads=heads, mlp_width=mlp_width, patch=patch)
         check_at_least(0, registers=registers)
         channels, height, image_width = image_shape("lockstep.extras.vit.vit.ViT", input_shape)
-        if width % heads:
-            raise config_error("model.net.heads", heads, f"use a divisor of model.net.width={width}")
-        if width % 4:
-            raise config_error("model.net.width", width, "use a multiple of 4")
         side = _patch(height, image_width) if patch is None else patch
         if height % side or image_width % side:
             needs = f"use what divides the images' {height} and {image_width} pixels"
