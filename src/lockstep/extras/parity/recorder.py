@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from lightning import Callback, LightningModule, Trainer
-from lightning.fabric.utilities.data import sized_len
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils.data import BatchSampler, DataLoader
@@ -32,7 +31,7 @@ class Recorder(Callback):
     def __init__(self, file: str, larger_batches: int = 1) -> None:
         self.file, self.larger_batches = file, larger_batches
         self.moments: list[dict[str, Any]] = []
-        self.known: dict[str, Any] = {"steps": 0, "epoch": 0, "batches per epoch": None}
+        self.known: dict[str, Any] = {"steps": 0, "epoch": 0}
         self._optimizer_steps = 0  # the trainer's own count, of each optimizer
         self._is_in_step = False
         self._losses: list[Tensor] = []
@@ -45,8 +44,6 @@ class Recorder(Callback):
 
     def _larger(self, name: str, loader: Any) -> Any:
         """Return a loader of larger batches. Raises ConfigError for a loader of training that draws batches in its own way."""
-        if name != LOADERS[0] and getattr(loader, "drop_last", False):
-            return loader  # which leaves out what one process does
         batches = getattr(loader, "batch_sampler", None)
         is_torchs = draws_as(loader, DataLoader) and (batches is None or draws_as(batches, BatchSampler))
         if is_torchs and loader.batch_size:
@@ -115,7 +112,6 @@ class Recorder(Callback):
 
     def on_train_end(self, trainer: Any, pl_module: LightningModule) -> None:
         self.on_train_epoch_start(trainer, pl_module)
-        self.known["batches per epoch"] = sized_len(trainer.train_dataloader)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._metrics = dict(trainer.callback_metrics)
