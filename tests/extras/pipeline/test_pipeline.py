@@ -104,7 +104,7 @@ def check_two(rank: int, world_size: int, folder: Path, gpt: tuple[str, ...]) ->
     resumed, tester = trained(folder / "stopped", *gpt, *split, extra=[Spoilt()], ckpt_path=left)
     model: Any = tester.lightning_module
     best = folder / "stopped" / "checkpoints" / "best.ckpt"
-    vit, _ = trained(folder / "vit", *VIT, *split, "trainer.strategy.schedule=gpipe", "trainer.strategy.microbatches=5")
+    vit, _ = trained(folder / "vit", *VIT, *split, "trainer.strategy.microbatches=5")
     return {
         "gpt": whole,
         "previous": str(folder / "gpt" / "checkpoints" / "previous.ckpt"),
@@ -153,7 +153,7 @@ def test_two_stages_give_the_result_of_one_process(of_two: list[dict[str, Any]],
     assert of_two[0]["results"] == of_two[1]["results"]
 
 
-def test_all_forward_then_all_backward_is_the_same(of_two: list[dict[str, Any]], one: dict[str, Any]) -> None:
+def test_a_batch_that_the_micro_batches_do_not_divide_is_the_same(of_two: list[dict[str, Any]], one: dict[str, Any]) -> None:
     assert_equal(of_two[0]["vit"], one["vit"])
 
 

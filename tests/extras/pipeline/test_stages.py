@@ -50,7 +50,6 @@ def test_stages_share_samples_and_replicas_the_batch(compose: Callable[..., Dict
     ("options", "said"),
     [
         (("trainer.devices=3",), "trainer.strategy.stages=2: does not divide the 3 processes; use a divisor"),
-        (("trainer.strategy.schedule=zb",), "trainer.strategy.schedule=zb: use a value of type"),
         (("trainer.strategy.microbatches=0",), "trainer.strategy.microbatches=0: is less than 1; use at least 1"),
     ],
 )

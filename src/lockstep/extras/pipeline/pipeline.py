@@ -7,7 +7,7 @@ optimizer passes over them, as they never have a gradient.
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import reduce
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -29,10 +29,9 @@ class Pipeline(ModelParallel):
     Rank zero has all weights and optimizer states, on the CPU, while it saves them.
 
     Args:
-        schedule: "gpipe" runs all micro-batches forward, then all backward; "1f1b" begins the backward pass of each as soon as it
-            can, and keeps the activations of no more micro-batches than there are stages (Narayanan et al. 2019,
-            arXiv:1806.03377).
-        microbatches: equal parts of each process's batch; fewer for a batch that they do not divide.
+        microbatches: equal parts of each process's batch; fewer for a batch that they do not divide. The backward pass of each
+            begins as soon as it can, so that a stage keeps the activations of no more micro-batches than there are stages
+            (1F1B: Narayanan et al. 2019, arXiv:1806.03377).
     """
 
     has_parts = True
@@ -44,14 +43,13 @@ class Pipeline(ModelParallel):
         timeout: float,
         process_group_backend: str | None,
         stages: int,
-        schedule: Literal["1f1b", "gpipe"],
         microbatches: int,
     ) -> None:
         check_at_least(1, stages=stages, microbatches=microbatches)
         group = {"world_size": world_size, "timeout": timeout, "process_group_backend": process_group_backend}
         super().__init__(**group, blocks="", tensor_parallel_size=stages, plan={})
         self.stages, self.replicas = stages, world_size // stages
-        self.schedule, self.microbatches = schedule, microbatches
+        self.microbatches = microbatches
         self._ends: Any = None  # the first and the last stage, where they share parameters
         self._is_blocked = False
 
@@ -81,7 +79,7 @@ class Pipeline(ModelParallel):
         _keep(model, held[self.stage], self.root_device)
         if is_trained:
             context = self.precision_plugin.train_step_context
-            self._computed = Stage(model, group, self.root_device, context, self.schedule, self.microbatches)
+            self._computed = Stage(model, group, self.root_device, context, self.microbatches)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Call it without the precision plugin's context, which is for forward passes alone: each enters it by itself."""
