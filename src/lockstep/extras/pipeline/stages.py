@@ -21,8 +21,7 @@ def layers_of(stage: int, stages: int, count: int) -> range:
 
 
 class Stage(nn.Module):
-    """Replace a model's `training_step` and its net's `forward` in each process of `group`, a pipeline, all of which are given
-    the same batches.
+    """Replace a model's `training_step` and its net's `forward` in each process, all of which are given the same batches.
 
     The net's `layers` may be cut, and its `stage(inputs, x, layers)` computes some of them.
 
@@ -32,25 +31,27 @@ class Stage(nn.Module):
 
     Args:
         context: entered for each forward pass of training, as Lightning's precision plugins do for a step.
+        tied: the parameters that the first and the last stage share, in these; `ends` is the group of the two.
     """
 
     def __init__(
         self,
         model: Supervised,
-        group: dist.ProcessGroup,
         device: torch.device,
         context: Callable[[], AbstractContextManager[Any]],
         microbatches: int,
+        tied: Sequence[nn.Parameter],
+        ends: dist.ProcessGroup | None,
     ) -> None:
         super().__init__()
         self.model = model
         self.net: Any = model.net
-        self.group, self.device, self.context = group, device, context
+        self.device, self.context = device, context
         self.microbatches = microbatches
-        self.number, self.count = dist.get_rank(group), dist.get_world_size(group)
+        self.tied, self.ends = tied, ends
+        self.number, self.count = dist.get_rank(), dist.get_world_size()
         self.layers = layers_of(self.number, self.count, len(self.net.layers))
         self.is_first, self.is_last = self.number == 0, self.number == self.count - 1
-        self._ranks = dist.get_process_group_ranks(group)
         self._schedules: dict[Any, Any] = {}
         self._received: Tensor | None = None  # the batch that was relayed last, from the stage before
         self._pieces: list[Any] = []  # (inputs, targets)
@@ -64,24 +65,23 @@ class Stage(nn.Module):
         """Return the net's outputs of n > 0 samples, on every stage, without gradients."""
         x = self._relay(inputs)
         form: list[Any] = [(x.shape, x.dtype)]
-        dist.broadcast_object_list(form, src=self._ranks[-1], group=self.group, device=self.device)
+        dist.broadcast_object_list(form, src=self.count - 1, device=self.device)
         outputs = x if self.is_last else torch.empty(form[0][0], dtype=form[0][1], device=self.device)
-        dist.broadcast(outputs, src=self._ranks[-1], group=self.group)
+        dist.broadcast(outputs, src=self.count - 1)
         return outputs
 
     def _relay(self, inputs: Tensor) -> Tensor:
         """Compute this stage's layers for a whole batch when the stage before has, and send the result on."""
         self._received = None
         if not self.is_first:
-            before, form = self._ranks[self.number - 1], list[Any]([None])
-            dist.recv_object_list(form, src=before, group=self.group, device=self.device)
+            form: list[Any] = [None]
+            dist.recv_object_list(form, src=self.number - 1, device=self.device)
             self._received = torch.empty(form[0][0], dtype=form[0][1], device=self.device)
-            dist.recv(self._received, src=before, group=self.group)
+            dist.recv(self._received, src=self.number - 1)
         x = self.net.stage(inputs, self._received, self.layers).contiguous()
         if not self.is_last:
-            after = self._ranks[self.number + 1]
-            dist.send_object_list([(x.shape, x.dtype)], dst=after, group=self.group, device=self.device)
-            dist.send(x, dst=after, group=self.group)
+            dist.send_object_list([(x.shape, x.dtype)], dst=self.number + 1, device=self.device)
+            dist.send(x, dst=self.number + 1)
         return x
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
@@ -92,6 +92,9 @@ class Stage(nn.Module):
             parameter.grad = None
         self._batch_idx = batch_idx
         loss = self._run(batch)
+        for parameter in self.tied:
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad, group=self.ends)
         gradients = [parameter.grad for parameter in parameters]
         for parameter, gradient in zip(parameters, before, strict=True):
             parameter.grad = gradient
@@ -106,7 +109,7 @@ class Stage(nn.Module):
         self._logged = {}
         self._schedule(count).step(number=number, target=number if self.is_last else None, losses=losses)
         sent: list[Any] = [sum(loss.item() for loss in losses), self._logged]
-        dist.broadcast_object_list(sent, src=self._ranks[-1], group=self.group, device=self.device)
+        dist.broadcast_object_list(sent, src=self.count - 1, device=self.device)
         loss, logged = sent
         for name, (options, total, weight) in logged.items():
             if weight:
@@ -142,7 +145,7 @@ class Stage(nn.Module):
             loss = torch.empty(1, dtype=torch.float64, device="meta", requires_grad=True)
             received = () if self._received is None else self._received.to("meta").requires_grad_()
             forms: dict[str, Any] = {"input_args": received, "output_args": loss if self.is_last else output}
-            stage = PipelineStage(self, self.number, self.count, self.device, group=self.group, **forms)
+            stage = PipelineStage(self, self.number, self.count, self.device, **forms)
             # torch's 1F1B refuses fewer micro-batches than stages, of which all are under way at once
             schedule = ScheduleGPipe if count < self.count else Schedule1F1B
             stage.num_stages = min(count, self.count)  # torch refuses fewer micro-batches than stages in GPipe, too
