@@ -80,15 +80,6 @@ class WorkerMetrics(Callback):
             _write(metric, self._own[0].get(name) or _defaults(metric))
             setattr(metric, _COUNT, sum(states[name][_COUNT] for states in self._own if name in states))
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.merge()
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.merge()
-
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.merge()
-
     def merge(self) -> None:
         """Give every process the states of all workers, reduced; a collective."""
         if self._is_merged:

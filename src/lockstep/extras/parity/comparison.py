@@ -16,7 +16,7 @@ from lockstep.extras.parity.trainings import OTHER, REFERENCE, Sides
 
 Train = Callable[[DictConfig, Path], None]
 QUANTITIES = ("steps per epoch", "weights", "buffers", "samples", "validation samples", "test samples", "learning rate")
-QUANTITIES += ("gradients", "loss", "training metrics", "validation metrics", "test metrics")
+QUANTITIES += ("gradients", "training metrics", "validation metrics", "test metrics")
 _STAGES = ("validation", "epoch", "step", "test")  # in their order, between two optimizer steps
 # max|a-b| / max|a| by the bits of the precision. An operation rounds by 2^-53, 2^-24 and 2^-9. In float64 the sums of a step
 # differ by 1e-13 in nets of 50 layers, and training makes 1e-10 of it in 50 steps (benchmarks/parity.md); what has a cause begins
@@ -95,8 +95,8 @@ def compare(sides: Sides, train: Train) -> Comparison:
             fewer = f"; parity.steps={done} is the most" if done else ""
             raise NamedFailure(f"the reference has made {done} of {steps} steps, so there is no verdict{fewer}")
         for moment in reference["moments"]:
-            if not all(loss["kept"].isfinite().all() for loss in moment.get("loss", {}).values()):
-                raise NamedFailure(f"at step {moment['done'] + 1} the loss is not finite: there is nothing to compare")
+            if not all(weight["kept"].isfinite().all() for weight in moment["weights"].values()):
+                raise NamedFailure(f"after step {moment['done']} the weights are not finite: there is nothing to compare")
         other = _record(sides, OTHER, Path(folder, OTHER), train)
     facts = reference["facts"] | {"said": other["facts"]["said"]}
     return Comparison(sides, [*_differences(sides, reference, other)], facts)

@@ -30,7 +30,7 @@ _CALLBACKS = (
     "StepTime",
     "KeepCode",
 )
-_OF_A_RUN = {"fork": None, "mirror": None, "warm": False, "max_restarts": 0, "optimized_metric": None}
+_OF_A_RUN = {"fork": None, "mirror": None, "max_restarts": 0, "optimized_metric": None}
 _TRAINER = {"max_time": None, "val_check_interval": 1.0, "check_val_every_n_epoch": 1, "num_sanity_val_steps": 0}
 _WATCHDOG = "lockstep.callbacks.Watchdog"
 

@@ -52,7 +52,6 @@ def _notes(comparison: Comparison) -> list[str]:
     quantities = {quantity for quantity, _ in compared}
     untrained = sorted(name for quantity, name in compared if quantity == "weights" and ("gradients", name) not in compared)
     notes = {
-        "the loss, which the model does not return": "loss" not in quantities,
         **{f"{stage}, since it logged nothing": f"{stage} metrics" not in quantities for stage in ("validation", "test")},
         f"parameters that had no gradient in any step ({join_first(untrained)})": bool(untrained),
     }
@@ -98,7 +97,7 @@ def _first_in(comparison: Comparison, *quantities: str) -> bool:
 
 
 def _depends_on_batch(comparison: Comparison) -> bool:
-    in_step = any(one.quantity in ("gradients", "loss") and not one.equal for one in comparison.differences)
+    in_step = any(one.quantity == "gradients" and not one.equal for one in comparison.differences)
     return in_step or _first_in(comparison, "buffers", "training metrics", *_EVALUATED)
 
 
