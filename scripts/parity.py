@@ -4,7 +4,7 @@
     lockstep parity trainer.devices=2 model=cnn parity.steps=50
 
 Both take the same global batches and the same initial weights, one training after the other. Compared are samples, learning
-rates, the loss, every gradient, weights and buffers before each step, and the metrics. Where the sides differ, the causes that
+rates, every gradient, weights and buffers before each step, and the metrics. Where the sides differ, the causes that
 may be to blame are switched off on both, one by one, and named if that helps.
 
     parity.steps=20            optimizer steps

@@ -28,7 +28,7 @@ BASES: tuple[tuple[str, ...], ...] = (
     ("model=linear", "model/lr_scheduler=plateau", "datamodule=random_regression", "callbacks=ema", *REGRESSION),
     ("model=mlp", "model/adapt=lora", "callbacks=freeze", "callbacks.freeze.match=lora_up"),
     ("model=mlp", "datamodule/curriculum=root"),
-    ("model=resnet18", "model/optimizer=adam", "model/lr_scheduler=one_cycle", "trainer/communication=power_sgd"),
+    ("model=resnet18", "model/optimizer=adam", "model/lr_scheduler=one_cycle", "trainer/communication=fp16"),
     ("model/lr_scheduler=step", "datamodule=image_folder", "datamodule.data_dir=pictures", "datamodule.batch_size=2"),
     (
         *("model=gpt_nano", "datamodule=text", f"datamodule.paths=[{ROOT}/README.md]", *REGRESSION),
@@ -39,7 +39,6 @@ UNCHECKED = (
     "default_max_epochs",
     "model.lr_scheduler.",
     "trainer.strategy.bucket_cap_mb",
-    "trainer.strategy.communication.seed",
 )
 NAMED_BY_USERS = ("model.torchmetrics", "model.param_groups")  # whose entries have names of the user's choice
 

@@ -128,7 +128,7 @@ def find_causes(trainer: Any, model: LightningModule) -> Iterator[str]:
     if dropouts and shares < trainer.world_size:  # a process may drop from a part of a sample
         yield f"noise is drawn for parts of samples, in {join_first(dropouts)}"
     if (communication := getattr(trainer.strategy, "communication", None)) is not None:
-        yield f"trainer.strategy.communication.hook={communication['hook']}: gradients are sent in fewer bits"
+        yield f"trainer.strategy.communication={communication}: gradients are sent in fewer bits"
     data: Any = getattr(trainer, "datamodule", None)
     if isinstance(data, DataModule) and data.global_batch_size is None and shares > 1:
         samples = data.samples_per_batch * trainer.accumulate_grad_batches

@@ -159,19 +159,6 @@ class ByHand(OwnLoaders):
         self.automatic_optimization = False
 
 
-class Draws(OwnLoaders):
-    def setup(self, stage: str) -> None:
-        self.noise = torch.Generator().manual_seed(0)
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        return super().training_step(batch, batch_idx) * torch.rand((), generator=self.noise)
-
-
 class Gathers(OwnLoaders):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         return self.all_gather(batch["a"][0]).mean() + self.net(batch["a"][0]).mean()
-
-
-class Transfers(OwnLoaders):
-    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        return batch

@@ -19,7 +19,6 @@ Compose = Callable[..., DictConfig]
         (("trainer.exact=4", "trainer.accumulate_grad_batches=2"), "trainer.accumulate_grad_batches=2: "),
         (("trainer.exact=4", "datamodule.global_batch_size=30"), "datamodule.global_batch_size=30: use a multiple of"),
         (("trainer.exact=4", "model.compile=true"), "model.compile=True: "),
-        (("trainer.exact=4", "guards.randomness=null"), "guards.randomness=null: "),
     ],
 )
 def test_what_does_not_go_with_it_is_named(overrides: tuple[str, ...], line: str, compose: Compose) -> None:

@@ -91,9 +91,7 @@ def test_plain_modules_are_the_same_to_the_bit(case: str, trained: dict[int, lis
     ("name", "why"),
     [
         ("ByHand", "ByHand has automatic_optimization=False, and steps its optimizers before"),
-        ("Draws", "Draws draws from noise, which is not counted"),
         ("Gathers", "Gathers calls self.all_gather within a step"),
-        ("Transfers", "Transfers.on_before_batch_transfer would get the batches of several"),
     ],
 )
 def test_what_cannot_be_divided_is_refused_in_one_line(name: str, why: str, tmp_path: Path) -> None:

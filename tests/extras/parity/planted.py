@@ -1,6 +1,5 @@
 """Models and data of Lockstep's kinds in which N processes are not one, each for one reason."""
 
-import random
 from typing import Any
 
 import torch
@@ -45,32 +44,16 @@ class ScaledRate(Classifier):
 
 
 class Net(MLP):
-    """torch's own dropout, layers that the forward pass leaves out, last bits that change from call to call, or a unit whose
-    input lies within float32's rounding of zero, on another side on several processes."""
+    """torch's own dropout, or an error."""
 
     def __init__(self, defect: str = "", **net: Any) -> None:
         super().__init__(**net)
-        self.defect, self.bias = defect, nn.Parameter(torch.zeros(1)) if defect == "boundary" else 0.0
-        self.forgotten = nn.Linear(3, 3) if defect == "unused" else None
+        self.defect = defect
 
     def forward(self, x: Tensor) -> Tensor:
         if self.defect == "fails":
             raise ValueError("planted")
-        outputs = super().forward(nn.functional.dropout(x, 0.3, self.training) if self.defect == "dropout" else x)
-        if self.defect == "bits" and not torch.are_deterministic_algorithms_enabled():
-            outputs = outputs * (1 + random.SystemRandom().uniform(0.0, 1e-6))
-        if self.defect == "boundary":
-            eps = torch.finfo(x.dtype).eps * (-1 if world()[1] > 1 else 1)
-            outputs = outputs + nn.functional.relu(self.bias + eps + 1e-9) * torch.eye(1, 3).to(x)
-        return outputs
-
-
-class FlipsPerRank(Images):
-    """Mirrors images by the process's own generator."""
-
-    def __init__(self, **loading: Any) -> None:
-        super().__init__(**loading)
-        self.augment = self.augment and (lambda x, *_: torch.where((torch.rand(len(x)) < 0.5)[:, None, None, None], x.flip(3), x))
+        return super().forward(nn.functional.dropout(x, 0.3, self.training) if self.defect == "dropout" else x)
 
 
 class AnotherTail(Images):

@@ -34,7 +34,7 @@ VIT = ("datamodule=synthetic_images", "datamodule.shape=[1,8,8]", "datamodule.nu
 VIT += ("model=vit", "model.net.width=16", "model.net.heads=2", "model.net.depth=3", "model.net.registers=1", *EXACT)
 # the bias of attention's keys has no gradient but rounding, of which Adam makes steps
 VIT += ("datamodule.val_length=11", "datamodule.test_length=4", "model/optimizer=sgd", "datamodule.global_batch_size=12")
-# 21 samples by steps of 20, accumulated in two batches: of the last sample, one replica has none
+# 21 samples by steps of 20, accumulated in two batches
 OWN = ("datamodule=synthetic_images", "datamodule.shape=[1,4,4]", "datamodule.num_classes=3", "datamodule.length=21")
 OWN += ("model.net._target_=stage_net.Residual", "~model.net.hidden", "~model.net.dropout", "trainer.accumulate_grad_batches=2")
 OWN += ("datamodule.val_length=9", "datamodule.test_length=4", "datamodule.global_batch_size=20", "model/optimizer=adamw", *EXACT)
@@ -104,7 +104,7 @@ def check_two(rank: int, world_size: int, folder: Path, gpt: tuple[str, ...]) ->
     resumed, tester = trained(folder / "stopped", *gpt, *split, extra=[Spoilt()], ckpt_path=left)
     model: Any = tester.lightning_module
     best = folder / "stopped" / "checkpoints" / "best.ckpt"
-    vit, _ = trained(folder / "vit", *VIT, *split, "trainer.strategy.schedule=gpipe", "trainer.strategy.microbatches=5")
+    vit, _ = trained(folder / "vit", *VIT, *split, "trainer.strategy.microbatches=5")
     return {
         "gpt": whole,
         "previous": str(folder / "gpt" / "checkpoints" / "previous.ckpt"),
@@ -153,7 +153,7 @@ def test_two_stages_give_the_result_of_one_process(of_two: list[dict[str, Any]],
     assert of_two[0]["results"] == of_two[1]["results"]
 
 
-def test_all_forward_then_all_backward_is_the_same(of_two: list[dict[str, Any]], one: dict[str, Any]) -> None:
+def test_a_batch_that_the_micro_batches_do_not_divide_is_the_same(of_two: list[dict[str, Any]], one: dict[str, Any]) -> None:
     assert_equal(of_two[0]["vit"], one["vit"])
 
 
@@ -182,14 +182,13 @@ def test_a_checkpoint_is_read_as_any_other(of_two: list[dict[str, Any]], folder:
     assert of_two[0]["tested"][0]["test/loss"] > 0
 
 
-# Four processes: more stages, and replicas of stages
+# Four stages
 
 
 def check_four(rank: int, world_size: int, folder: Path, gpt: tuple[str, ...], left: Path) -> dict[str, Any]:
     become_rank(rank, world_size)
-    four = (*PIPELINE, "trainer.devices=4", "trainer.strategy.microbatches=2")
-    watched = Watched()
-    own, trainer = trained(folder / "own", *OWN, *four, extra=[watched])
+    four = (*PIPELINE, "trainer.devices=4", "trainer.strategy.stages=4", "trainer.strategy.microbatches=2")
+    own, trainer = trained(folder / "own", *OWN, *four)
     number = stopped(folder / "stopped", *OWN, *four, extra=[])
     dist.barrier()
     resumed, _ = trained(folder / "stopped", *OWN, *four, ckpt_path=folder / "stopped" / "checkpoints" / "last.ckpt")
@@ -198,8 +197,7 @@ def check_four(rank: int, world_size: int, folder: Path, gpt: tuple[str, ...], l
         "results": logged_numbers(trainer),
         "number": number,
         "resumed": differences(own | NOWHERE, resumed | NOWHERE),
-        "of four": trained(folder / "gpt", *gpt, *four, "trainer.strategy.stages=4", extra=[Spoilt()], ckpt_path=left)[0],
-        "replicas": trained(folder / "replicas", *gpt, *four, "datamodule.global_batch_size=8", extra=[Spoilt()])[0],
+        "of four": trained(folder / "gpt", *gpt, *four, extra=[Spoilt()], ckpt_path=left)[0],
     }
 
 
@@ -209,17 +207,13 @@ def of_four(of_two: list[dict[str, Any]], gpt: tuple[str, ...], tmp_path_factory
     return in_ranks(4, partial(check_four, folder=group, gpt=gpt, left=left), group)
 
 
-def test_replicas_of_stages_give_the_result_of_one_process(
-    of_four: list[dict[str, Any]], gpt: tuple[str, ...], tmp_path: Path
-) -> None:
-    """With counted dropout, accumulation, and a batch of which one replica has no sample."""
+def test_four_stages_of_an_own_net_give_the_result_of_one_process(of_four: list[dict[str, Any]], tmp_path: Path) -> None:
+    """With counted dropout and accumulation."""
     assert_equal(of_four[0]["own"], trained(tmp_path / "own", *OWN)[0])
     assert all(rank["results"] == of_four[0]["results"] for rank in of_four)
-    one, _ = trained(tmp_path / "gpt", *gpt, "datamodule.global_batch_size=8", extra=[Spoilt()])
-    assert_equal(of_four[0]["replicas"], one)
 
 
-def test_replicas_of_stages_go_on_to_the_bit(of_four: list[dict[str, Any]]) -> None:
+def test_four_stages_go_on_to_the_bit(of_four: list[dict[str, Any]]) -> None:
     assert [(rank["number"], rank["resumed"]) for rank in of_four] == [(signal.SIGTERM, [])] * 4
 
 

@@ -35,22 +35,19 @@ def test_layers_are_shared_out_in_order_each_once() -> None:
     assert [layers_of(stage, 3, 8) for stage in range(3)] == [range(2), range(2, 5), range(5, 8)]
 
 
-def test_stages_share_samples_and_replicas_the_batch(compose: Callable[..., DictConfig]) -> None:
+def test_stages_share_samples(compose: Callable[..., DictConfig]) -> None:
     cfg = compose(*STAGES, "trainer.strategy.stages=3", "datamodule.global_batch_size=48")
     assert (cfg.trainer.strategy.stages, cfg.trainer.devices) == (3, 3)
     plan = Plan.from_config(cfg)
     assert (plan.world_size, plan.data_parallel_size, plan.batch_size) == (3, 1, 48)
-    plan = Plan.from_config(compose(*STAGES, "trainer.devices=4", "datamodule.global_batch_size=48"))
-    assert (plan.world_size, plan.data_parallel_size, plan.batch_size) == (4, 2, 24)
-    assert str(plan).startswith("4 CPU processes, 2 with the same samples, Pipeline over gloo; global batch 48 (24 per process)")
+    assert str(plan).startswith("3 CPU processes, 3 with the same samples, Pipeline over gloo; global batch 48 (48 per process)")
     assert Plan.from_config(compose(*STAGES, "trainer.strategy.stages=1")).world_size == 1
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("trainer.devices=3",), "trainer.strategy.stages=2: does not divide the 3 processes; use a divisor"),
-        (("trainer.strategy.schedule=zb",), "trainer.strategy.schedule=zb: use a value of type"),
+        (("trainer.devices=4",), "trainer.strategy.stages=2: is not the number of processes; use 4, or trainer.devices=2"),
         (("trainer.strategy.microbatches=0",), "trainer.strategy.microbatches=0: is less than 1; use at least 1"),
     ],
 )

@@ -8,11 +8,9 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 
-from lockstep.build import build_trainer
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
-from lockstep.extras.sharding.model_parallel import ModelParallel, _check_norms, _units
-from lockstep.trainer.batchnorm import synchronise_batchnorm
+from lockstep.extras.sharding.model_parallel import ModelParallel, _units
 
 BLOCKS = r"(^|\.)\d+$"
 
@@ -67,23 +65,6 @@ def test_a_shared_parameter_stays_within_a_block() -> None:
         _units(model, "head$")
 
 
-def test_each_process_s_own_batchnorm_is_refused() -> None:
-    model = nn.Sequential(nn.BatchNorm1d(3))
-    with pytest.raises(ConfigError, match=r"^trainer.sync_batchnorm=false: 0 would have statistics of its own on each process"):
-        _check_norms(model, 1)
-    synchronise_batchnorm(model)
-    _check_norms(model, 1)
-
-
-def test_what_is_of_ddp_alone_is_refused(compose: Callable[..., DictConfig]) -> None:
-    assert "ModelParallel over gloo" in str(
-        Plan.from_config(compose("trainer=cpu", "trainer/strategy=fsdp", "trainer.devices=2"))
-    )
-    wrong = compose("trainer/strategy=fsdp", "trainer.strategy.blocks='('")
-    with pytest.raises(ConfigError, match=r"^trainer\.strategy: missing \), unterminated subpattern at position 0$"):
-        build_trainer(wrong, Plan.from_config(wrong))
-
-
 def divided(**options: Any) -> ModelParallel:
     return ModelParallel(world_size=6, timeout=9, process_group_backend=None, blocks=BLOCKS, **options)
 
@@ -99,8 +80,8 @@ def test_layers_that_can_not_be_divided_are_refused() -> None:
         ConfigError, match=r"^trainer.strategy.tensor_parallel_size=3: does not divide the 4 out_features of net.h"
     ):
         strategy._divide_layers(model, {"colwise": "head$"})
-    with pytest.raises(ConfigError, match=r"^trainer.strategy.tensor_parallel_size=2: 0 would count a sample once for each proc"):
-        _check_norms(nn.Sequential(nn.BatchNorm1d(3)), 2)
+    with pytest.raises(ConfigError, match=r"^trainer.strategy.tensor_parallel_size=3: 0 would count a sample once for each proc"):
+        strategy._check_norms(nn.Sequential(nn.BatchNorm1d(3)))
 
 
 def test_processes_with_the_same_samples_share_a_batch(compose: Callable[..., DictConfig]) -> None:

@@ -25,16 +25,15 @@ from lockstep.extras.sharding import parts
 
 pytestmark = pytest.mark.slow
 EACH_STEP = (*FSDP, SHARDED, "guards.checkpoint.every_n_steps=1")
-BEHIND = ("trainer.checkpoint_io.async=true",)
 
 
-def live(rank: int, world_size: int, run: Path, options: tuple[str, ...] = (), kill: tuple[int, int, Path] | None = None) -> None:
+def live(rank: int, world_size: int, run: Path, kill: tuple[int, int, Path] | None = None) -> None:
     """Trains from where the run is as far as it comes."""
     become_rank(rank, world_size)
     checkpoint = latest_valid_checkpoint(run / "checkpoints")
     dist.barrier()  # all have seen the same
     extra = [Poison((2,), ranks=(world_size - 1,)), *([Killed(*kill)] if kill else [])]
-    trained(run, *EACH_STEP, *options, f"trainer.devices={world_size}", extra=extra, ckpt_path=checkpoint)
+    trained(run, *EACH_STEP, f"trainer.devices={world_size}", extra=extra, ckpt_path=checkpoint)
 
 
 def step_of(run: Path) -> int:
@@ -42,7 +41,7 @@ def step_of(run: Path) -> int:
     return 0 if checkpoint is None else read_checkpoint("it", checkpoint, whole=())["global_step"]
 
 
-def killed_often(run: Path, worlds: list[int], options: tuple[str, ...], folder: Path) -> list[int]:
+def killed_often(run: Path, worlds: list[int], folder: Path) -> list[int]:
     """Trains to the end, but for a kill in each of these lives but the last. Returns the steps that they have come to."""
     dice = random.Random(len(worlds))
     steps: list[int] = []
@@ -52,10 +51,10 @@ def killed_often(run: Path, worlds: list[int], options: tuple[str, ...], folder:
         rank = dice.randrange(world_size)
         kill = (rank, dice.randint(1, 2 if rank else 12), group / "killed")  # rank zero writes the list too
         with contextlib.suppress(AssertionError):
-            in_ranks(world_size, partial(live, run=run, options=options, kill=kill), group)
+            in_ranks(world_size, partial(live, run=run, kill=kill), group)
         assert (group / "killed").exists()
         steps.append(step_of(run))
-    in_ranks(worlds[-1], partial(live, run=run, options=options), folder)
+    in_ranks(worlds[-1], partial(live, run=run), folder)
     return [*steps, step_of(run)]
 
 
@@ -66,17 +65,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return last(folder / "run") | NOWHERE
 
 
-LIVES: dict[str, tuple[list[int], tuple[str, ...]]] = {
-    "same number": ([2] * 11, ()),
-    "other numbers": ([2, 4, 2, 1, 4, 1, 2], ()),
-    "in the background": ([2] * 9, BEHIND),
-    "other numbers in the background": ([4, 2, 1, 2], BEHIND),
-}
+LIVES = {"same number": [2] * 11, "other numbers": [2, 4, 2, 1, 4, 1, 2]}
 
 
-@pytest.mark.parametrize(("worlds", "options"), LIVES.values(), ids=LIVES)
-def test_nothing_is_lost_by_kills(worlds: list[int], options: tuple[str, ...], whole: dict[str, Any], tmp_path: Path) -> None:
-    steps = killed_often(tmp_path / "run", worlds, options, tmp_path / "lives")
+@pytest.mark.parametrize("worlds", LIVES.values(), ids=LIVES)
+def test_nothing_is_lost_by_kills(worlds: list[int], whole: dict[str, Any], tmp_path: Path) -> None:
+    steps = killed_often(tmp_path / "run", worlds, tmp_path / "lives")
     own: dict[str, Any] = last(tmp_path / "run") | NOWHERE
     assert steps == sorted(steps)
     assert steps[-1] == 10
@@ -93,7 +87,7 @@ def test_nothing_is_lost_by_kills(worlds: list[int], options: tuple[str, ...], w
 # One process of two can't write
 
 
-def check_full_disk(rank: int, world_size: int, folder: Path, options: tuple[str, ...]) -> list[str]:
+def check_full_disk(rank: int, world_size: int, folder: Path) -> list[str]:
     become_rank(rank, world_size)
     write, calls = parts._Writer.write_data, list[Any]()
 
@@ -107,16 +101,15 @@ def check_full_disk(rank: int, world_size: int, folder: Path, options: tuple[str
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts._Writer, "write_data", write_unless_full)
         try:
-            trained(folder / "run", *EACH_STEP, *options, "trainer.devices=2", "trainer.max_epochs=1")
+            trained(folder / "run", *EACH_STEP, "trainer.devices=2", "trainer.max_epochs=1")
         except CheckpointError as error:
             said.append(str(error))
         dist.barrier()
     return said
 
 
-@pytest.mark.parametrize("options", [(), BEHIND], ids=["in the foreground", "in the background"])
-def test_a_process_that_cannot_write_fails_the_save_of_all(options: tuple[str, ...], tmp_path: Path) -> None:
-    said = in_ranks(2, partial(check_full_disk, folder=tmp_path, options=options), tmp_path)
+def test_a_process_that_cannot_write_fails_the_save_of_all(tmp_path: Path) -> None:
+    said = in_ranks(2, partial(check_full_disk, folder=tmp_path), tmp_path)
     line = f"{tmp_path / 'run' / LAST}: the checkpoint was not written (No space left on device); earlier ones are untouched"
     assert said == [[line], [line]]
     assert step_of(tmp_path / "run") == 1

@@ -1,1 +1,1 @@
-"""Gradients sent in fewer bits: half precision, PowerSGD."""
+"""Gradients sent in 16 bits."""

@@ -10,12 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from lightning_utilities.core.apply_func import apply_to_collection
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from lockstep.counter_rng import derive_seed
-from lockstep.datamodules.batches import Batches
-from lockstep.datamodules.seeded import Restored, index_of, seed_generators
+from lockstep.datamodules.seeded import Restored, Seeded, index_of, seed_generators
 from lockstep.extras.plain_lightning.loaders import SharedLists, division_of, loading_arguments, takes_lists
 
 
@@ -53,7 +51,9 @@ class WorkerBatches(Dataset[Shares]):
     """A loader's dataset and collate function, which make a process's Shares of the samples that are Drawn for it."""
 
     def __init__(self, loader: DataLoader[Any], own: int, seed: int) -> None:
-        self.dataset, self.collate, self.is_batched = loader.dataset, loader.collate_fn, loader.batch_sampler is not None
+        data: Any = loader.dataset
+        self.dataset = data if isinstance(data, Seeded) else Seeded(data, seed)
+        self.collate, self.is_batched = loader.collate_fn, loader.batch_sampler is not None
         self.takes_lists = takes_lists(loader)
         self.own, self.seed = own, seed
 
@@ -65,13 +65,9 @@ class WorkerBatches(Dataset[Shares]):
         if not drawn:
             return Share(None, 0, whole)
         draws = [one.draw for one in drawn]
-        if isinstance(self.dataset, Batches):
-            samples: Any = self.dataset[draws]
-        else:
-            ids, fetch = [index_of(draw) for draw in draws], getattr(self.dataset, "__getitems__", None)
-            seed_generators(derive_seed(self.seed, drawn[0].epoch, zlib.crc32(repr(ids[0]).encode())))
-            samples = self.dataset[ids] if self.takes_lists else [self.dataset[i] for i in ids] if fetch is None else fetch(ids)
+        samples = self.dataset[draws] if self.takes_lists else self.dataset.__getitems__(draws)
         samples = samples if self.is_batched or self.takes_lists else samples[0]
+        seed_generators(derive_seed(self.seed, drawn[0].epoch, zlib.crc32(repr(index_of(draws[0])).encode())))
         return Share(self.collate(samples), 0 if drawn[0].is_dummy else len(draws), whole)
 
 
@@ -109,16 +105,3 @@ def shares_of_workers(batch: Any, own: int) -> list[Share] | None:
         return smallest._replace(batch=whole)
 
     return [share(worker) for worker in range(own)]
-
-
-def in_order(outputs: list[Any], samples: int | None, workers: int) -> Any:
-    """Return the rows of a process's workers in the order of its batch if their outputs have a row for each sample, else the
-    first worker's output."""
-    if not outputs or not all(isinstance(output, Tensor) and output.ndim for output in outputs):
-        return outputs[0] if outputs else None
-    if sum(map(len, outputs)) != samples:
-        return outputs[0]
-    whole = outputs[0].new_empty(samples, *outputs[0].shape[1:])
-    for index, output in enumerate(outputs):
-        whole[index::workers] = output
-    return whole

@@ -1,7 +1,6 @@
 """The states of torchmetrics, worker by worker."""
 
 import hashlib
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,8 +15,6 @@ from lockstep.callbacks.forked import Forked
 from lockstep.errors import config_error
 from lockstep.extras.any_batch.any_batch import leaves
 from lockstep.extras.plain_lightning.processes import all_ranks
-
-log = logging.getLogger(__name__)
 
 States = dict[str, Any]  # a metric's, by name: tensors, or lists of them
 _COUNT = "_update_count"  # an attribute of metrics; the public `update_count` can't be set
@@ -43,12 +40,6 @@ class WorkerMetrics(Callback):
         if trainer.is_global_zero:
             states = {"model": pl_module.state_dict()} | {str(n): one.state_dict() for n, one in enumerate(trainer.optimizers)}
             self._hash = _hash_of(states)
-
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        each = self.workers // trainer.world_size
-        log.info(
-            f"{self.workers} virtual workers, {each} in each process: the same bits on any number of processes that divides them"
-        )
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
         self._own = [{} for _ in range(self.workers // trainer.world_size)]
@@ -89,15 +80,6 @@ class WorkerMetrics(Callback):
             _write(metric, self._own[0].get(name) or _defaults(metric))
             setattr(metric, _COUNT, sum(states[name][_COUNT] for states in self._own if name in states))
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.merge()
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.merge()
-
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.merge()
-
     def merge(self) -> None:
         """Give every process the states of all workers, reduced; a collective."""
         if self._is_merged:
@@ -114,19 +96,16 @@ class WorkerMetrics(Callback):
         return [ranks[worker % len(ranks)][worker // len(ranks)] for worker in range(self.workers)]
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        checkpoint["exact"] = {"workers": self.workers, "world_size": trainer.world_size}
+        checkpoint["exact"] = {"workers": self.workers}
 
     def on_load_checkpoint(self, trainer: Any, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Raise ConfigError if a run that is resumed, not forked, had another number of workers."""
         if trainer.state.fn != "fit":
             return
-        saved = checkpoint.get("exact", {"workers": None})
+        saved = checkpoint.get("exact", {"workers": "null"})["workers"]
         is_forked = any(isinstance(callback, Forked) for callback in trainer.callbacks)
-        if saved["workers"] != self.workers and not is_forked:
-            before = "null" if saved["workers"] is None else saved["workers"]
-            raise config_error("trainer.exact", self.workers, f"the checkpoint is of {before}; use the same, or fork=")
-        if trainer.world_size != (before := saved.get("world_size", trainer.world_size)):
-            log.info(f"continuing on {trainer.world_size} process(es) what {before} began: the same virtual workers, to the bit")
+        if saved != self.workers and not is_forked:
+            raise config_error("trainer.exact", self.workers, f"the checkpoint is of {saved}; use the same, or fork=")
 
 
 def _hash_of(states: Any) -> str:

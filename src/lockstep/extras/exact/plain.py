@@ -3,10 +3,8 @@
 from typing import Any
 
 from lightning import LightningModule, Trainer
-from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from lockstep.errors import config_error
-from lockstep.extras.any_batch.any_batch import samples_in
 from lockstep.extras.exact.lightning_internals import reduce_logs_of_workers
 from lockstep.extras.exact.loaders import workers_loader
 from lockstep.extras.plain_lightning.callback import PlainLightning
@@ -17,14 +15,6 @@ from lockstep.runs.shares import dp_rank_and_size
 class PlainWorkers(PlainLightning):
     """Share batches out over virtual workers, and reduce what they log. The strategy weights their losses, counts their random
     draws, and restores their buffers."""
-
-    def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
-        """Raise ConfigError for a hook that would get the batches of several workers."""
-        for source in (pl_module, trainer.datamodule):
-            if is_overridden("on_before_batch_transfer", source):
-                why = f"{type(source).__name__}.on_before_batch_transfer would get the batches of several virtual workers at once"
-                raise config_error("trainer.exact", trainer.strategy.workers, f"{why}; use on_after_batch_transfer, or null")
-        super().setup(trainer, pl_module, stage)
 
     def _combine_processes(self, trainer: Any, model: LightningModule) -> None:
         self._logs = reduce_logs_of_workers(trainer, self.warn)
@@ -49,10 +39,8 @@ class PlainWorkers(PlainLightning):
 
     def on_train_batch_end(self, trainer: Any, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._logs.add_before()
-        shares = trainer.strategy.shares
-        self.samples_trained += (samples_in(batch) or 0) if shares is None else sum(share.samples for share in shares)
+        self.samples_trained += sum(share.samples for share in trainer.strategy.shares)
 
     def _count_whole_batch(self, trainer: Any) -> None:
         """Count logs of the hooks around the workers' steps as of the whole batch, in every process."""
-        if trainer.strategy.shares is not None:
-            log_batch_as(trainer, trainer.strategy.shares[0].whole)
+        log_batch_as(trainer, trainer.strategy.shares[0].whole)

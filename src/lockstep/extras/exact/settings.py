@@ -8,8 +8,6 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.config.plan import BATCH, GLOBAL_BATCH, is_plain
 from lockstep.errors import config_error
 
-THREADS = 1  # threads of each process: on a CPU another number adds in another order
-
 
 def apply_exact(config: DictConfig, workers: Any) -> None:
     """Put the strategy of virtual workers in the place of DDP, and pin what another number of processes would change.
@@ -23,7 +21,7 @@ def apply_exact(config: DictConfig, workers: Any) -> None:
 def _settings(config: DictConfig, workers: Any) -> dict[str, Any]:
     _check(config, workers)
     kept = {name: config.trainer.strategy[name] for name in ("timeout", "process_group_backend")}
-    strategy: dict[str, Any] = {"_target_": f"{__package__}.strategy.Exact", "workers": workers, "threads": THREADS}
+    strategy: dict[str, Any] = {"_target_": f"{__package__}.strategy.Exact", "workers": workers}
     return {
         "trainer.strategy": strategy | kept,
         "trainer.sync_batchnorm": False,  # each worker has its own statistics
@@ -48,7 +46,6 @@ def _check(config: DictConfig, workers: Any) -> None:
         why = f"trainer.exact={workers} is not divided by {devices * nodes} process(es)"
         raise config_error("trainer.devices", devices, f"{why}; use a divisor of {workers}")
     accepted = {
-        "trainer.strategy.communication": (None,),
         "trainer.strategy._target_": ("lockstep.trainer.strategies.DDP",),
         "trainer.accumulate_grad_batches": (1,),  # the virtual workers of a process are what it accumulates
         "model.compile": (False, None),  # a graph may depend on the shapes that the process has met before
@@ -57,8 +54,6 @@ def _check(config: DictConfig, workers: Any) -> None:
         if (value := OmegaConf.select(config, key)) not in values:
             only = json.dumps(values[0]).strip('"')
             raise config_error(key, value, f"trainer.exact={workers} is given; use {only} with it")
-    if OmegaConf.select(config, "guards.randomness") is None:
-        raise config_error("guards.randomness", "null", "counts what trainer.exact draws by worker; use the guard")
     if is_plain(config, "datamodule"):
         if config.get("lr_scaling", "none") != "none":
             why = f"with trainer.exact={workers} the loaders of plain Lightning code alone know the global batch"

@@ -1,10 +1,7 @@
 """The gradients and the state that virtual workers leave of a step: summed as vectors, then averaged."""
 
-import pickle
-import random
 from collections.abc import Sequence
 
-import numpy
 import torch
 from lightning import LightningModule
 from torch import Tensor
@@ -106,11 +103,3 @@ def _parted(vectors: Vectors, like: Sequence[Tensor]) -> list[Tensor]:
         part, left[tensor.dtype] = left[tensor.dtype].split((tensor.numel(), len(left[tensor.dtype]) - tensor.numel()))
         parts.append(part.view(tensor.shape))
     return parts
-
-
-def generator_states(model: LightningModule) -> dict[str, bytes]:
-    """Return the states of generators that are attributes of modules: their draws depend on how many workers a process is."""
-    held = {f"{name}.{key}".lstrip("."): value for name, module in model.named_modules() for key, value in vars(module).items()}
-    states = {name: value.get_state().numpy().tobytes() for name, value in held.items() if isinstance(value, torch.Generator)}
-    others = (numpy.random.Generator, numpy.random.RandomState, random.Random)
-    return states | {name: pickle.dumps(value) for name, value in held.items() if isinstance(value, others)}

@@ -14,17 +14,14 @@ import torch
 import torch.distributed as dist
 from lightning import Trainer
 from lightning.pytorch.strategies import DDPStrategy
-from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
 from lockstep.callbacks import CounterBasedRandomness
-from lockstep.errors import check_at_least, config_error
-from lockstep.extras.any_batch.any_batch import samples_in
-from lockstep.extras.exact.loaders import Share, in_order, shares_of_workers
+from lockstep.errors import config_error
+from lockstep.extras.exact.loaders import Share, shares_of_workers
 from lockstep.extras.exact.metrics import WorkerMetrics
-from lockstep.extras.exact.step import Step, generator_states
+from lockstep.extras.exact.step import Step
 from lockstep.extras.exact.tree import Vectors, local_sum, sum_over_processes
-from lockstep.extras.plain_lightning.callback import PlainLightning
 from lockstep.extras.plain_lightning.lightning_internals import log_batch_as
 from lockstep.trainer.strategies import PlannedWorldSize
 
@@ -36,27 +33,22 @@ class Exact(PlannedWorldSize, DDPStrategy):
 
     Args:
         workers: a power of two, which the number of processes divides.
-        threads: of this process, from now on; another number gives other bits on a CPU.
 
     Attributes:
-        shares: each worker's share of the batch, for this process's workers; None if the loaders have not divided it.
+        shares: of the batch, for this process's workers.
     """
 
     has_same_bits = True
 
-    def __init__(
-        self, *, world_size: int, timeout: float, process_group_backend: str | None, workers: int, threads: int = 1
-    ) -> None:
+    def __init__(self, *, world_size: int, timeout: float, process_group_backend: str | None, workers: int) -> None:
         super().__init__(timeout=timedelta(seconds=timeout), process_group_backend=process_group_backend)
         if workers % world_size:
             raise config_error(
                 "trainer.devices", world_size, f"does not divide trainer.exact={workers}; use a divisor of {workers}"
             )
-        check_at_least(1, threads=threads)
         self.planned_world_size, self.workers = world_size, workers
-        self._threads = threads
-        torch.set_num_threads(threads)
-        self.shares: list[Share] | None = None
+        torch.set_num_threads(1)  # another number adds in another order on a CPU, also when weights are drawn
+        self.shares: list[Share] = []
         self.evaluated = 0  # batches, since the evaluation has begun
         self._worker: int | None = None  # the worker whose random numbers are drawn
         self._is_within_step = False  # True in a worker's step
@@ -78,28 +70,20 @@ class Exact(PlannedWorldSize, DDPStrategy):
 
     def setup_environment(self) -> None:
         super().setup_environment()
-        torch.set_num_threads(self._threads)  # Lightning has set as many as each process has cores
+        torch.set_num_threads(1)  # Lightning has set as many as each process has cores
 
     def setup(self, trainer: Trainer) -> None:
-        """Raise ConfigError for a model or data that can't be divided among virtual workers."""
+        """Raise ConfigError for a model that can't be divided among virtual workers."""
         callbacks: list[Any] = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
-        self._check_model(trainer, callbacks)
+        if not trainer.lightning_module.automatic_optimization:
+            why = (
+                f"{type(trainer.lightning_module).__name__} has automatic_optimization=False, and steps its optimizers before "
+                "the gradients of the other virtual workers are there; use a model with automatic optimization, or null"
+            )
+            raise config_error("trainer.exact", self.workers, why)
         self._randomness = next(one for one in callbacks if isinstance(one, CounterBasedRandomness))
         self._metrics = next(one for one in callbacks if isinstance(one, WorkerMetrics))
         super().setup(trainer)
-
-    def _check_model(self, trainer: Any, callbacks: list[Any]) -> None:
-        model, why = trainer.lightning_module, ""
-        name, is_plain = type(model).__name__, any(isinstance(callback, PlainLightning) for callback in callbacks)
-        if not model.automatic_optimization:
-            why = (
-                f"{name} has automatic_optimization=False, and steps its optimizers before the gradients of the other virtual "
-                "workers are there; use a model with automatic optimization, or null"
-            )
-        elif not is_plain:
-            why = "guards.plain_lightning is null, which divides the batches; use the guard, or null"
-        if why:
-            raise config_error("trainer.exact", self.workers, why)
 
     @torch.no_grad()
     def configure_ddp(self) -> None:
@@ -109,10 +93,10 @@ class Exact(PlannedWorldSize, DDPStrategy):
             dist.broadcast(tensor, src=0)
 
     def batch_to_device(self, batch: Any, device: Any = None, dataloader_idx: int = 0) -> Any:
-        """Return the first worker's batch if the loaders have divided it, for the hooks around a step."""
+        """Return the first worker's batch, for the hooks around a step, if the loaders have divided it, as not for a
+        prediction."""
         shares = shares_of_workers(batch, self._own_workers)
         if shares is None:
-            self.shares = None
             return super().batch_to_device(batch, device, dataloader_idx)
         self.shares = []
         for index, share in enumerate(shares):
@@ -132,7 +116,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
         def work(index: int) -> Tensor | None:
             nonlocal output
             step.begin()
-            share, loss = self._share(batch, index), None
+            share, loss = self.shares[index], None
             if share.samples:
                 with self._as_worker(index, share), self._numbered(self._number(index)):
                     self._randomness.on_train_batch_start(model.trainer, model, share.batch, model.trainer.fit_loop.batch_idx)
@@ -140,7 +124,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
             return loss
 
         def leaf(index: int) -> Vectors:
-            return step.leaf(work(index), is_first=self._number(index) == 0, has_logged=self._has_logged)
+            return step.leaf(work(index), self._number(index) == 0, self._trainer._logger_connector.has_synced)
 
         self._metrics.begin_step()
         step.take(sum_over_processes(local_sum(self._own_workers, leaf)))
@@ -158,8 +142,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
         loss = output["loss"] if isinstance(output, dict) else output
         if loss is None:
             return output, None
-        weight = 1.0 if self.shares is None else share.samples * self.workers / share.whole
-        loss = loss * weight
+        loss = loss * (share.samples * self.workers / share.whole)
         scaler: Any = getattr(self.precision_plugin, "scaler", None)
         self.precision_plugin.backward(loss if scaler is None else scaler.scale(loss), model, None)
         return output, loss
@@ -173,26 +156,26 @@ class Exact(PlannedWorldSize, DDPStrategy):
         return self.precision_plugin.post_backward(closure_loss, model)
 
     def validation_step(self, batch: Any, *rest: Any) -> Any:
-        return self._evaluate("validation_step", batch, rest)
+        return self._evaluate("validation_step", rest)
 
     def test_step(self, batch: Any, *rest: Any) -> Any:
-        return self._evaluate("test_step", batch, rest)
+        return self._evaluate("test_step", rest)
 
-    def _evaluate(self, name: str, batch: Any, rest: Any) -> Any:
-        """Return the model's outputs, in the order of the batch's samples if they are tensors with a row for each."""
+    def _evaluate(self, name: str, rest: Any) -> Any:
+        """Return the first worker's outputs, which are those of the batch that the hooks have."""
         model: Any = self.lightning_module
         context: Callable[[], Any] = getattr(self.precision_plugin, name.replace("validation", "val") + "_context")
-        outputs: dict[int, Any] = {}
+        outputs: Any = None
         self._metrics.begin_step()
         for index in reversed(range(self._own_workers)):
-            share = self._share(batch, index)
+            share = self.shares[index]
             if share.samples:
                 with self._as_worker(index, share), context():
                     self._count_draws(self._number(index), _EVALUATION)
-                    outputs[index] = getattr(model, name)(share.batch, *rest)
+                    outputs = getattr(model, name)(share.batch, *rest)
         self._metrics.end_step()
         self.evaluated += 1
-        return in_order([outputs[index] for index in sorted(outputs)], samples_in(batch), self._own_workers)
+        return outputs
 
     def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
         """Reduce outside of a worker's step alone: its logs with sync_dist are combined after it."""
@@ -214,54 +197,22 @@ class Exact(PlannedWorldSize, DDPStrategy):
         which the process has each N-th."""
         return self.global_rank + index * self.world_size
 
-    def _share(self, batch: Any, index: int) -> Share:
-        """Return a worker's share of this process's batch, as new tensors: their place in memory is then the same on any number
-        of processes."""
-        if self.shares is not None:
-            return self.shares[index]
-        samples, own = samples_in(batch), self._own_workers
-
-        def cut(tensor: Tensor) -> Tensor:
-            return tensor[index::own].clone(memory_format=torch.contiguous_format) if tensor.shape[:1] == (samples,) else tensor
-
-        share = apply_to_collection(batch, Tensor, cut)
-        return Share(share, samples_in(share) or 0, samples or 0)
-
     @property
     def _trainer(self) -> Any:
         return self.lightning_module.trainer  # pyright: ignore[reportOptionalMemberAccess]
 
-    @property
-    def _has_logged(self) -> bool:
-        return getattr(self._trainer._logger_connector, "has_synced", False)
-
     @contextmanager
     def _as_worker(self, index: int, share: Share) -> Iterator[None]:
-        """Count logs as of the worker's samples in an epoch's mean, and give metrics its states, until the block exits. Raises
-        ConfigError for code that can't be a worker's."""
-        self._is_within_step, before = True, generator_states(self._trainer.lightning_module)
+        """Count logs as of the worker's samples in an epoch's mean, and give metrics its states, until the block exits."""
+        self._is_within_step = True
         try:
             with self._metrics.worker(index):
                 log_batch_as(self._trainer, share.samples)
                 yield
-        except ValueError as error:
-            if "more than 1 value per channel" not in str(error):
-                raise
-            why = f"{share.samples} of {share.whole} samples are a virtual worker's, too few for BatchNorm"
-            raise config_error("trainer.exact", self.workers, f"{why}; use a larger batch, drop_last, or null") from error
         finally:
             self._is_within_step = False
-        self._check_generators(before)
-        if hasattr(logs := self._trainer._logger_connector, "take"):
-            logs.take(self._number(index))
-            log_batch_as(self._trainer, share.whole)
-
-    def _check_generators(self, before: dict[str, bytes]) -> None:
-        states = generator_states(self._trainer.lightning_module)
-        if drawn := [name for name, state in states.items() if state != before.get(name, state)]:
-            why = f"{type(self.lightning_module).__name__} draws from {drawn[0]}, which is not counted by virtual worker"
-            accepted = "use the generators of torch, numpy and Python themselves, or null"
-            raise config_error("trainer.exact", self.workers, f"{why}; {accepted}")
+        self._trainer._logger_connector.take(self._number(index))
+        log_batch_as(self._trainer, share.whole)
 
     @contextmanager
     def _numbered(self, worker: int) -> Iterator[None]:

@@ -27,32 +27,21 @@ def local_sum(count: int, leaf: Callable[[int], Vectors], first: int = 0, step: 
 
 def sum_over_processes(own: Vectors) -> Vectors:
     """Replace `own` by the sum of the vectors of all processes, a power of two of them, and return it; a collective. The vectors
-    have one dimension, and are as many, as long and of the same types in each process."""
-    if dist.is_initialized():
-        _sum_pairs(own, dist.get_world_size() // 2)
+    are as many, as long and of the same types in each process."""
+    distance = dist.get_world_size() // 2 if dist.is_initialized() else 0
+    while distance:
+        add(own, _exchange(own, dist.get_rank() ^ distance))
+        distance //= 2
     return own
 
 
-def _sum_pairs(own: Vectors, distance: int) -> None:
-    if not distance:
-        return
-    partner = dist.get_rank() ^ distance
-    if distance == 1:  # one exchange of all of it sends as much as two of its halves
-        add(own, _exchanged(own, [torch.empty_like(vector) for vector in own], partner))
-        return
-    lower, upper = ([vector.tensor_split(2)[half] for vector in own] for half in (0, 1))
-    kept, given = (upper, lower) if partner < dist.get_rank() else (lower, upper)
-    add(kept, _exchanged(given, [torch.empty_like(vector) for vector in kept], partner))
-    _sum_pairs(kept, distance // 2)
-    _exchanged(kept, given, partner)
-
-
-def _exchanged(sent: Vectors, received: Vectors, partner: int) -> Vectors:
-    """Return `received`, filled with what the partner sends. GPUs exchange through the host's memory by gloo, which takes any
-    memory for the host's."""
+def _exchange(sent: Vectors, partner: int) -> Vectors:
+    """Return the vectors of the partner. GPUs exchange through the host's memory by gloo, which takes any memory for the
+    host's."""
     if sent and sent[0].is_cuda and dist.get_backend() == "gloo":
-        there = _exchanged([vector.cpu() for vector in sent], [vector.cpu() for vector in received], partner)
-        return [vector.copy_(other) for vector, other in zip(received, there, strict=True)]
+        there = _exchange([vector.cpu() for vector in sent], partner)
+        return [vector.to(own.device) for vector, own in zip(there, sent, strict=True)]
+    received = [torch.empty_like(vector) for vector in sent]
     pairs = [(dist.isend, sent), (dist.irecv, received)]
     operations = [dist.P2POp(name, vector, partner) for name, vectors in pairs for vector in vectors if len(vector)]
     for request in dist.batch_isend_irecv(operations) if operations else ():

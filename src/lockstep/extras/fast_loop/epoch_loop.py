@@ -14,7 +14,6 @@ from typing import Any
 
 from lightning import Callback, LightningModule
 from lightning.fabric.utilities.apply_func import move_data_to_device
-from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loops.optimization.automatic import Closure, ClosureResult
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.plugins.precision import Precision
@@ -35,7 +34,6 @@ _NONE_OF_SEVERAL = (
     "Skipping the `training_step` by returning None in distributed training is not supported. It is recommended that you rewrite "
     "your training logic to avoid having to skip the step in the first place."
 )
-_ZERO_GRAD = Optimizer.zero_grad
 
 
 class NoProfiler(PassThroughProfiler):
@@ -126,7 +124,6 @@ class PlainStep:
         self.device = self.strategy.root_device
         self.precision = self.trainer.precision_plugin
         self.optimizer: Optimizer = self.trainer.optimizers[0]
-        self.has_own_zero_grad = "zero_grad" in vars(self.optimizer) or type(self.optimizer).zero_grad is not _ZERO_GRAD
         self.batches, self.steps = loop.batch_progress, loop.automatic_optimization.optim_progress.optimizer
         self.takes_batch_idx = is_param_in_hook_signature(self.model.training_step, "batch_idx", min_args=2)
         self.training_step = self._training_step()
@@ -148,11 +145,7 @@ class PlainStep:
     def _implemented(self, hook: str, callbacks: list[Callback]) -> list[Callable[..., Any]]:
         """Return the hook's implementations, the callbacks' before the model's; called with what follows trainer and module."""
         trainer, model = self.trainer, self.model
-        functions = [
-            getattr(callback, hook)
-            for callback in callbacks
-            if is_replaced(hook, callback, Callback) and not _is_idle(callback, hook)
-        ]
+        functions = [getattr(callback, hook) for callback in callbacks if is_replaced(hook, callback, Callback)]
         bound: list[Callable[..., Any]] = [partial(function, trainer, model) for function in functions]
         return [*bound, getattr(model, hook)] if is_replaced(hook, model, LightningModule) else bound
 
@@ -237,12 +230,7 @@ class PlainStep:
         progress.increment_ready()
         self._call("on_before_zero_grad", self.optimizer)
         progress.increment_started()
-        if self.has_own_zero_grad:
-            self.optimizer.zero_grad()
-        else:  # as torch's own does, which takes 9 microseconds longer
-            for group in self.optimizer.param_groups:
-                for parameter in group["params"]:
-                    parameter.grad = None
+        self.optimizer.zero_grad()
         progress.increment_completed()
 
     def _step_schedules(self, batch_idx: int) -> None:
@@ -274,14 +262,3 @@ class PlainStep:
             for function in implementations:
                 function(*arguments)
             fields["_current_fx_name"] = before
-
-
-def _is_idle(callback: Callback, hook: str) -> bool:
-    """Return whether it is the hook of a ModelCheckpoint that saves after validations, and would do nothing."""
-    return (
-        hook == "on_train_batch_end"
-        and isinstance(callback, ModelCheckpoint)
-        and type(callback).on_train_batch_end is ModelCheckpoint.on_train_batch_end
-        and callback._every_n_train_steps < 1
-        and callback._train_time_interval is None  # zero is an interval
-    )

@@ -11,13 +11,12 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from lockstep.console import aligned
 from lockstep.errors import NamedFailure
-from lockstep.extras.parity.trainings import OTHER, REFERENCE, SideFailed, Sides
+from lockstep.extras.parity.trainings import OTHER, REFERENCE, Sides
 
 Train = Callable[[DictConfig, Path], None]
 QUANTITIES = ("steps per epoch", "weights", "buffers", "samples", "validation samples", "test samples", "learning rate")
-QUANTITIES += ("gradients", "loss", "training metrics", "validation metrics", "test metrics")
+QUANTITIES += ("gradients", "training metrics", "validation metrics", "test metrics")
 _STAGES = ("validation", "epoch", "step", "test")  # in their order, between two optimizer steps
 # max|a-b| / max|a| by the bits of the precision. An operation rounds by 2^-53, 2^-24 and 2^-9. In float64 the sums of a step
 # differ by 1e-13 in nets of 50 layers, and training makes 1e-10 of it in 50 steps (benchmarks/parity.md); what has a cause begins
@@ -62,12 +61,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Result of two trainings; `failure`: the other side failed, and nothing was compared."""
+    """Result of two trainings."""
 
     sides: Sides
     differences: list[Difference]
     facts: dict[str, Any]  # the reference's; `said`: lines of the other side on what is not as on one process
-    failure: SideFailed | None = None
 
     @property
     def first(self) -> Difference | None:
@@ -77,28 +75,18 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        return self.failure is None and self.first is None
+        return self.first is None
 
     @property
     def position(self) -> tuple[float, ...]:
         """Return how far the sides are equal."""
-        return () if self.failure is not None else (math.inf,) if self.first is None else self.first.position
-
-    def table(self) -> str:
-        """Return the largest difference of each quantity in the step, or validation, in which the sides part."""
-        there = [one for one in self.differences if one.position[:2] == self.position[:2]]
-        cells = [("quantity", "largest in", "difference", "tolerance", "")]
-        for quantity in sorted({one.quantity for one in there}, key=QUANTITIES.index):
-            worst = max((one for one in there if one.quantity == quantity), key=lambda one: (not one.equal, one.value))
-            verdict = "equal" if worst.equal else "NOT EQUAL"
-            cells.append((quantity, worst.name, f"{worst.value:.1e}", f"{worst.tolerance:.1e}", verdict))
-        return aligned(cells)
+        return (math.inf,) if self.first is None else self.first.position
 
 
 def compare(sides: Sides, train: Train) -> Comparison:
     """Train both sides, one after the other, and compare their records.
 
-    Raises ConfigError if a side is refused, SideFailed if the reference fails, and NamedFailure if it ends early or diverges.
+    Raises ConfigError if a side is refused, SideFailed if one fails, and NamedFailure if the reference ends early or diverges.
     """
     with TemporaryDirectory(prefix="lockstep-parity-") as folder:
         reference = _record(sides, REFERENCE, Path(folder, REFERENCE), train)
@@ -107,12 +95,9 @@ def compare(sides: Sides, train: Train) -> Comparison:
             fewer = f"; parity.steps={done} is the most" if done else ""
             raise NamedFailure(f"the reference has made {done} of {steps} steps, so there is no verdict{fewer}")
         for moment in reference["moments"]:
-            if not all(loss["kept"].isfinite().all() for loss in moment.get("loss", {}).values()):
-                raise NamedFailure(f"at step {moment['done'] + 1} the loss is not finite: there is nothing to compare")
-        try:
-            other = _record(sides, OTHER, Path(folder, OTHER), train)
-        except SideFailed as failure:
-            return Comparison(sides, [], reference["facts"], failure=failure)
+            if not all(weight["kept"].isfinite().all() for weight in moment["weights"].values()):
+                raise NamedFailure(f"after step {moment['done']} the weights are not finite: there is nothing to compare")
+        other = _record(sides, OTHER, Path(folder, OTHER), train)
     facts = reference["facts"] | {"said": other["facts"]["said"]}
     return Comparison(sides, [*_differences(sides, reference, other)], facts)
 

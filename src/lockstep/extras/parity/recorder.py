@@ -5,13 +5,11 @@ from typing import Any
 
 import torch
 from lightning import Callback, LightningModule, Trainer
-from lightning.fabric.utilities.data import sized_len
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils.data import BatchSampler, DataLoader
 
 from lockstep.errors import ConfigError
-from lockstep.extras.any_batch.any_batch import samples_in
 from lockstep.extras.equivalence import EquivalenceReport
 from lockstep.extras.parity.sketches import Sketch, Sums, add_sums, sketch, sums_of
 from lockstep.extras.plain_lightning.callback import PlainLightning
@@ -32,11 +30,10 @@ class Recorder(Callback):
     def __init__(self, file: str, larger_batches: int = 1) -> None:
         self.file, self.larger_batches = file, larger_batches
         self.moments: list[dict[str, Any]] = []
-        self.known: dict[str, Any] = {"steps": 0, "epoch": 0, "batches per epoch": None}
+        self.known: dict[str, Any] = {"steps": 0, "epoch": 0}
         self._optimizer_steps = 0  # the trainer's own count, of each optimizer
         self._is_in_step = False
-        self._losses: list[Tensor] = []
-        self._batches: list[tuple[Sums, int]] = []  # with their numbers of samples
+        self._batches: list[Sums] = []
         self._metrics: dict[str, Tensor] = {}  # metrics of before
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
@@ -45,8 +42,6 @@ class Recorder(Callback):
 
     def _larger(self, name: str, loader: Any) -> Any:
         """Return a loader of larger batches. Raises ConfigError for a loader of training that draws batches in its own way."""
-        if name != LOADERS[0] and getattr(loader, "drop_last", False):
-            return loader  # which leaves out what one process does
         batches = getattr(loader, "batch_sampler", None)
         is_torchs = draws_as(loader, DataLoader) and (batches is None or draws_as(batches, BatchSampler))
         if is_torchs and loader.batch_size:
@@ -65,14 +60,11 @@ class Recorder(Callback):
         moment: dict[str, Any] = {"stage": stage, "done": self.known["steps"]}
         moment |= {"weights": _with_others(_sketches(weights), same=True), "buffers": _sketches(buffers)}
         self.moments.append(moment)
-        self._batches, self._losses = [], []
+        self._batches = []
 
     def _add_samples(self, trainer: Any, quantity: str) -> None:
         everyone = dict(all_ranks((dp_rank_and_size(trainer)[0], self._batches)))  # several may have the same samples
-        self.moments[-1][quantity] = add_sums([sums for share in everyone.values() for sums, _ in share])
-
-    def _take(self, batch: Any) -> None:
-        self._batches.append((sums_of(batch), samples_in(batch) or 0))
+        self.moments[-1][quantity] = add_sums([sums for share in everyone.values() for sums in share])
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note the end of the epoch before: the module's own last hook is over, which may log, or change buffers."""
@@ -85,10 +77,8 @@ class Recorder(Callback):
             self._begin(trainer, pl_module, "step")
         self._is_in_step = True
         sampler = getattr(trainer.train_dataloader, "sampler", None)
-        if isinstance(sampler, SharedSampler) and not sampler.samples_in(batch_idx)[0]:
-            self._batches.append(({}, 0))  # a dummy, since the batch has no sample for this process
-        else:
-            self._take(batch)
+        if not isinstance(sampler, SharedSampler) or sampler.samples_in(batch_idx)[0]:  # else it is a dummy
+            self._batches.append(sums_of(batch))
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
         rates = self.moments[-1].setdefault("learning rate", {})  # another optimizer may have added some in this step
@@ -98,31 +88,22 @@ class Recorder(Callback):
         self.moments[-1].setdefault("gradients", {}).update(_sketches(gradients))
 
     def on_train_batch_end(self, trainer: Any, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        weight = next((one.counted_weight for one in trainer.callbacks if isinstance(one, PlainLightning)), None)
-        self._losses += [loss.detach() * (1.0 if weight is None else weight)] if isinstance(loss, Tensor) else []
         self._metrics = dict(trainer.callback_metrics)
         if trainer.global_step == self._optimizer_steps:
             return  # further batches are accumulated
         self._is_in_step, self._optimizer_steps = False, trainer.global_step
-        total = trainer.strategy.reduce(sum(self._losses, torch.zeros((), device=pl_module.device)), reduce_op="mean")
-        # where processes have unequal numbers of samples, the mean of their means is not that of the batch
-        is_mean = weight is not None or len({number for _, number in all_ranks(self._batches[-1])}) == 1
-        if self._losses and is_mean:
-            self.moments[-1]["loss"] = {"": sketch(torch.as_tensor(total))}
         self._add_samples(trainer, "samples")
         self.known |= {"steps": self.known["steps"] + 1, "epoch": trainer.current_epoch}
 
     def on_train_end(self, trainer: Any, pl_module: LightningModule) -> None:
         self.on_train_epoch_start(trainer, pl_module)
-        self.known["batches per epoch"] = sized_len(trainer.train_dataloader)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._metrics = dict(trainer.callback_metrics)
         self._begin(trainer, pl_module, "test" if trainer.testing else "validation")
 
     def on_validation_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any, **__: Any) -> None:
-        self._take(batch)
+        self._batches.append(sums_of(batch))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         stage = self.moments[-1]["stage"]

@@ -8,9 +8,6 @@ from typing import Any
 import numpy
 import torch
 from lightning import Callback, LightningModule, Trainer
-from torch import nn
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from lockstep import noise
@@ -31,31 +28,6 @@ class OneRate(Callback):
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
         for group in optimizer.param_groups:
             group["lr"] = 1e-3
-
-
-class NoDropout(Callback):
-    """Drop nothing: by torch's dropout functions, and by the modules that call them or drop by themselves."""
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        for layer in pl_module.modules():
-            if isinstance(layer, nn.MultiheadAttention | nn.RNNBase):
-                layer.dropout = 0.0
-        if stage == "fit":
-            _wrap(pl_module, "training_step", self._step)
-
-    def _step(self, step: Callable[..., Any], *arguments: Any) -> Any:
-        with _NoDropout():
-            return step(*arguments)
-
-
-class _NoDropout(TorchFunctionMode):
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        kwargs = kwargs or {}
-        if "dropout" in getattr(func, "__name__", ""):
-            return args[0] if args else kwargs["input"]
-        if func is functional.scaled_dot_product_attention and len(args) > 4:  # query, key, value, attn_mask, dropout_p
-            args = (*args[:4], 0.0, *args[5:])
-        return func(*args, **(kwargs | {"dropout_p": 0.0} if "dropout_p" in kwargs else kwargs))
 
 
 class WholeBatch(Callback):

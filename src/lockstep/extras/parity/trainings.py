@@ -1,7 +1,5 @@
 """The two trainings: their configs, and one of them by `python train.py`, as any run is started. Imports no torch."""
 
-import contextlib
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -32,10 +30,9 @@ _CALLBACKS = (
     "StepTime",
     "KeepCode",
 )
-_OF_A_RUN = {"fork": None, "mirror": None, "warm": False, "max_restarts": 0, "optimized_metric": None}
+_OF_A_RUN = {"fork": None, "mirror": None, "max_restarts": 0, "optimized_metric": None}
 _TRAINER = {"max_time": None, "val_check_interval": 1.0, "check_val_every_n_epoch": 1, "num_sanity_val_steps": 0}
 _WATCHDOG = "lockstep.callbacks.Watchdog"
-_ENDING = 15.0  # seconds that a training gets to end when it is asked to
 
 
 @dataclass(frozen=True)
@@ -124,7 +121,7 @@ class SideFailed(RuntimeError):
 
     def __init__(self, side: str, reason: str, traceback: str) -> None:
         super().__init__(f"{side}: {reason}")
-        self.side, self.reason, self.traceback = side, reason, traceback
+        self.traceback = traceback
 
 
 def train(cfg: DictConfig, folder: Path) -> None:
@@ -135,17 +132,11 @@ def train(cfg: DictConfig, folder: Path) -> None:
     run = folder / "run"
     flags = ["--config-dir", str(folder), "--config-name", "side", f"hydra.run.dir={quote(str(run))}"]
     command = [sys.executable, str(project() / "train.py"), *flags]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as process:
-        try:
-            output, _ = process.communicate()
-        finally:
-            process.send_signal(signal.SIGTERM)  # nothing, if it has ended
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_ENDING)
-            process.kill()
-    if process.returncode == ExitCode.REFUSED:
-        raise ConfigError(output.strip().splitlines()[-1])
-    if process.returncode:
-        reason = (read_json(run / "status.json") or {}).get("reason") or f"train.py has ended with code {process.returncode}"
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    done = subprocess.run(command, check=False, **streams)
+    if done.returncode == ExitCode.REFUSED:
+        raise ConfigError(done.stdout.strip().splitlines()[-1])
+    if done.returncode:
+        reason = (read_json(run / "status.json") or {}).get("reason") or f"train.py has ended with code {done.returncode}"
         logs = [file.read_text(errors="replace") for file in sorted(run.glob("train.rank*.log"))]  # the stacks, if it hung
-        raise SideFailed(folder.name, reason, "\n".join([output, *logs]))
+        raise SideFailed(folder.name, reason, "\n".join([done.stdout, *logs]))

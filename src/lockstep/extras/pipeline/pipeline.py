@@ -4,10 +4,8 @@ A model has the same form and names on every process: parameters of other stages
 optimizer passes over them, as they never have a gradient.
 """
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from functools import reduce
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,16 +21,15 @@ from lockstep.trainer.batchnorm import is_batchnorm
 
 
 class Pipeline(ModelParallel):
-    """`stages` processes, next to each other in rank, take the same samples, each with some layers; further ones are replicas.
+    """Each process has some layers, and all take the same samples.
 
-    Lightning's mesh of (data_parallel, tensor_parallel) is that of replicas and stages. Models are built whole, on the CPU.
-    Rank zero has all weights and optimizer states, on the CPU, while it saves them.
+    Models are built whole, on the CPU. Rank zero has all weights and optimizer states, on the CPU, while it saves them.
 
     Args:
-        schedule: "gpipe" runs all micro-batches forward, then all backward; "1f1b" begins the backward pass of each as soon as it
-            can, and keeps the activations of no more micro-batches than there are stages (Narayanan et al. 2019,
-            arXiv:1806.03377).
-        microbatches: equal parts of each process's batch; fewer for a batch that they do not divide.
+        stages: the number of processes.
+        microbatches: equal parts of each batch; fewer for a batch that they do not divide. The backward pass of each begins as
+            soon as it can, so that a stage keeps the activations of no more micro-batches than there are stages (1F1B:
+            Narayanan et al. 2019, arXiv:1806.03377).
     """
 
     has_parts = True
@@ -44,20 +41,16 @@ class Pipeline(ModelParallel):
         timeout: float,
         process_group_backend: str | None,
         stages: int,
-        schedule: Literal["1f1b", "gpipe"],
         microbatches: int,
     ) -> None:
         check_at_least(1, stages=stages, microbatches=microbatches)
+        if world_size not in (1, stages):
+            needs = f"is not the number of processes; use {world_size}, or trainer.devices={stages}"
+            raise config_error("trainer.strategy.stages", stages, needs)
         group = {"world_size": world_size, "timeout": timeout, "process_group_backend": process_group_backend}
-        super().__init__(**group, blocks="", tensor_parallel_size=stages, plan={})
-        self.stages, self.replicas = stages, world_size // stages
-        self.schedule, self.microbatches = schedule, microbatches
-        self._ends: Any = None  # the first and the last stage, where they share parameters
-        self._is_blocked = False
-
-    @property
-    def stage(self) -> int:
-        return self.device_mesh["tensor_parallel"].get_local_rank()
+        super().__init__(**group, blocks="", tensor_parallel_size=world_size, plan={})
+        self.stages, self.microbatches = stages, microbatches
+        self._tied: list[nn.Parameter] = []  # of the first and the last stage
 
     def _without_fused(self) -> None:
         """Do nothing: a stage has whole tensors."""
@@ -70,76 +63,40 @@ class Pipeline(ModelParallel):
         average of it is not computed."""
         if any(parameter.is_meta for parameter in model.parameters()):
             return
-        group = self.device_mesh["tensor_parallel"].get_group()
         if is_trained := model is self.lightning_module:
             check_model(model, self.stages)
-            self._begin_as_rank_zero(model)
         held = [_held(model.net, stage, self.stages) for stage in range(self.stages)]
-        if is_trained and self.stages > 1 and held[0] & held[-1]:
-            pairs = [[replica * self.stages, (replica + 1) * self.stages - 1] for replica in range(self.replicas)]
-            self._ends, _ = dist.new_subgroups_by_enumeration(pairs)
-        _keep(model, held[self.stage], self.root_device)
-        if is_trained:
-            context = self.precision_plugin.train_step_context
-            self._computed = Stage(model, group, self.root_device, context, self.schedule, self.microbatches)
+        if not is_trained:
+            _keep(model, held[self.global_rank], self.root_device)
+            return
+        self._begin_as_rank_zero(model)
+        tied = [parameter for parameter in model.net.parameters() if parameter in held[0] & held[-1]]
+        ends: Any = dist.new_group([0, self.stages - 1]) if tied else None
+        self._tied = tied if self.global_rank in (0, self.stages - 1) else []
+        _keep(model, held[self.global_rank], self.root_device)
+        context = self.precision_plugin.train_step_context
+        self._computed = Stage(model, self.root_device, context, self.microbatches, self._tied, ends)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Call it without the precision plugin's context, which is for forward passes alone: each enters it by itself."""
         assert self.lightning_module is not None
         return self.lightning_module.training_step(*args, **kwargs)
 
-    @contextmanager
-    def block_backward_sync(self) -> Generator[None, None, None]:
-        self._is_blocked = True
-        try:
-            yield
-        finally:
-            self._is_blocked = False
-
-    def post_backward(self, closure_loss: Tensor) -> None:
-        """Average gradients over the replicas of a stage, then add up those of parameters that the first and the last stage
-        share: in this order these stay equal bit for bit, as each is the same sum of two."""
-        if self._is_blocked:
-            return
-        trained = [parameter for parameter in self._own_parameters() if parameter.requires_grad]
-        if self.replicas > 1:
-            for parameter in trained:
-                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                dist.all_reduce(parameter.grad, group=self.device_mesh["data_parallel"].get_group())
-                parameter.grad.div_(self.replicas)
-        for parameter in self._shared():
-            if parameter.grad is not None:
-                dist.all_reduce(parameter.grad, group=self._ends)
-
-    def _own_parameters(self) -> list[nn.Parameter]:
-        assert self.lightning_module is not None
-        return [parameter for parameter in self.lightning_module.parameters() if not parameter.is_meta]
-
-    def _shared(self) -> list[nn.Parameter]:
-        """Return the trained parameters that the first and the last stage share; none on other stages."""
-        if self.stages == 1 or self.stage not in (0, self.stages - 1):
-            return []
-        net: Any = self._computed.net
-        held = _held(net, 0, self.stages) & _held(net, self.stages - 1, self.stages)
-        return [parameter for parameter in net.parameters() if parameter in held and parameter.requires_grad]
-
     def _clip_by_norm(self, optimizer: Optimizer, clip_val: float) -> None:
         """Clip as torch.nn.utils.clip_grad_norm_ does, by the norm over all stages."""
-        gradients = [p.grad for p in self.precision_plugin.main_params(optimizer) if p.grad is not None]
-        counted_before = {*self._shared()} if self.stage else set()
-        squares = [local_square(p.grad) for p in self._own_parameters() if p.grad is not None and p not in counted_before]
-        total = torch.stack([*squares, torch.zeros((), dtype=torch.float64, device=self.root_device)]).sum() / self.replicas
-        dist.all_reduce(total)  # over all processes, so that all have the same
+        gradients = {p: p.grad for p in self.precision_plugin.main_params(optimizer) if p.grad is not None}
+        counted_before = {*self._tied} if self.global_rank else set()
+        squares = [local_square(gradient) for p, gradient in gradients.items() if p not in counted_before]
+        total = torch.stack([*squares, torch.zeros((), dtype=torch.float64, device=self.root_device)]).sum()
+        dist.all_reduce(total)
         factor = (clip_val / (total.sqrt() + 1e-6)).clamp(max=1.0)
-        for gradient in gradients:
+        for gradient in gradients.values():
             gradient.mul_(factor)
 
     def _gathered(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
-        if self.global_rank >= self.stages:  # a replica, whose first stage has what rank zero has
-            return checkpoint
         own = map_tensors(checkpoint, lambda tensor, _: tensor if tensor.is_meta else tensor.detach().cpu())
-        parts: list[Any] | None = None if self.stage else [None] * self.stages
-        dist.gather_object(own, parts, dst=0, group=self.device_mesh["tensor_parallel"].get_group())
+        parts: list[Any] | None = [None] * self.stages if self.is_global_zero else None
+        dist.gather_object(own, parts)
         return checkpoint if parts is None else reduce(_merged, parts)
 
 

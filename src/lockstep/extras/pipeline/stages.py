@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import get_schedule_class
+from torch.distributed.pipelining.schedules import Schedule1F1B, ScheduleGPipe
 
 from lockstep.models.supervised import Supervised
 from lockstep.nets.dropout import Dropout
@@ -21,8 +21,7 @@ def layers_of(stage: int, stages: int, count: int) -> range:
 
 
 class Stage(nn.Module):
-    """Replace a model's `training_step` and its net's `forward` in each process of `group`, a pipeline, all of which are given
-    the same batches.
+    """Replace a model's `training_step` and its net's `forward` in each process, all of which are given the same batches.
 
     The net's `layers` may be cut, and its `stage(inputs, x, layers)` computes some of them.
 
@@ -32,79 +31,58 @@ class Stage(nn.Module):
 
     Args:
         context: entered for each forward pass of training, as Lightning's precision plugins do for a step.
+        tied: the parameters that the first and the last stage share, in these; `ends` is the group of the two.
     """
 
     def __init__(
         self,
         model: Supervised,
-        group: dist.ProcessGroup,
         device: torch.device,
         context: Callable[[], AbstractContextManager[Any]],
-        schedule: str,
         microbatches: int,
+        tied: Sequence[nn.Parameter],
+        ends: dist.ProcessGroup | None,
     ) -> None:
         super().__init__()
         self.model = model
         self.net: Any = model.net
-        self.group, self.device, self.context = group, device, context
-        self.schedule, self.microbatches = schedule, microbatches
-        self.number, self.count = dist.get_rank(group), dist.get_world_size(group)
+        self.device, self.context = device, context
+        self.microbatches = microbatches
+        self.tied, self.ends = tied, ends
+        self.number, self.count = dist.get_rank(), dist.get_world_size()
         self.layers = layers_of(self.number, self.count, len(self.net.layers))
         self.is_first, self.is_last = self.number == 0, self.number == self.count - 1
-        self._ranks = dist.get_process_group_ranks(group)
         self._schedules: dict[Any, Any] = {}
-        self._rows: dict[Any, list[tuple[torch.Size, torch.dtype]]] = {}  # a sample's form between stages, by the inputs' form
+        self._received: Tensor | None = None  # the batch that was relayed last, from the stage before
         self._pieces: list[Any] = []  # (inputs, targets)
         self._batch_idx = 0
-        self._logged: dict[str, tuple[dict[str, Any], list[Tensor]]] = {}  # options and values of self.log, by name
-        self._options: dict[str, dict[str, Any]] = {}  # the last stage's
+        self._logged: dict[str, tuple[dict[str, Any], float, float]] = {}  # options, sum and weight of self.log, by name
         self._own_step = model.training_step
         model.training_step = self.training_step
         self.net.forward = self.outputs
 
     def outputs(self, inputs: Tensor) -> Tensor:
         """Return the net's outputs of n > 0 samples, on every stage, without gradients."""
-        (_, _), (shape, dtype) = self._sizes(inputs)
-        sent: list[Any] = []
-        pieces = [self._relay(piece, sent) for piece in inputs.tensor_split(min(self.microbatches, len(inputs)))]
-        outputs = torch.cat(pieces) if self.is_last else torch.empty(len(inputs), *shape, dtype=dtype, device=self.device)
-        for work, _ in sent:
-            work.wait()
-        dist.broadcast(outputs, src=self._ranks[-1], group=self.group)
+        x = self._relay(inputs)
+        form: list[Any] = [(x.shape, x.dtype)]
+        dist.broadcast_object_list(form, src=self.count - 1, device=self.device)
+        outputs = x if self.is_last else torch.empty(form[0][0], dtype=form[0][1], device=self.device)
+        dist.broadcast(outputs, src=self.count - 1)
         return outputs
 
-    def _relay(self, inputs: Tensor, sent: list[Any]) -> Tensor:
-        x = None
+    def _relay(self, inputs: Tensor) -> Tensor:
+        """Compute this stage's layers for a whole batch when the stage before has, and send the result on."""
+        self._received = None
         if not self.is_first:
-            shape, dtype = self._sizes(inputs)[0]
-            x = torch.empty(len(inputs), *shape, dtype=dtype, device=self.device)
-            dist.recv(x, src=self._ranks[self.number - 1], group=self.group)
-        x = self.net.stage(inputs, x, self.layers).contiguous()
+            form: list[Any] = [None]
+            dist.recv_object_list(form, src=self.number - 1, device=self.device)
+            self._received = torch.empty(form[0][0], dtype=form[0][1], device=self.device)
+            dist.recv(self._received, src=self.number - 1)
+        x = self.net.stage(inputs, self._received, self.layers).contiguous()
         if not self.is_last:
-            sent.append((dist.isend(x, dst=self._ranks[self.number + 1], group=self.group), x))
+            dist.send_object_list([(x.shape, x.dtype)], dst=self.number + 1, device=self.device)
+            dist.send(x, dst=self.number + 1)
         return x
-
-    def _sizes(self, inputs: Tensor) -> list[tuple[torch.Size, torch.dtype]]:
-        """Return shape and type of a sample between stages, and after the last. The first such inputs pass the stages for it."""
-        form = inputs.shape[1:], inputs.dtype
-        if form not in self._rows:
-            devices = [self.device] if self.device.type == "cuda" else []
-            with torch.no_grad(), torch.random.fork_rng(devices), self._noise_of(slice(0, 1)):
-                self._rows[form] = self._try_one(inputs[:1])
-        return self._rows[form]
-
-    def _try_one(self, inputs: Tensor) -> list[tuple[torch.Size, torch.dtype]]:
-        received: list[Any] = [None]
-        if not self.is_first:
-            dist.recv_object_list(received, src=self._ranks[self.number - 1], group=self.group, device=self.device)
-        x = None if self.is_first else torch.zeros(received[0][0], dtype=received[0][1], device=self.device)
-        x = self.net.stage(inputs, x, self.layers)
-        form: list[Any] = [(x.shape, x.dtype)]
-        if not self.is_last:
-            dist.send_object_list(form, dst=self._ranks[self.number + 1], group=self.group, device=self.device)
-        forms: list[Any] = [None] * self.count
-        dist.all_gather_object(forms, form[0], group=self.group)
-        return [(shape[1:], dtype) for shape, dtype in (forms[0], forms[-1])]
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Return the loss that the model's own step would, on every stage; this stage's gradients are computed already."""
@@ -114,6 +92,9 @@ class Stage(nn.Module):
             parameter.grad = None
         self._batch_idx = batch_idx
         loss = self._run(batch)
+        for parameter in self.tied:
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad, group=self.ends)
         gradients = [parameter.grad for parameter in parameters]
         for parameter, gradient in zip(parameters, before, strict=True):
             parameter.grad = gradient
@@ -127,29 +108,25 @@ class Stage(nn.Module):
         number, losses = torch.arange(count), []
         self._logged = {}
         self._schedule(count).step(number=number, target=number if self.is_last else None, losses=losses)
-        if not self._options:
-            told: list[Any] = [{name: options for name, (options, _) in self._logged.items()}]
-            dist.broadcast_object_list(told, src=self._ranks[-1], group=self.group, device=self.device)
-            self._options = dict(told[0])
-        values = torch.zeros(1 + len(self._options), 2, dtype=torch.float64, device=self.device)
-        if self.is_last:
-            values[0, 0] = torch.stack(losses).detach().sum()
-            for row, name in zip(values[1:], self._options, strict=True):
-                row += torch.stack(self._logged[name][1]).sum(dim=0) if name in self._logged else 0
-        dist.broadcast(values, src=self._ranks[-1], group=self.group)
-        for (name, options), (total, weight) in zip(self._options.items(), values[1:], strict=True):
-            if weight:  # else not all steps log it
-                self.model.log(name, total / weight, **{**options, "batch_size": weight})
-        return values[0, 0]
+        sent: list[Any] = [sum(loss.item() for loss in losses), self._logged]
+        dist.broadcast_object_list(sent, src=self.count - 1, device=self.device)
+        loss, logged = sent
+        for name, (options, total, weight) in logged.items():
+            if weight:
+                self.model.log(name, self._double(total / weight), **{**options, "batch_size": self._double(weight)})
+        return self._double(loss)
+
+    def _double(self, value: float) -> Tensor:
+        return torch.tensor(value, dtype=torch.float64, device=self.device)
 
     @contextmanager
     def _logging_to(self, samples: int) -> Iterator[None]:
         """Keep what a step of so many samples logs, with its weight, to be logged as a mean over the batch."""
 
         def keep(name: str, value: Any, **options: Any) -> None:
-            weight = torch.as_tensor(options.pop("batch_size", samples), dtype=torch.float64, device=self.device)
-            total = torch.as_tensor(value, device=self.device).detach().double() * weight
-            self._logged.setdefault(name, (options, []))[1].append(torch.stack([total, weight]))
+            weight = float(options.pop("batch_size", samples))
+            _, total, before = self._logged.get(name, (options, 0.0, 0.0))
+            self._logged[name] = options, total + float(value) * weight, before + weight
 
         vars(self.model)["log"] = keep
         try:
@@ -161,16 +138,16 @@ class Stage(nn.Module):
         """Return torch's schedule of so many micro-batches of a size. Sizes are few: batches are equal, but for the last."""
         first = self._pieces[0][0]
         if (key := (count, first.shape, first.dtype)) not in self._schedules:
-            sizes: list[Any] = []
-            with self.context(), self._as_net(lambda inputs: sizes.extend(self._sizes(inputs)) or inputs):
-                self.model(first)
-            shape, dtype = sizes[0]
-            x = torch.empty(len(first), *shape, dtype=dtype, device="meta", requires_grad=True)
+            devices = [self.device] if self.device.type == "cuda" else []
+            samples = self._noise_of(slice(0, len(first)))
+            with torch.no_grad(), torch.random.fork_rng(devices), self.context(), samples, self._as_net(self._relay):
+                output = self.model(first).to("meta").requires_grad_()
             loss = torch.empty(1, dtype=torch.float64, device="meta", requires_grad=True)
-            forms: dict[str, Any] = {"input_args": () if self.is_first else x, "output_args": loss if self.is_last else x}
-            stage = PipelineStage(self, self.number, self.count, self.device, group=self.group, **forms)
-            # torch's 1F1B refuses fewer micro-batches than stages, of which all are under way at once by either schedule
-            schedule = get_schedule_class("gpipe" if count < self.count else self.schedule)
+            received = () if self._received is None else self._received.to("meta").requires_grad_()
+            forms: dict[str, Any] = {"input_args": received, "output_args": loss if self.is_last else output}
+            stage = PipelineStage(self, self.number, self.count, self.device, **forms)
+            # torch's 1F1B refuses fewer micro-batches than stages, of which all are under way at once
+            schedule = ScheduleGPipe if count < self.count else Schedule1F1B
             stage.num_stages = min(count, self.count)  # torch refuses fewer micro-batches than stages in GPipe, too
             self._schedules[key] = schedule(stage, count, loss_fn=lambda output, _: output.sum(), scale_grads=False)
             stage.num_stages = self.count

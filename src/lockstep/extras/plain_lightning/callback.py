@@ -186,11 +186,6 @@ class PlainLightning(SharedLoading):
         self.results = logged_numbers(trainer)  # a test forgets them
         self.ended_by = ended_by(trainer)  # a test has the model's `configure_callbacks` make others
 
-    @property
-    def counted_weight(self) -> float | None:
-        """Weight of this rank's mean in that of the batch; None if it is not known how many samples ranks have."""
-        return self._weight.in_batch if are_counted(self._samplers) and self._weight.is_known else None
-
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(trainer, pl_module, checkpoint)
         if trainer.state.fn == "fit":

@@ -27,7 +27,7 @@ from lockstep.console import join_first
 from lockstep.errors import check_at_least, config_error
 from lockstep.extras.sharding.parts import tensor_name, write_parts
 from lockstep.extras.sharding.shards import Keys, local_tensor, map_tensors, norm, shard_like
-from lockstep.trainer.batchnorm import Synchronised, is_batchnorm
+from lockstep.trainer.batchnorm import is_batchnorm
 from lockstep.trainer.strategies import PlannedWorldSize
 
 # torch's division of a linear layer by a key of the plan, and the dimension that it divides.
@@ -42,8 +42,7 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
 
     Rank zero has the whole of weights and optimizer states, on the CPU, while it saves them, unless each process saves its own.
     Models are built whole, on the CPU. A checkpoint is one plain file, as any other's, or with `sharded_checkpoints` see
-    lockstep.extras.sharding.parts; what is written in the background goes by a process group of its own, on which nothing else
-    waits: ranks may be anywhere in training when they agree there that all have written.
+    lockstep.extras.sharding.parts.
 
     Args:
         blocks: a regular expression. A module in whose name it is found is gathered before it computes and freed afterwards,
@@ -53,8 +52,6 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
             gives to a `rowwise` one, of which it has the inputs; the sum over the processes is whole again.
         sharded_checkpoints: whether each process writes what it holds to a file of its own.
     """
-
-    _writers: Any = None  # the process group of the threads that write in the background
 
     # Lightning's own save and load by torch.distributed.checkpoint, without CheckpointIO, and pass callbacks over.
     restore_checkpoint_after_setup = ParallelStrategy.restore_checkpoint_after_setup  # pyright: ignore
@@ -104,7 +101,8 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
         """Leave this process its part of each parameter; a model that is in parts already stays as it is."""
         if any(isinstance(module, FSDPModule) for module in model.modules()):
             return
-        _check_norms(model, self.tensor_parallel_size)
+        if self.tensor_parallel_size > 1:
+            self._check_norms(model)
         units = _units(model, self.blocks)
         self._begin_as_rank_zero(model)
         if self.plan is not None and self.tensor_parallel_size > 1:
@@ -113,6 +111,11 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
         policy = MixedPrecisionPolicy(reduce_dtype=torch.float64 if dist.get_backend() == "gloo" else None)
         for unit in units:
             fully_shard(unit, mesh=self.device_mesh["data_parallel"], mp_policy=policy, reshard_after_forward=True)
+
+    def _check_norms(self, model: nn.Module) -> None:
+        for name in (name for name, layer in model.named_modules() if is_batchnorm(layer)):
+            needs = f"{name} would count a sample once for each process that has it; use 1 for a model with BatchNorm"
+            raise config_error("trainer.strategy.tensor_parallel_size", self.tensor_parallel_size, needs)
 
     def _divide_layers(self, model: nn.Module, plan: Mapping[str, str]) -> None:
         torch.backends.mha.set_fastpath_enabled(False)  # torch's encoder layers read weights there that are in parts
@@ -151,8 +154,8 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
         assert self.accelerator is not None
         assert isinstance(self.lightning_module, LightningModule)
         io: Any = self.checkpoint_io
-        if self.sharded_checkpoints and io.asynchronous and self._writers is None:
-            self._writers = dist.new_group(timeout=self._timeout, backend="gloo")
+        if self.sharded_checkpoints and io.asynchronous:
+            raise config_error("trainer.checkpoint_io.async", "true", "shards are written in the foreground; use false")
         self.accelerator.setup(trainer)
         if trainer.world_size > 1 and getattr(self.precision_plugin, "scaler", None) is not None:
             why = "its scaler of gradients does not see the parts that other processes have; use bf16-mixed, 32-true or 64-true"
@@ -186,19 +189,15 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
             return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
         rest = self._gathered(map_tensors(checkpoint, take))
-        pieces = {name: local_tensor(part) for name, part in parts.items()}
-        options = {"keep_as": (storage_options or {}).get("keep_as"), "group": self._writers}
-        write = partial(write_parts, parts=parts, path=Path(filepath), **options)
+        write = partial(write_parts, parts=parts, path=Path(filepath), keep_as=(storage_options or {}).get("keep_as"))
         io: Any = self.checkpoint_io
-        io.save({"rest": rest, "pieces": pieces}, Path(filepath), write)
+        io.save(rest, Path(filepath), write)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Read weights from shards to where they are needed. Optimizer states follow when the optimizers are there."""
         if not self.sharded_checkpoints:
             return ParallelStrategy.load_checkpoint(self, checkpoint_path, weights_only)
         assert self.lightning_module is not None
-        io: Any = self.checkpoint_io
-        io.wait()
         checkpoint = read_checkpoint("checkpoint", Path(checkpoint_path), whole=())
         if (parts := checkpoint.get("tensor_files")) is not None:
             weights = self.lightning_module.state_dict()
@@ -263,13 +262,3 @@ def _units(model: nn.Module, blocks: str) -> list[nn.Module]:
         if len(owners[parameter]) > 1:
             raise config_error("trainer.strategy.blocks", blocks, f"two blocks share {name}; use a pattern with both in one")
     return units
-
-
-def _check_norms(model: nn.Module, tensor_parallel_size: int) -> None:
-    for name, layer in model.named_modules():
-        if is_batchnorm(layer) and tensor_parallel_size > 1:
-            needs = f"{name} would count a sample once for each process that has it; accepted for a model with BatchNorm is 1"
-            raise config_error("trainer.strategy.tensor_parallel_size", tensor_parallel_size, needs)
-        if is_batchnorm(layer) and not isinstance(layer, Synchronised):
-            needs = f"{name} would have statistics of its own on each process, of which one is saved; accepted here is true"
-            raise config_error("trainer.sync_batchnorm", "false", needs)

@@ -12,11 +12,12 @@ import itertools
 import shutil
 import warnings
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint import (
     CheckpointException,
@@ -28,17 +29,16 @@ from torch.distributed.checkpoint import (
     save,
 )
 from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from lockstep.atomic_files import Stamp, is_like, read_stamp, sync_folder
+from lockstep.atomic_files import Stamp, read_stamp, sync_folder
 from lockstep.checkpointing import write_checkpoint
 from lockstep.errors import config_error
 from lockstep.extras.sharding.shards import Keys, map_tensors
 
 _FOLDER = "parts"
-_SHAPE = {"folder": str, "files": {str: str}}
 
 
 def tensor_name(at: Keys) -> str:
@@ -49,8 +49,6 @@ class Parts:
     """The tensors of a checkpoint that are in other files. Raises ConfigError if one of these is missing or damaged."""
 
     def __init__(self, key: str, path: Path, listed: Any) -> None:
-        if not is_like(listed, _SHAPE):
-            raise config_error(key, path, "not a readable checkpoint (its list of parts is none)")
         self.folder = path.parent / listed["folder"]
         for name, expected in listed["files"].items():
             file, at = self.folder / name, f"{listed['folder']}/{name}"
@@ -98,32 +96,18 @@ def _file_sum(path: Path, _stamp: Stamp | None) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_parts(
-    content: dict[str, dict[str, Any]], parts: dict[str, Tensor], path: Path, keep_as: str | None, group: dist.ProcessGroup | None
-) -> None:
-    """Write what this process holds to a file beside `path`, synced; when all processes of the group have done so, the first of
-    them replaces `path`, as write_checkpoint does. A collective. Raises on every process the error of one of them.
+def write_parts(rest: dict[str, Any], parts: dict[str, Tensor], path: Path, keep_as: str | None) -> None:
+    """Write this process's shards to a file beside `path`, synced; when all processes have done so, the first of them replaces
+    `path`, as write_checkpoint does. A collective. Raises on every process the error of one of them.
 
     Args:
-        content: `pieces`, what this process holds of tensors, by their names; `rest`, the checkpoint without their content.
-        parts: those tensors, which say what pieces of which shape they have; their content is not read.
+        rest: the checkpoint without the content of sharded tensors.
+        parts: the sharded tensors by their names.
     """
-    planner = _Pieces(content["pieces"])
     try:
-        save(parts, storage_writer=_Writer(path, keep_as, content["rest"]), planner=planner, process_group=group)
+        save(parts, storage_writer=_Writer(path, keep_as, rest), planner=DefaultSavePlanner(flatten_state_dict=False))
     except CheckpointException as error:
         raise next(iter(error.failures.values()))[0] from None
-
-
-class _Pieces(DefaultSavePlanner):
-    """Write the pieces that were copied when the save began; training may have changed the tensors since."""
-
-    def __init__(self, pieces: dict[str, Tensor]) -> None:
-        super().__init__(flatten_state_dict=False)
-        self.pieces = pieces
-
-    def resolve_data(self, write_item: WriteItem) -> Tensor:
-        return self.pieces[write_item.index.fqn]
 
 
 class _Writer(HuggingFaceStorageWriter):
@@ -134,7 +118,7 @@ class _Writer(HuggingFaceStorageWriter):
         self.checkpoint, self.keep_as, self.rest, self.chosen = path, keep_as, rest, ""
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Choose a folder that no checkpoint names. These have numbers, so that there are few, in a copy of the run too."""
+        """Choose a folder that no checkpoint names, by the lowest number."""
         folder, used = self.checkpoint.parent, _used(self.checkpoint.parent)
         self.chosen = next(name for i in itertools.count() if (name := f"{_FOLDER}/{i}") not in used)
         shutil.rmtree(folder / self.chosen, ignore_errors=True)
@@ -165,12 +149,9 @@ class _Writer(HuggingFaceStorageWriter):
 
 
 def _used(folder: Path) -> set[str]:
-    """Return the folders of parts that checkpoints name, those that were put aside too; one that can't be read may name any."""
+    """Return the folders of parts that checkpoints name, those that were put aside too."""
     used: set[str] = set()
     for path in folder.glob("[!.]*.ckpt*"):
-        try:
+        with suppress(RuntimeError, EOFError, UnpicklingError):  # a damaged checkpoint has no use for its parts
             used.add(torch.load(path, map_location="cpu", weights_only=True, mmap=True).get("tensor_files", {}).get("folder"))
-        except Exception:  # torch's reader raises what it meets
-            if path.suffix == ".ckpt":
-                used |= {f"{_FOLDER}/{part.name}" for part in (folder / _FOLDER).glob("*")}
     return used
