@@ -81,15 +81,6 @@ def test_killed_in_its_second_epoch_and_resumed_it_ends_bit_for_bit_as_if_nothin
 
 
 @pytest.mark.parametrize("sweep", ["classifier"], indirect=True)
-def test_a_sweep_of_it_has_a_report(sweep: Path) -> None:
-    done = python(ROOT / "scripts" / "report.py", sweep, cwd=sweep.parent)
-    assert done.returncode == 0, done.stderr
-    metric = record(undisturbed(sweep))["optimized_metric"]
-    value = f"{metric} is {record(undisturbed(sweep))['metrics'][metric]:.4g} on 2 devices"
-    assert done.stdout.startswith(f"Nothing can be said of speed: only one number of devices has results. {value}")
-
-
-@pytest.mark.parametrize("sweep", ["classifier"], indirect=True)
 def test_it_is_evaluated_and_exported_and_told_what_predicts_it(sweep: Path) -> None:
     run = undisturbed(sweep)
     done = python(ROOT / "scripts" / "evaluate.py", run, "trainer.devices=1", cwd=run.parent)
@@ -136,16 +127,3 @@ def test_a_module_with_loaders_of_its_own_takes_them_when_it_is_told_to(tmp_path
     assert (facts["samples_trained"], facts["batch_size"], facts["global_batch_size"]) == (50, 6, 12)
     done = train(*own[:1], "model=cnn", "~datamodule", "hydra.run.dir=cnn", cwd=tmp_path)
     assert done.stderr.startswith("model._target_=lockstep.models.Classifier: needs data with a `spec`")
-
-
-def test_a_sweep_of_its_own_learning_rate_without_callbacks(tmp_path: Path) -> None:
-    done = python(
-        *(ROOT / "train.py", "-m", *MINE, "trainer=cpu", "debug=fast", "callbacks=null", "model.lr=0.05,0.1"),
-        "hydra.sweep.dir=sweep",
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
-    rows = (tmp_path / "sweep" / "results.csv").read_text().splitlines()
-    assert len(rows) == 3
-    assert "model.lr" in rows[0]
-    assert [row for row in rows[1:] if "finished" in row] == rows[1:]

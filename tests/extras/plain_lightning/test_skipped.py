@@ -57,7 +57,7 @@ class Leaves(Mean):
 
 
 def fitted_with(folder: Path, kind: str, *overrides: str) -> Any:
-    own = ("~model.hidden", "~model.lr", f"model._target_=test_skipped.{kind}", "trainer.devices=2")
+    own = ("~model.hidden", "~model.lr", "optimized_metric=null", f"model._target_=test_skipped.{kind}", "trainer.devices=2")
     own += ("datamodule._target_=test_accumulation.Data", "+datamodule.kind=data", "datamodule.batch_size=2")
     return fitted(folder / kind, *own, *overrides)
 

@@ -58,10 +58,9 @@ def combine_outputs(output: Any, samples: int, model: LightningModule, finds_unu
     return torch.stack([parameter.reshape(-1)[:0].sum().float() for parameter in parameters]).sum(), number
 
 
-def decide_alike(trainer: Any, module: LightningModule, mean: Callable[[Any], Tensor]) -> None:
-    """Let code that decides by the loss of a step do so by its `mean` over processes: LBFGS, where a process that ends its search
-    before the others leaves them waiting, and plateau schedules that are asked in steps, for which each process would have its
-    own rate."""
+def average_closures(trainer: Any, mean: Callable[[Any], Tensor]) -> None:
+    """Let LBFGS decide by the `mean` over processes of a step's loss: a process that ended its search before the others would
+    leave them waiting."""
 
     def with_mean(_: Any, arguments: Any, options: Any) -> Any:
         closure = (*arguments[1:], options.get("closure"))[0]
@@ -70,13 +69,3 @@ def decide_alike(trainer: Any, module: LightningModule, mean: Callable[[Any], Te
     for optimizer in trainer.optimizers:
         if isinstance(optimizer, LBFGS):
             optimizer.register_step_pre_hook(with_mean)
-    configs = trainer.lr_scheduler_configs
-    asked = [config.scheduler for config in configs if config.reduce_on_plateau and config.interval == "step"]
-    step = module.lr_scheduler_step
-
-    @wraps(step)
-    def stepped(scheduler: Any, metric: Any) -> None:
-        step(scheduler, mean(metric) if scheduler in asked else metric)
-
-    if asked:
-        module.lr_scheduler_step = stepped

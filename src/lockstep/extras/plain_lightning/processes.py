@@ -1,7 +1,7 @@
 """Values of all processes, comparisons between those that train a module, and exchanges of parts of unequal length."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any
 
@@ -34,29 +34,18 @@ def all_shares(trainer: Any, value: Any) -> list[Any]:
     return everyone[:: len(everyone) // dp_rank_and_size(trainer)[1]]
 
 
-def buffers_that_differ(module: LightningModule) -> list[str]:
-    """Return the names of buffers that differ between processes, as a centre of each one's own samples does. A collective."""
-    return _that_differ({name: _moments(buffer) for name, buffer in module.named_buffers()})
-
-
-def weights_that_differ(module: LightningModule) -> list[str]:
-    """Return the names of such weights, by sums that take no memory: a parameter may fill much of the device."""
-    sums = {name: _real(parameter).nansum(dtype=torch.float64) for name, parameter in module.named_parameters()}
-    return _that_differ({name: [total.item()] for name, total in sums.items()})
-
-
-def _that_differ(own: dict[str, list[float]]) -> list[str]:
+def names_that_differ(tensors: Iterable[tuple[str, Tensor]]) -> list[str]:
+    """Return the names of tensors that differ between processes, as a centre of each one's own samples does. A collective."""
+    own = {name: _moments(tensor) for name, tensor in tensors}
     ranks = all_ranks(own)
     return [name for name, moments in own.items() if any(not _is_close(moments, other.get(name)) for other in ranks)]
 
 
-def _moments(buffer: Tensor) -> list[float]:
-    values = _real(buffer).double().nan_to_num()
-    return [values.numel(), values.sum().item(), values.square().sum().item()]
-
-
-def _real(tensor: Tensor) -> Tensor:
-    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).detach()
+def _moments(tensor: Tensor) -> list[float]:
+    """Return what takes no memory: a parameter may fill much of the device."""
+    values = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).detach().flatten()
+    ends = values[[0, -1]].nan_to_num().tolist() if len(values) else []
+    return [len(values), values.nansum(dtype=torch.float64).item(), *ends]
 
 
 def _is_close(one: list[float], other: list[float] | None) -> bool:

@@ -4,13 +4,12 @@ Lightning gives each process the whole of a stream. Here a stream is divided as 
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache, wraps
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from lightning import LightningModule
 from lightning.fabric.utilities.data import sized_len
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
@@ -92,23 +91,6 @@ def share_stream(loader: Any, share: tuple[int, int], name: str) -> None:
     ways = f"datasets.distributed.split_dataset_by_node, {__name__}.Shard(STREAM)"
     why = f"each process would read the whole {kind} of {name}; use {ways}, sharded(STREAM) if it is divided, or 1"
     raise config_error("trainer.devices", share[1], why)
-
-
-def name_missing_end(trainer: Any, module: LightningModule) -> None:
-    """Make `configure_optimizers` name the missing key if it needs a number of steps and a stream has none."""
-    configure = module.configure_optimizers
-
-    @wraps(configure)
-    def configured() -> Any:
-        try:
-            return configure()
-        except ValueError as error:
-            if trainer.estimated_stepping_batches != -1:
-                raise
-            why = f"the data has no length to count steps by ({error}); use a number of steps"
-            raise config_error("trainer.max_steps", -1, f"{why}, or of trainer.limit_train_batches") from error
-
-    module.configure_optimizers = configured
 
 
 def in_step(loader: Any, warn: Callable[[str], None]) -> Any:
