@@ -111,6 +111,6 @@ def test_a_process_that_stops_alone_stops_all_and_is_named(tmp_path: Path) -> No
     """The others waited for it until they were ended."""
     hooks = {"training_step2": 8, "on_validation_end": 10}
     first, second = in_ranks(2, partial(stop_ranks, folder=tmp_path, hooks=[*hooks]), tmp_path)
-    line = "trainer.should_stop is set by 1 of 2 processes alone, and all stop"
+    line = "trainer.should_stop is set in 1 of 2 processes alone, and all follow"
     assert first == second == [(steps, [line]) for steps in hooks.values()]
     assert stopped(tmp_path / "one", "training_step2", "datamodule.batch_size=100") == (8, [])

@@ -100,18 +100,3 @@ def test_a_stream_is_begun_once_in_each_epoch_and_again_for_a_resumption_alone(w
         resumed = fitted(tmp_path / f"from{batches}", *data, ckpt_path=tmp_path / f"{batches}.ckpt")
         assert resumed.global_step == whole.global_step == 16
         assert all(map(torch.equal, whole.lightning_module.parameters(), resumed.lightning_module.parameters()))
-
-
-@pytest.mark.filterwarnings(GOES_ON, "ignore:The dirpath has changed from")
-def test_a_checkpoint_of_lightning_s_own_from_a_batch_s_end_is_gone_on_from(tmp_path: Path) -> None:
-    every = (
-        "+callbacks.own={_target_: lightning.pytorch.callbacks.ModelCheckpoint, every_n_train_steps: 1}",
-        "+callbacks.own.save_top_k=-1",
-        "+callbacks.own.filename='{step}'",
-    )
-    steps = fitted(tmp_path / "whole", *every, f"+callbacks.own.dirpath={tmp_path / 'own'}").global_step
-    folder = f"+callbacks.own.dirpath={tmp_path / 'again'}"
-    fitted(tmp_path / "run", *every, folder, ckpt_path=tmp_path / "own" / f"step={steps // 2 + 2}.ckpt")
-    own, other = last(tmp_path / "run"), last(tmp_path / "whole")
-    assert own["global_step"] == other["global_step"] == steps
-    assert all(torch.equal(own["state_dict"][name], tensor) for name, tensor in other["state_dict"].items())

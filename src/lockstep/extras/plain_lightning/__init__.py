@@ -5,7 +5,7 @@ loaders.py              divides the batches of torch's loaders among processes; 
 shared_loading.py       the callback that does so, and begins a resumed run at its place in the epoch
 same_samples.py         compares the data between processes, and with that of the checkpoint
 callback.py             acts on steps, on any module; weights.py: the weight of a short batch in the backward pass
-agreements.py           decisions of one process that all take; processes.py: comparisons and exchanges between processes
+processes.py            comparisons and exchanges between processes, and decisions of one that all take
 reduced_logs.py         reduces what modules log over processes, by logs.py; list_states.py: metrics with states that are lists
 monitored.py            checks that a module logs what its run is compared by
 plain_values.py         leaves out of checkpoints what can't be read; unsaved_state.py: names what they lack

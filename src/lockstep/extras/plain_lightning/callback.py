@@ -15,12 +15,15 @@ from torch import Tensor
 
 from lockstep.console import join_first
 from lockstep.extras.any_batch.any_batch import samples_in
-from lockstep.extras.plain_lightning.agreements import agree_on_batches, agree_on_steps, average_closures, combine_outputs
 from lockstep.extras.plain_lightning.lightning_internals import change_asked_loaders, counting_nothing, take_skipped_steps
 from lockstep.extras.plain_lightning.list_states import gather_lists_whole
 from lockstep.extras.plain_lightning.plain_values import leave_out_objects
 from lockstep.extras.plain_lightning.processes import (
     GATHERED,
+    agree_on_batches,
+    agree_on_steps,
+    average_closures,
+    combine_outputs,
     gather_unequal_lengths,
     names_that_differ,
 )

@@ -50,12 +50,9 @@ class SharedLoading(Callback):
         self._begins_again = False  # in the first epoch after a resumption
         self._samplers: list[Any] = []  # the training loaders'
         self._positioned: list[Positioned] = []
-        self._positions: dict[str, Any] = {}  # the checkpoint's, from which a run goes on
         self._made_in = 0  # the epoch of the loaders that Lightning has asked for
         self._samples: list[int | None] = []  # in a batch of each training loader, over all processes
-        self._samples_before: list[int | None] | None = None  # the same, of the checkpoint
-        self._order_before: dict[str, int] | None = None  # of a DataModule's samples, in the checkpoint
-        self._shares_before: int | None = None  # number of the checkpoint's processes that have samples of their own
+        self._before: dict[str, Any] = {}  # what the checkpoint has of these, see on_save_checkpoint
         self._accumulated = 1
         self._has_uneven_data = False
 
@@ -119,11 +116,11 @@ class SharedLoading(Callback):
         self._accumulated = trainer.accumulate_grad_batches
         self._begins_again = trainer.ckpt_path is not None
         count_reloads_from(trainer, _epoch_of_loaders(trainer))
-        number = dp_rank_and_size(trainer)[1]
-        if self._samples_before not in (None, self._samples):
+        number, before = dp_rank_and_size(trainer)[1], self._before.get("shares")
+        if (self._before.get("samples_per_batch") or self._samples) != self._samples:  # empty in those of Lightning's finders
             self._check_batches(trainer)
-        elif self._shares_before not in (None, number) and not has_same_bits(trainer):
-            log.info(_OTHER_NUMBER.format(number, self._shares_before))
+        elif before not in (None, number) and not has_same_bits(trainer):
+            log.info(_OTHER_NUMBER.format(number, before))
         if trainer.ckpt_path and trainer.current_epoch:
             for loader in filter(begins_anew, CombinedLoader(trainer.train_dataloader).flattened):
                 log.warning(_ANEW.format(type(loader.batch_sampler).__name__))
@@ -135,7 +132,7 @@ class SharedLoading(Callback):
     def _check_batches(self, trainer: Any) -> None:
         """Raise ConfigError if a run would go on within an epoch in batches of another size: some samples would be trained on
         twice, or not at all."""
-        before, now = (", ".join(map(str, sizes or ())) for sizes in (self._samples_before, self._samples))
+        before, now = (", ".join(map(str, sizes)) for sizes in (self._before["samples_per_batch"], self._samples))
         if batches_trained(trainer):
             words = f"is within an epoch whose batches have {before} samples over all processes; here they have {now}"
             raise config_error("checkpoint", trainer.ckpt_path, f"{words}; use a batch size with which they have as many")
@@ -143,7 +140,7 @@ class SharedLoading(Callback):
 
     def _check_order(self, trainer: Any) -> None:
         """Raise ConfigError if a run would go on within an epoch in another order."""
-        before, now = self._order_before or {}, self._order_of(trainer) or {}
+        before, now = self._before.get("order") or {}, self._order_of(trainer) or {}
         for name in (name for name in now if name in before and before[name] != now[name]):
             words = f"the checkpoint is from within an epoch, with {before[name]}; use the same"
             raise config_error(order_key(name), now[name], words)
@@ -164,8 +161,7 @@ class SharedLoading(Callback):
 
     def _go_to_position(self, trainer: Any) -> bool:
         """Return whether the training loaders have gone by themselves to where the checkpoint was written."""
-        (number, shares), positions = dp_rank_and_size(trainer), self._positions
-        self._positions = {}
+        (number, shares), positions = dp_rank_and_size(trainer), self._before.pop("loader_positions", {})
         if len(self._samplers) == 1 and len(samplers := self._shared_samplers) == 1:
             samplers[0].passed = (trainer.current_epoch, batches_trained(trainer))
             return True
@@ -197,9 +193,8 @@ class SharedLoading(Callback):
                 checkpoint["shares"] = dp_rank_and_size(trainer)[1]
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._positions = checkpoint.get("loader_positions", {})
-        self._samples_before = checkpoint.get("samples_per_batch") or None  # empty in those of Lightning's finders
-        self._order_before, self._shares_before = checkpoint.get("order"), checkpoint.get("shares")
+        known = ("loader_positions", "samples_per_batch", "order", "shares")
+        self._before = {key: checkpoint[key] for key in known if key in checkpoint}
 
     def _order_of(self, trainer: Any) -> dict[str, int] | None:
         return trainer.datamodule.order_facts() if isinstance(trainer.datamodule, DataModule) else None

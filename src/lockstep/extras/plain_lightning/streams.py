@@ -4,18 +4,15 @@ Lightning gives each process the whole of a stream. Here a stream is divided as 
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-import torch
-import torch.distributed as dist
 from lightning.fabric.utilities.data import sized_len
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from lockstep.errors import config_error
 from lockstep.extras.any_batch.any_batch import samples_in
-from lockstep.extras.plain_lightning.processes import all_ranks
+from lockstep.extras.plain_lightning.processes import all_ranks, gather_number
 
 _MARK = "is_sharded"
 _LOADED = "_starting_state_dict"  # Hugging Face's datasets begin each later iteration, too, where they were told to begin
@@ -129,20 +126,6 @@ class InStep:
         if name == "loader":
             raise AttributeError(name)
         return getattr(self.loader, name)
-
-
-def gather_number(number: int) -> list[int]:
-    """Return the numbers of all processes."""
-    numbers = torch.zeros(dist.get_world_size(), dtype=torch.int64)
-    numbers[dist.get_rank()] = number
-    dist.all_reduce(numbers, group=_of_cpus(dist.group.WORLD))
-    return numbers.tolist()
-
-
-@lru_cache(maxsize=1)
-def _of_cpus(_: Any) -> Any:
-    """Return the gloo group beside a group of all processes, made once."""
-    return dist.new_group(backend="gloo")
 
 
 class Positioned:
