@@ -2,24 +2,19 @@
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from lockstep.config.arguments import shown
-from lockstep.errors import NamedFailure, check_at_least, config_error
+from lockstep.errors import check_at_least
 from lockstep.runs.results import logged_numbers, steps_made
 from lockstep.runs.saved import read_run_id
 from lockstep.trainer.lightning_internals import end_restart, forget_saved_step, read_logged_step, set_logged_step
 from lockstep.trainer.steps import batches_trained, begins_step
 
 log = logging.getLogger(__name__)
-_BEFORE = "previous"  # the name of the last.ckpt before the present one
 
 
 class LastCheckpoint(Checkpoint):
@@ -68,7 +63,7 @@ class LastCheckpoint(Checkpoint):
             for logger in trainer.loggers:
                 logger.save()  # a resumed run does not log again the steps before the checkpoint
             try:
-                trainer.save_checkpoint(self.path, storage_options={"keep_as": f"{_BEFORE}.ckpt"})
+                trainer.save_checkpoint(self.path, storage_options={"keep_as": "previous.ckpt"})
             finally:
                 self._is_saving = False
             self._saved_at, self._saved_time = now, time.monotonic()
@@ -76,22 +71,8 @@ class LastCheckpoint(Checkpoint):
             getattr(trainer.strategy.checkpoint_io, "wait", lambda: None)()
             trainer.strategy.barrier("checkpoints are written")
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Raise ConfigError where another ModelCheckpoint would write the run's own files."""
-        found = [one for one in trainer.checkpoint_callbacks if isinstance(one, ModelCheckpoint)]
-        here = [one for one in found if Path(str(one.dirpath)).resolve() == self.path.parent.resolve()]
-        own = {self.path.stem, _BEFORE, *(one.filename for one in here if isinstance(one, BestCheckpoint))}
-        for one in (one for one in here if not isinstance(one, BestCheckpoint)):
-            last = one.CHECKPOINT_NAME_LAST if one.save_last else None
-            for key, name, other in (("filename", one.filename, "another"), ("save_last", last, "false")):
-                if name is not None and name in own:
-                    accepted = f"{self.path.with_stem(name)} is the run's own; use {other}, or another dirpath"
-                    raise config_error(f"{type(one).__name__}.{key}", shown(getattr(one, key)), accepted)
-
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._saved_at, self._saved_time = (trainer.current_epoch, steps_made(trainer)), time.monotonic()
-        if trainer.world_size > 1:
-            _check_same_step(trainer.strategy.broadcast(trainer.global_step), trainer)
         if not batches_trained(trainer):  # Lightning restarts what a checkpoint was loaded for; here there is nothing to restart
             trainer.fit_loop.epoch_loop.restarting = False
 
@@ -156,14 +137,6 @@ def find_last_checkpoint(trainer: Any) -> LastCheckpoint | None:
     return next((callback for callback in trainer.callbacks if isinstance(callback, LastCheckpoint)), None)
 
 
-def _check_same_step(step: int, trainer: Trainer) -> None:
-    """Raise NamedFailure on a rank at another step. Each rank reads the checkpoint itself, and a host may see for a while the
-    file that another has replaced (nfs(5), on the cache of attributes)."""
-    if trainer.global_step != step:
-        where = f"rank {trainer.global_rank} has a checkpoint of step {trainer.global_step}, rank 0 of step {step}"
-        raise NamedFailure(f"{where}: the file system shows them different files; resume once more")
-
-
 def rewind_progress(loop: dict[str, Any], within: bool) -> None:
     """Undo the count of what was announced and has not begun: a batch, and at its first batch an epoch."""
     batches, epochs = loop["epoch_loop.batch_progress"], loop["epoch_progress"]
@@ -194,14 +167,6 @@ class BestCheckpoint(ModelCheckpoint):
     """Lightning's ModelCheckpoint, which finds its files when the run's directory has moved, and begins anew in another run's
     directory. Saves the metrics with their weights, for a model that does not do so itself."""
 
-    _key: str | None = None
-
-    @property
-    def state_key(self) -> str:
-        """Return the key of the configured metric, also where a model turns out not to log it."""
-        self._key = self._key or super().state_key
-        return self._key
-
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.monitor is not None:
             log.info(f"{self.filename}.ckpt is chosen by the {'highest' if self.mode == 'max' else 'lowest'} {self.monitor}.")
@@ -210,22 +175,17 @@ class BestCheckpoint(ModelCheckpoint):
         checkpoint.setdefault("metrics", logged_numbers(trainer))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        with self._named(trainer):
-            super().on_validation_end(trainer, pl_module)
+        self._count_own_steps(trainer)
+        super().on_validation_end(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        with self._named(trainer):
-            super().on_train_epoch_end(trainer, pl_module)
+        self._count_own_steps(trainer)
+        super().on_train_epoch_end(trainer, pl_module)
 
-    @contextmanager
-    def _named(self, trainer: Trainer) -> Iterator[None]:
-        """Name the argument of this class where Lightning names its own, and list what was logged."""
+    def _count_own_steps(self, trainer: Trainer) -> None:
+        """Make Lightning save a module whose optimizers it does not wrap: it saves once at a step, and counts none of these."""
         if not trainer.global_step:
             forget_saved_step(self)
-        try:
-            yield
-        except MisconfigurationException as error:
-            raise NamedFailure(f"optimized_metric={self.monitor}, by which the best checkpoint is chosen: {error}") from error
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         folder = Path(str(self.dirpath))

@@ -9,7 +9,6 @@ from lightning.pytorch.callbacks import (
     EarlyStopping,
     GradientAccumulationScheduler,
     LearningRateFinder,
-    ModelPruning,
     StochasticWeightAveraging,
 )
 from torch import Tensor
@@ -17,14 +16,11 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from lockstep.callbacks.stepped_rate import is_own_checkpoint
 from lockstep.console import join_first
-from lockstep.errors import ConfigError, config_error
+from lockstep.errors import config_error
 from lockstep.trainer.steps import batches_trained
 
 log = logging.getLogger(__name__)
-# Attributes that torch's schedules are made with and never change.
-_CONSTANTS = ("base_lrs", "total_steps", "T_max", "T_0", "T_mult", "eta_min", "step_size", "milestones", "gamma")
-_CONSTANTS += ("start_factor", "end_factor", "total_iters", "power", "factor", "patience")
-_PRUNED = "ModelPruning: a checkpoint does not say which weights are pruned, 0 in it; they are trained until it prunes again"
+_LENGTHS = ("total_steps", "total_iters", "T_max")  # attributes of torch's schedules, which a checkpoint's state replaces
 
 
 class FirstValidation(Callback):
@@ -92,31 +88,21 @@ def _names_of_frozen(model: LightningModule) -> set[str]:
 
 
 class SchedulesAsBefore(Callback):
-    """Raise ConfigError if a resumed run has schedules of other kinds or other constants than its checkpoint's. Warn of the
-    change of the rate if a function of the step, such as `cosine`, has another length."""
-
-    def __init__(self) -> None:
-        self._before: list[str] | None = None  # their kinds, as lockstep.callbacks.SteppedRate has noted them
-
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._before = checkpoint["callbacks"].get("SteppedRate", {}).get("trained_with", {}).get("schedules")
+    """Raise ConfigError if a resumed run has a schedule of torch's of another length than its checkpoint's. Warn of the change of
+    the rate if a function of the step, such as `cosine`, has another length."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._configured = _constants(trainer)
-        now = [type(config.scheduler).__name__ for config in trainer.lr_scheduler_configs]
-        if self._before not in (None, now) and is_own_checkpoint(trainer):
-            raise _refusal(
-                trainer, f"its schedules are {', '.join(self._before or ()) or 'none'}, here {', '.join(now) or 'none'}"
-            )
+        self._configured = [vars(config.scheduler).copy() for config in trainer.lr_scheduler_configs]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        schedules = trainer.lr_scheduler_configs
-        for schedule, configured, loaded in zip(schedules, self._configured, _constants(trainer), strict=False):
-            for name in (name for name in configured if configured[name] != loaded[name]):
-                kind = type(schedule.scheduler).__name__
-                raise _refusal(trainer, f"its {kind} goes on with {name}={loaded[name]}, here it would have {configured[name]}")
+        schedules = [config.scheduler for config in trainer.lr_scheduler_configs]
+        for schedule, configured in zip(schedules, self._configured, strict=False):
+            for name in (name for name in _LENGTHS if vars(schedule).get(name) != configured.get(name)):
+                words = f"its {type(schedule).__name__} goes on with {name}={vars(schedule)[name]}"
+                needs = f"here it would have {configured[name]}; use the same, or a new run, by fork="
+                raise config_error("checkpoint", trainer.ckpt_path, f"{words}, {needs}")
         if trainer.ckpt_path is not None and is_own_checkpoint(trainer):
-            _follow_functions([one.scheduler for one in schedules if isinstance(one.scheduler, LambdaLR)])
+            _follow_functions([schedule for schedule in schedules if isinstance(schedule, LambdaLR)])
 
 
 def _follow_functions(schedules: list[LambdaLR]) -> None:
@@ -140,24 +126,12 @@ def _follow_functions(schedules: list[LambdaLR]) -> None:
                 log.warning(f"The schedule has another length: the learning rate goes on at {rate:g}, not at {before:g}")
 
 
-def _constants(trainer: Trainer) -> list[dict[str, Any]]:
-    """Return the constants that each schedule was made with, which a checkpoint's state replaces."""
-    made = [vars(config.scheduler) for config in trainer.lr_scheduler_configs]
-    return [{name: values[name] for name in _CONSTANTS if name in values} for values in made]
-
-
-def _refusal(trainer: Any, words: str) -> ConfigError:
-    return config_error("checkpoint", trainer.ckpt_path, f"{words}; use the same, or a new run, by fork=")
-
-
 class LightningCallbacks(Callback):
-    """Leave out callbacks that would begin anew, call those that have something to set up, and warn of what is lost."""
+    """Leave out callbacks that would begin anew, and call those that have something to set up."""
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn == "fit":
             _leave_out_finders(trainer, checkpoint["global_step"])
-            if any(isinstance(callback, ModelPruning) for callback in trainer.callbacks):  # pyright: ignore[reportAttributeAccessIssue]
-                log.warning(_PRUNED)
             for callback in trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
                 if type(callback).load_state_dict is EarlyStopping.load_state_dict:  # it would take the earlier patience back
                     checkpoint["callbacks"].get(callback.state_key, {})["patience"] = callback.patience

@@ -51,7 +51,6 @@ class SteppedRate(AfterEachStep):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.trained_with["optimizers"] = [type(optimizer).__name__ for optimizer in trainer.optimizers]
-        self.trained_with["schedules"] = [type(config.scheduler).__name__ for config in trainer.lr_scheduler_configs]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)

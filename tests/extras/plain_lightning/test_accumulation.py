@@ -52,7 +52,7 @@ class Mean(LightningModule):
 
 
 def gradients(folder: Path, kind: str, batch_size: int, *overrides: str) -> list[float]:
-    own = ("~model.hidden", "~model.lr", "model._target_=test_accumulation.Mean")
+    own = ("~model.hidden", "~model.lr", "optimized_metric=null", "model._target_=test_accumulation.Mean")
     own += ("datamodule._target_=test_accumulation.Data", f"+datamodule.kind={kind}", f"datamodule.batch_size={batch_size}")
     trainer = fitted(folder, *own, "trainer.accumulate_grad_batches=4", "trainer.max_epochs=1", *overrides)
     return trainer.lightning_module.gradients

@@ -38,21 +38,6 @@ def test_a_loss_that_leaves_parameters_out_names_the_key_and_these(tmp_path: Pat
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_a_module_without_a_test_is_trained_and_its_evaluation_refused(tmp_path: Path) -> None:
-    own = (MINE[0], "model=own_loaders", "datamodule=null", "optimized_metric=val_loss", "optimized_mode=min")
-    done = train(*own, "trainer.precision=64-true", "debug=fast", "hydra.run.dir=run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert (done.stdout + done.stderr).count("Nothing will be tested: OwnLoaders has no test_step.\n") == 1
-    facts = record(tmp_path / "run")
-    assert (facts["has_test"], facts["lacking_for_test"]) == (False, "OwnLoaders has no test_step")
-    assert "lockstep evaluate" not in done.stdout
-    done = python(ROOT / "scripts" / "evaluate.py", "run", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == "RUN_DIR=run: OwnLoaders has no test_step; choose a run that can be tested"
-    (evaluation,) = (tmp_path / "run").glob("evaluations/*")
-    assert json.loads((evaluation / "status.json").read_text())["reason"] == done.stderr.splitlines()[-1]
-
-
 def record(run: Path) -> dict[str, Any]:
     return json.loads((run / "metrics.json").read_text())
 
@@ -78,15 +63,6 @@ def test_killed_in_its_second_epoch_and_resumed_it_ends_bit_for_bit_as_if_nothin
     assert (whole / "output.log").read_text().count("plain Lightning") == 1
     assert differences(state(killed), state(whole)) == []
     assert record(killed)["metrics"] == record(whole)["metrics"]
-
-
-@pytest.mark.parametrize("sweep", ["classifier"], indirect=True)
-def test_a_sweep_of_it_has_a_report(sweep: Path) -> None:
-    done = python(ROOT / "scripts" / "report.py", sweep, cwd=sweep.parent)
-    assert done.returncode == 0, done.stderr
-    metric = record(undisturbed(sweep))["optimized_metric"]
-    value = f"{metric} is {record(undisturbed(sweep))['metrics'][metric]:.4g} on 2 devices"
-    assert done.stdout.startswith(f"Nothing can be said of speed: only one number of devices has results. {value}")
 
 
 @pytest.mark.parametrize("sweep", ["classifier"], indirect=True)
@@ -136,16 +112,3 @@ def test_a_module_with_loaders_of_its_own_takes_them_when_it_is_told_to(tmp_path
     assert (facts["samples_trained"], facts["batch_size"], facts["global_batch_size"]) == (50, 6, 12)
     done = train(*own[:1], "model=cnn", "~datamodule", "hydra.run.dir=cnn", cwd=tmp_path)
     assert done.stderr.startswith("model._target_=lockstep.models.Classifier: needs data with a `spec`")
-
-
-def test_a_sweep_of_its_own_learning_rate_without_callbacks(tmp_path: Path) -> None:
-    done = python(
-        *(ROOT / "train.py", "-m", *MINE, "trainer=cpu", "debug=fast", "callbacks=null", "model.lr=0.05,0.1"),
-        "hydra.sweep.dir=sweep",
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
-    rows = (tmp_path / "sweep" / "results.csv").read_text().splitlines()
-    assert len(rows) == 3
-    assert "model.lr" in rows[0]
-    assert [row for row in rows[1:] if "finished" in row] == rows[1:]

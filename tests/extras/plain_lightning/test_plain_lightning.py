@@ -13,7 +13,7 @@ from plain_lightning import DigitsData, LitClassifier
 from saved_run import save_run
 from torch.utils.data import DataLoader, SequentialSampler
 
-from lockstep.build import build, build_trainer
+from lockstep.build import build
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.extras.plain_lightning.loaders import SharedSampler
@@ -78,27 +78,19 @@ def test_a_run_that_is_continued_ends_bit_for_bit_as_one_that_was_not(
     assert own["lr_schedulers"] == other["lr_schedulers"]
 
 
-@pytest.mark.parametrize(
-    ("finder", "options", "found"),
-    [
-        ("BatchSizeFinder", "init_val: 50, max_trials: 1", ["datamodule.batch_size=50"]),
-        ("LearningRateFinder", "num_training_steps: 14", []),
-    ],
-)
-def test_a_rate_or_a_batch_size_is_found_once(
-    finder: str, options: str, found: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_batch_size_is_found_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A run that went on found it again, and trained from step 0; a test had the record count no steps."""
-    callback = f"+callbacks.finder={{_target_: lightning.pytorch.callbacks.{finder}, {options}}}"
-    how = (callback, "model._target_=test_plain_lightning.AtOneRate")
+    finder = "{_target_: lightning.pytorch.callbacks.BatchSizeFinder, init_val: 50, max_trials: 1}"
+    how = (f"+callbacks.finder={finder}", "model._target_=test_plain_lightning.AtOneRate")
     trainer = fitted(tmp_path / "run", *how, "trainer.max_epochs=1")
     trainer.test(trainer.lightning_module, trainer.datamodule, verbose=False)
     facts = collect_facts(trainer)
     assert facts["steps"] * facts["batch_size"] == facts["samples_trained"] == 1400
     assert not any(message.endswith("before they had ") for message in caplog.messages)
-    again = fitted(tmp_path / "run", *how, *found, ckpt_path=tmp_path / "run" / "checkpoints" / "last.ckpt")
+    found, path = "datamodule.batch_size=50", tmp_path / "run" / "checkpoints" / "last.ckpt"
+    again = fitted(tmp_path / "run", *how, found, ckpt_path=path)
     assert (again.global_step, collect_facts(again)["samples_trained"]) == (2 * facts["steps"], 2800)
-    assert f"{finder}: a run that goes on has the rate of its checkpoint" in caplog.text
+    assert "BatchSizeFinder: a run that goes on has the rate of its checkpoint" in caplog.text
 
 
 @pytest.mark.filterwarnings(GOES_ON)
@@ -207,22 +199,6 @@ def test_what_two_optimizers_by_hand_have_logged_after_the_checkpoint_is_logged_
     points = logged(run)  # each of them once
     assert [step for step, name in points if name == "critic_loss"] == [*range(14)]
     assert {step for step, name in points if name == "lr"} <= {*range(14)}
-
-
-class ClipsByValue(LitClassifier):
-    """Says by itself how gradients are clipped, as Lightning's guide to manual optimization does."""
-
-    def configure_gradient_clipping(self, optimizer: Any, *_: Any, **__: Any) -> None:
-        self.clip_gradients(optimizer, gradient_clip_val=1e-3, gradient_clip_algorithm="value")
-        self.largest = max(float(parameter.grad.abs().max()) for parameter in self.parameters() if parameter.grad is not None)
-
-
-def test_a_module_clips_in_a_way_of_its_own(tmp_path: Path) -> None:
-    trainer = fitted(tmp_path, "model._target_=test_plain_lightning.ClipsByValue", "trainer.max_epochs=1")
-    assert trainer.lightning_module.largest == pytest.approx(1e-3)
-    cfg = composed(*QUIET, *MINE, "trainer.gradient_clip_algorithm=agc", run_dir=tmp_path)
-    with pytest.raises(ConfigError, match=r"^trainer: `gradient_clip_algorithm` agc is invalid"):
-        build_trainer(cfg, Plan.from_config(cfg))
 
 
 def test_the_rate_that_a_module_takes_is_scaled(tmp_path: Path) -> None:

@@ -1,21 +1,16 @@
 """The metrics that runs of code which knows nothing of Lockstep are compared by."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 from plain_lightning import DigitsData, LitClassifier
 from test_plain_lightning import fitted
-from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
-from torchmetrics import CatMetric, SumMetric
 
 from lockstep.errors import ConfigError
-from lockstep.extras.plain_lightning.lightning_internals import counting_nothing
 from lockstep.runs.results import collect_metrics, read_best
 
 LOGS = "the model logs train_acc, train_acc_epoch, train_acc_step, train_loss, train_loss_epoch, train_loss_step, val_acc, "
@@ -33,6 +28,7 @@ LOGS = "the model logs train_acc, train_acc_epoch, train_acc_step, train_loss, t
             r"callbacks\.best_checkpoint\.monitor=val_loss_x: the model logs ",
         ),
         (["trainer.limit_val_batches=0"], "optimized_metric=val_acc: the model logs train_acc, "),
+        (["model._target_=test_plain_metrics.Silent"], "optimized_metric=val_acc: the model logs nothing up to its first "),
     ],
 )
 def test_a_metric_that_is_not_logged_is_refused_before_the_first_step(overrides: list[str], line: str, tmp_path: Path) -> None:
@@ -68,34 +64,6 @@ class Silent(LitClassifier):
         pass
 
 
-SILENT = "model._target_=test_plain_metrics.Silent"
-
-
-def test_a_model_that_logs_nothing_is_trained_and_the_latest_is_its_best(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    trainer = fitted(tmp_path / "run", SILENT)
-    assert trainer.global_step == 28
-    assert "Silent logs nothing: there is no metric to optimize, and best.ckpt is the latest." in caplog.messages
-    best = torch.load(tmp_path / "run" / "checkpoints" / "best.ckpt", weights_only=True)
-    assert best["global_step"] == 28
-    last = tmp_path / "run" / "checkpoints" / "last.ckpt"
-    resumed = fitted(tmp_path / "run", SILENT, "model.lr=0.05", ckpt_path=last)
-    assert resumed.global_step == 28
-
-
-class SlowsByAnother(LitClassifier):
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.05)
-        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val_loss_x"}}
-
-
-def test_a_metric_that_the_model_itself_monitors_and_does_not_log_is_refused_too(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^ReduceLROnPlateau\.monitor=val_loss_x: the model logs .*; use what it logs; "):
-        fitted(tmp_path, "model._target_=test_plain_metrics.SlowsByAnother")
-
-
 class TwoValidations(DigitsData):
     def val_dataloader(self) -> Any:
         return [super().val_dataloader(), DataLoader(self.train, 200)]
@@ -115,25 +83,6 @@ def test_a_metric_of_one_of_several_validation_loaders_is_accepted(tmp_path: Pat
     assert trainer.callback_metrics[metric] == 1
     with pytest.raises(ConfigError, match=r"^optimized_metric=val_acc: the model logs .*, val_acc/dataloader_idx_0, val_acc/"):
         fitted(tmp_path / "other", *several, "trainer.max_epochs=1", "test=false")
-
-
-def test_a_dummy_counts_for_nothing_in_sums_and_in_means_that_say_of_how_many_samples() -> None:
-    metrics, results = [SumMetric(), CatMetric()], _ResultCollection(training=True)
-    model = nn.ModuleList(metrics)
-
-    def step(value: float, *names: str) -> None:
-        for metric in metrics:
-            metric(value)
-        for name in names:
-            results.log("training_step", name, torch.tensor(value), reduce_fx=torch.sum)
-        results.log("training_step", "mean", torch.tensor(value), batch_size=2)
-
-    step(3.0, "sum")
-    with counting_nothing(SimpleNamespace(_results=results), model):
-        step(5.0, "sum", "sum_of_last")
-    collected: dict[str, Tensor] = {item.meta.name: item.compute() for item in results.values()}
-    assert collected == {"mean": 3.0, "sum": 3.0, "sum_of_last": 0.0}
-    assert [metric.compute().tolist() for metric in metrics] == [3.0, 3.0]
 
 
 class WatchesTheTest(LitClassifier):

@@ -1,4 +1,4 @@
-"""A stream whose loader says where it is: a run goes on within its epoch, and has no length to count steps by."""
+"""A stream whose loader says where it is: a run goes on within its epoch."""
 
 from itertools import islice
 from pathlib import Path
@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 import torch
 from in_process import last
-from plain_lightning import DigitsData, LitClassifier
+from plain_lightning import DigitsData
 from sklearn.datasets import load_digits
 from test_plain_lightning import GOES_ON, fitted
 from torch.utils.data import DataLoader, IterableDataset
-
-from lockstep.errors import ConfigError
 
 
 class Counting(DataLoader[Any]):
@@ -102,32 +100,3 @@ def test_a_stream_is_begun_once_in_each_epoch_and_again_for_a_resumption_alone(w
         resumed = fitted(tmp_path / f"from{batches}", *data, ckpt_path=tmp_path / f"{batches}.ckpt")
         assert resumed.global_step == whole.global_step == 16
         assert all(map(torch.equal, whole.lightning_module.parameters(), resumed.lightning_module.parameters()))
-
-
-class OneCycle(LitClassifier):
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=int(self.trainer.estimated_stepping_batches))
-        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
-
-
-def test_a_schedule_over_a_stream_names_the_end_that_it_needs(tmp_path: Path) -> None:
-    cycle = ("model._target_=test_stateful_loaders.OneCycle", "datamodule._target_=test_stateful_loaders.StreamedDigits")
-    with pytest.raises(ConfigError, match=r"^trainer.max_steps=-1: the data has no length .*got -1\); use a number"):
-        fitted(tmp_path / "run", *cycle)
-    assert fitted(tmp_path / "long", *cycle, "trainer.max_steps=3").global_step == 3
-
-
-@pytest.mark.filterwarnings(GOES_ON, "ignore:The dirpath has changed from")
-def test_a_checkpoint_of_lightning_s_own_from_a_batch_s_end_is_gone_on_from(tmp_path: Path) -> None:
-    every = (
-        "+callbacks.own={_target_: lightning.pytorch.callbacks.ModelCheckpoint, every_n_train_steps: 1}",
-        "+callbacks.own.save_top_k=-1",
-        "+callbacks.own.filename='{step}'",
-    )
-    steps = fitted(tmp_path / "whole", *every, f"+callbacks.own.dirpath={tmp_path / 'own'}").global_step
-    folder = f"+callbacks.own.dirpath={tmp_path / 'again'}"
-    fitted(tmp_path / "run", *every, folder, ckpt_path=tmp_path / "own" / f"step={steps // 2 + 2}.ckpt")
-    own, other = last(tmp_path / "run"), last(tmp_path / "whole")
-    assert own["global_step"] == other["global_step"] == steps
-    assert all(torch.equal(own["state_dict"][name], tensor) for name, tensor in other["state_dict"].items())

@@ -1,5 +1,5 @@
-"""Streams of torchdata and of Hugging Face's datasets, as their users write them: a run that is continued within an epoch loads
-what was left of it, from the position that the checkpoint holds."""
+"""Streams of torchdata, as their users write them: a run that is continued within an epoch loads what was left of it, from the
+position that the checkpoint holds."""
 
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,6 @@ from lockstep.runs.results import collect_facts
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.set_vital. is deprecated", GOES_ON)]  # torchdata calls it
 Stateful: Any = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
-datasets: Any = pytest.importorskip("datasets")
-distributed: Any = pytest.importorskip("datasets.distributed")
 
 
 def rows() -> list[Any]:
@@ -56,24 +54,9 @@ class MapStyle(DigitsData):
         return Stateful(rows(), self.hparams["batch_size"], shuffle=True, num_workers=self.hparams["num_workers"])
 
 
-class HuggingFace(DigitsData):
-    def train_dataloader(self) -> Any:
-        images, labels = zip(*rows(), strict=True)
-        whole = datasets.Dataset.from_dict({"x": [image.tolist() for image in images], "y": list(labels)})
-        stream = whole.to_iterable_dataset(num_shards=4)
-        trainer: Any = self.trainer
-        share = distributed.split_dataset_by_node(stream, rank=trainer.global_rank, world_size=trainer.world_size)
-        workers = self.hparams["num_workers"]
-        return Stateful(share, self.hparams["batch_size"], num_workers=workers, collate_fn=_collated)
-
-
-def _collated(some: list[Any]) -> Any:
-    return torch.tensor([row["x"] for row in some]), torch.tensor([row["y"] for row in some])
-
-
 @pytest.mark.parametrize(
     ("kind", "workers", "batches", "passed"),
-    [(Stream, 0, 7, 4), (MapStyle, 2, 7, 4), (HuggingFace, 2, 8, 3)],
+    [(Stream, 0, 7, 4), (MapStyle, 2, 7, 4)],
 )
 def test_a_run_that_is_continued_in_its_second_epoch_ends_as_if_nothing_had_been(
     kind: type, workers: int, batches: int, passed: int, tmp_path: Path

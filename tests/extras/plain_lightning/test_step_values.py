@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from in_process import become_rank
 from lightning import Callback
 from plain_lightning import DigitsData, LitClassifier
@@ -14,8 +13,6 @@ from test_plain_lightning import fitted
 from torch import Tensor, nn
 from torch.utils.data import Subset
 from torchmetrics import SumMetric
-
-from lockstep.extras.plain_lightning.logs import combine_on_device
 
 
 class Five(DigitsData):
@@ -90,8 +87,3 @@ def test_values_of_a_step_are_exchanged_by_key(tmp_path: Path) -> None:
     of_epoch = {"first": 0, "second": 4, "third": 8}  # of two batches of two ranks
     of_epoch |= {"late": 1, "all_epoch": 6, "some_step": 3, "some_epoch": 3, "val_some_epoch": 4}
     assert first == second == (of_steps * 2, of_epoch)
-
-
-@pytest.mark.parametrize(("reduction", "value"), [("mean", 2.5), ("sum", 5.0), ("max", 3.0), ("min", 2.0)])
-def test_a_value_of_no_samples_does_not_count(reduction: str, value: float) -> None:
-    assert combine_on_device(reduction, torch.tensor([2.0, 3.0, float("nan"), 9.0]), torch.tensor([2.0, 2.0, 0.0, 0.0])) == value

@@ -10,9 +10,8 @@ from bitwise import differences
 from in_process import BARE, last, prepared, trained
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from lockstep.callbacks import BestCheckpoint, checkpoints
+from lockstep.callbacks import checkpoints
 from lockstep.checkpointing import read_checkpoint
-from lockstep.errors import ConfigError, NamedFailure
 
 NO_EPOCHS = "guards.checkpoint.every_n_epochs=null"
 
@@ -79,16 +78,6 @@ def test_saved_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert result == [3, 6, 8]
 
 
-def test_ranks_that_were_shown_different_files_are_told_so(tmp_path: Path) -> None:
-    """As by NFS, whose other hosts see a file for a while that has been replaced."""
-    callback = checkpoints.LastCheckpoint(str(tmp_path))
-    strategy = SimpleNamespace(broadcast=lambda _: 6)
-    trainer: Any = SimpleNamespace(current_epoch=0, global_step=8, global_rank=1, world_size=2, strategy=strategy)
-    callback._logged_step = 8  # it has loaded one
-    with pytest.raises(NamedFailure, match=r"^rank 1 has a checkpoint of step 8, rank 0 of step 6: .*; resume once more$"):
-        callback.on_train_start(trainer, trainer)
-
-
 def test_the_checkpoint_before_it_is_kept(tmp_path: Path) -> None:
     datamodule, model, trainer = prepared(tmp_path, "datamodule.batch_size=300", "trainer.max_epochs=3", base=BARE)
     trainer.fit(model, datamodule)
@@ -130,14 +119,3 @@ def test_such_a_checkpoint_is_gone_on_from_in_smaller_batches(tmp_path: Path) ->
     assert resumed["global_step"] == 12
     assert resumed["loops"]["fit_loop"]["epoch_loop.batch_progress"]["total"]["completed"] == 24
     torch.testing.assert_close(resumed["state_dict"], whole["state_dict"])
-
-
-@pytest.mark.parametrize(("key", "value", "shown"), [("save_last", True, "true"), ("filename", "best", "best")])
-def test_another_checkpoint_callback_writes_none_of_the_run_s_own_files(key: str, value: Any, shown: str, tmp_path: Path) -> None:
-    datamodule, model, trainer = prepared(tmp_path, base=BARE)
-    folder = tmp_path / "checkpoints"
-    trainer.callbacks += [BestCheckpoint(folder, "best"), ModelCheckpoint(**{"dirpath": folder, key: value})]
-    said = rf"^ModelCheckpoint\.{key}={shown}: \S+/(best|last)\.ckpt is the run's own; use (another|false), or"
-    with pytest.raises(ConfigError, match=said):
-        trainer.fit(model, datamodule)
-    assert not list(tmp_path.rglob("*.ckpt"))

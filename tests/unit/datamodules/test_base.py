@@ -20,7 +20,6 @@ from lockstep.datamodules.seeded import Draw
 from lockstep.datamodules.splits import Splits
 from lockstep.errors import ConfigError
 from lockstep.models import Classifier
-from lockstep.models.preprocess import Preprocess
 from lockstep.runs.results import lacking_for_test
 
 
@@ -59,18 +58,6 @@ def test_standardisation_is_scikit_learns_fitted_on_the_training_split_alone(mak
     numpy.testing.assert_allclose(scaler.mean_, expected.mean_, rtol=1e-12, atol=1e-14)
     numpy.testing.assert_allclose(scaler.scale_, expected.scale_, rtol=1e-12)
     assert not numpy.allclose(scaler.mean_, as_features(datamodule.splits.test.inputs).mean(axis=0), rtol=1e-6)
-
-
-@every_kind_of_data
-def test_standardised_training_data_has_mean_zero_and_deviation_one(make: Callable[[], DataModule]) -> None:
-    datamodule = make()
-    datamodule.setup("fit")
-    preprocess = Preprocess(datamodule.spec.input_shape)
-    assert datamodule.scaler is not None
-    preprocess.fit(datamodule.scaler)
-    features = as_features(preprocess(datamodule.splits.train.inputs))
-    numpy.testing.assert_allclose(features.mean(axis=0), 0, atol=1e-5)
-    numpy.testing.assert_allclose(features.std(axis=0), 1, atol=1e-5)
 
 
 def test_nothing_is_fitted_unasked_or_for_a_test_alone() -> None:

@@ -1,7 +1,7 @@
 """From draws to batches, for every kind of dataset."""
 
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -63,11 +63,6 @@ def test_a_list_of_samples_becomes_a_batch(dataset: Any) -> None:
     assert torch.equal(targets, TARGETS[[3, 0, 19]])
 
 
-@every_dataset()
-def test_length_is_the_dataset_s(dataset: Any) -> None:
-    assert len(Batches(dataset)) == LENGTH
-
-
 def test_a_subset_numbers_its_own_samples() -> None:
     inputs, _ = Batches(Subset(InMemory(INPUTS, TARGETS), [7, 5]))[[1]]
     assert torch.equal(inputs, INPUTS[[5]])
@@ -98,14 +93,6 @@ def test_a_batch_in_memory_has_the_bits_of_its_samples(dtype: torch.dtype, shape
             assert torch.equal(inputs, torch.stack([kept[i] for i in ids]) if len(ids) else kept[:0])
 
 
-@pytest.mark.parametrize(
-    "change", [lambda data: data.to(torch.float8_e5m2), lambda data: data.requires_grad_()], ids=["float8", "grad"]
-)
-def test_data_of_which_numpy_knows_nothing_gives_batches(change: Callable[[Tensor], Tensor]) -> None:
-    data = change(torch.ones(20, 3))
-    assert InMemory(data, TARGETS).__getitems__([4, 9])[0].float().tolist() == [[1.0] * 3] * 2
-
-
 def test_a_small_batch_of_a_view_is_no_copy_of_all_data() -> None:
     """As of images that are kept with their channels last: numpy would copy these first, for each batch."""
     data = torch.zeros(2000, 8, 8, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
@@ -114,14 +101,6 @@ def test_a_small_batch_of_a_view_is_no_copy_of_all_data() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < data.nbytes / 2
-
-
-def test_in_memory_gives_single_samples_too() -> None:
-    dataset = InMemory(INPUTS, TARGETS)
-    image, target = dataset[4]
-    assert torch.equal(image, INPUTS[4])
-    assert target == 1  # 4 % 3
-    assert len(dataset) == LENGTH
 
 
 def loaded(num_workers: int, dataset: Any) -> list[tuple[Tensor, Tensor]]:

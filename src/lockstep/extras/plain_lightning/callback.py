@@ -1,8 +1,9 @@
 """The room that keeps the promise: any LightningModule and its data on several processes, as on one."""
 
+import inspect
 import logging
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -14,22 +15,21 @@ from torch import Tensor
 
 from lockstep.console import join_first
 from lockstep.extras.any_batch.any_batch import samples_in
-from lockstep.extras.plain_lightning.agreements import agree_on_batches, agree_on_steps, combine_outputs, decide_alike
 from lockstep.extras.plain_lightning.lightning_internals import change_asked_loaders, counting_nothing, take_skipped_steps
 from lockstep.extras.plain_lightning.list_states import gather_lists_whole
 from lockstep.extras.plain_lightning.plain_values import leave_out_objects
 from lockstep.extras.plain_lightning.processes import (
     GATHERED,
-    buffers_that_differ,
+    agree_on_batches,
+    agree_on_steps,
+    average_closures,
+    combine_outputs,
     gather_unequal_lengths,
-    weights_that_differ,
+    names_that_differ,
 )
-from lockstep.extras.plain_lightning.rates_by_world import name_rates_by_world
 from lockstep.extras.plain_lightning.reduced_logs import reduce_logs
 from lockstep.extras.plain_lightning.shared_loading import SharedLoading
-from lockstep.extras.plain_lightning.streams import name_missing_end
 from lockstep.extras.plain_lightning.weights import Weight, are_counted, weight_of
-from lockstep.models.supervised import Supervised
 from lockstep.runs.results import ended_by, logged_numbers
 from lockstep.trainer.batchnorm import without_statistics
 
@@ -72,10 +72,6 @@ class PlainLightning(SharedLoading):
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
         change_asked_loaders(trainer, partial(self._share_all, trainer), partial(self._drawing_alike, trainer))
         self._combine_processes(trainer, pl_module)
-        if "configure_optimizers" not in vars(pl_module):
-            name_missing_end(trainer, pl_module)
-            if trainer.world_size > 1 and type(pl_module).configure_optimizers is not Supervised.configure_optimizers:
-                name_rates_by_world(trainer, pl_module, self.warn)
 
     def on_validation_start(self, trainer: Any, pl_module: LightningModule) -> None:
         if trainer.world_size > 1:
@@ -116,6 +112,8 @@ class PlainLightning(SharedLoading):
         own = [type(part).__name__ for part in parts if not _is_shipped(part)]
         if own and trainer.world_size > 1:
             log.info(f"{' and '.join(own)}: plain Lightning; {_NOT_KNOWN}")
+        if trainer.world_size > 1 and (names := _numbers_read(pl_module)):
+            self.warn(f"configure_optimizers reads {' and '.join(names)}: its rates may be others than on one process")
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
         self.on_validation_start(trainer, pl_module)
@@ -125,7 +123,7 @@ class PlainLightning(SharedLoading):
         known = {name: torch.tensor(value, dtype=torch.float64) for name, value in self.results.items()}
         trainer.callback_metrics.update(known)
         if trainer.world_size > 1:
-            decide_alike(trainer, pl_module, partial(self._mean_over_processes, trainer))
+            average_closures(trainer, partial(self._mean_over_processes, trainer))
 
     def _mean_over_processes(self, trainer: Any, value: Any) -> Tensor:
         """Return the mean of a step's value, weighted as its gradient is."""
@@ -142,9 +140,9 @@ class PlainLightning(SharedLoading):
             self._around_batch.enter_context(without_statistics())
 
     def _compare(self, model: LightningModule) -> None:
-        if names := buffers_that_differ(model):
+        if names := names_that_differ(model.named_buffers()):
             self.warn(f"buffers differ between processes after a step, and process 0's are kept ({join_first(names)})")
-        if names := weights_that_differ(model):
+        if names := names_that_differ(model.named_parameters()):
             self.warn(f"weights differ between processes after a step ({join_first(names)}): {_OWN_GRADIENTS}")
 
     def _divide(self, trainer: Any) -> None:
@@ -204,3 +202,11 @@ class PlainLightning(SharedLoading):
 
 def _is_shipped(part: Any) -> bool:
     return type(part).__module__.startswith("lockstep.")
+
+
+def _numbers_read(model: LightningModule) -> list[str]:
+    """Return the names of the numbers of processes in the source of the model's `configure_optimizers`."""
+    with suppress(OSError, TypeError):  # typed at a prompt, or compiled
+        source = inspect.getsource(type(model).configure_optimizers)
+        return [name for name in ("num_devices", "num_nodes", "world_size") if name in source]
+    return []

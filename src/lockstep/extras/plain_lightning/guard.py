@@ -31,7 +31,7 @@ class PlainLightningGuard(Callback):
             make = getattr(trainer.strategy, "plain_lightning", PlainLightning)
             trainer.callbacks.append(make(self.seed))
             if not (isinstance(pl_module, Supervised) and isinstance(trainer.datamodule, DataModule)):
-                from lockstep.extras.plain_lightning.kept_state import KeptState
                 from lockstep.extras.plain_lightning.same_samples import SameSamples
+                from lockstep.extras.plain_lightning.unsaved_state import UnsavedState
 
-                trainer.callbacks += [SameSamples(self.cfg), KeptState()]
+                trainer.callbacks += [SameSamples(self.cfg), UnsavedState()]

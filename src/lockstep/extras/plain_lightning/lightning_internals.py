@@ -14,10 +14,9 @@ from lightning.pytorch.loops.optimization.automatic import ClosureResult
 from torch import nn
 from torchmetrics import Metric
 
-from lockstep.extras.plain_lightning.loaders import LOADERS, with_change
+from lockstep.extras.plain_lightning.loaders import with_change
 from lockstep.trainer.steps import batches_trained
 
-TRAINING, VALIDATION, *_ = LOADERS
 SKIPPED = object()  # output of a training step that all processes leave out
 
 
@@ -81,17 +80,12 @@ def _asked(source: Any, change: Callable[..., Any], around: Callable[[], Abstrac
     return lambda: changed() if source.is_module() else ask()
 
 
-def reload_epochs(trainer: Any) -> dict[str, float]:
-    """Return the epochs in which Lightning has asked for loaders last."""
-    loop = trainer.fit_loop
-    return {TRAINING: loop._last_train_dl_reload_epoch, VALIDATION: loop.epoch_loop.val_loop._last_val_dl_reload_epoch}
-
-
-def set_reload_epochs(trainer: Any, epochs: dict[str, float]) -> None:
-    loop = trainer.fit_loop
-    loop._last_train_dl_reload_epoch = epochs.get(TRAINING, loop._last_train_dl_reload_epoch)
-    validation = loop.epoch_loop.val_loop
-    validation._last_val_dl_reload_epoch = epochs.get(VALIDATION, validation._last_val_dl_reload_epoch)
+def count_reloads_from(trainer: Any, epoch: int) -> None:
+    """Make Lightning count the epochs until it asks for loaders again from this one at most: it takes those with which a resumed
+    run begins for loaders of the present epoch."""
+    training, validation = trainer.fit_loop, trainer.fit_loop.epoch_loop.val_loop
+    training._last_train_dl_reload_epoch = min(epoch, training._last_train_dl_reload_epoch)
+    validation._last_val_dl_reload_epoch = min(epoch, validation._last_val_dl_reload_epoch)
 
 
 def begin_batches_again(trainer: Trainer, before: Callable[[int], None], are_passed: bool = False) -> None:

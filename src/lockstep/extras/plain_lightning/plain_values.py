@@ -9,18 +9,11 @@ from torch import Tensor
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether torch.load takes a value with weights_only, and it does not contain itself."""
-    try:
-        return _is_plain(value)
-    except RecursionError:
-        return False
-
-
-def _is_plain(value: Any) -> bool:
+    """Return whether torch.load takes a value with weights_only."""
     if isinstance(value, Mapping):
-        return type(value) is dict and all(map(_is_plain, (*value, *value.values())))
+        return type(value) is dict and all(map(is_plain, (*value, *value.values())))
     if isinstance(value, list | tuple):
-        return type(value) in (list, tuple) and all(map(_is_plain, value))
+        return type(value) in (list, tuple) and all(map(is_plain, value))
     return value is None or type(value) in (bool, int, float, str) or isinstance(value, Tensor)
 
 

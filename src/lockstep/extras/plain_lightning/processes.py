@@ -1,8 +1,8 @@
-"""Values of all processes, comparisons between those that train a module, and exchanges of parts of unequal length."""
+"""Values of all processes, comparisons between those that train a module, and decisions of one that all take."""
 
 import math
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Iterable
+from functools import lru_cache, wraps
 from typing import Any
 
 import torch
@@ -10,7 +10,9 @@ import torch.distributed as dist
 from lightning import LightningModule
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
+from torch.optim import LBFGS
 
+from lockstep.extras.plain_lightning.lightning_internals import SKIPPED
 from lockstep.runs.shares import dp_rank_and_size
 
 GATHERED = (
@@ -28,35 +30,38 @@ def all_ranks(value: Any) -> list[Any]:
     return everyone
 
 
+def gather_number(number: int) -> list[int]:
+    """Return the numbers of all processes."""
+    numbers = torch.zeros(dist.get_world_size(), dtype=torch.int64)
+    numbers[dist.get_rank()] = number
+    dist.all_reduce(numbers, group=_of_cpus(dist.group.WORLD))
+    return numbers.tolist()
+
+
+@lru_cache(maxsize=1)
+def _of_cpus(_: Any) -> Any:
+    """Return the gloo group beside a group of all processes, made once."""
+    return dist.new_group(backend="gloo")
+
+
 def all_shares(trainer: Any, value: Any) -> list[Any]:
     """Return a value for each share: those of the first processes that have it. A collective."""
     everyone = all_ranks(value)
     return everyone[:: len(everyone) // dp_rank_and_size(trainer)[1]]
 
 
-def buffers_that_differ(module: LightningModule) -> list[str]:
-    """Return the names of buffers that differ between processes, as a centre of each one's own samples does. A collective."""
-    return _that_differ({name: _moments(buffer) for name, buffer in module.named_buffers()})
-
-
-def weights_that_differ(module: LightningModule) -> list[str]:
-    """Return the names of such weights, by sums that take no memory: a parameter may fill much of the device."""
-    sums = {name: _real(parameter).nansum(dtype=torch.float64) for name, parameter in module.named_parameters()}
-    return _that_differ({name: [total.item()] for name, total in sums.items()})
-
-
-def _that_differ(own: dict[str, list[float]]) -> list[str]:
+def names_that_differ(tensors: Iterable[tuple[str, Tensor]]) -> list[str]:
+    """Return the names of tensors that differ between processes, as a centre of each one's own samples does. A collective."""
+    own = {name: _moments(tensor) for name, tensor in tensors}
     ranks = all_ranks(own)
     return [name for name, moments in own.items() if any(not _is_close(moments, other.get(name)) for other in ranks)]
 
 
-def _moments(buffer: Tensor) -> list[float]:
-    values = _real(buffer).double().nan_to_num()
-    return [values.numel(), values.sum().item(), values.square().sum().item()]
-
-
-def _real(tensor: Tensor) -> Tensor:
-    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).detach()
+def _moments(tensor: Tensor) -> list[float]:
+    """Return what takes no memory: a parameter may fill much of the device."""
+    values = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).detach().flatten()
+    ends = values[[0, -1]].nan_to_num().tolist() if len(values) else []
+    return [len(values), values.nansum(dtype=torch.float64).item(), *ends]
 
 
 def _is_close(one: list[float], other: list[float] | None) -> bool:
@@ -82,3 +87,65 @@ def gather_unequal_lengths(module: LightningModule, may_differ: Callable[[], boo
         return gather(data, group, sync_grads)
 
     module.all_gather = gathered
+
+
+def any_process(wish: bool, what: str, warn: Callable[[str], None]) -> bool:
+    """Return whether a process has a wish, which all then follow; call `warn` where not all have it. A collective."""
+    wishes = gather_number(int(wish))
+    if 0 < sum(wishes) < len(wishes):
+        warn(f"{what} in {sum(wishes)} of {len(wishes)} processes alone, and all follow")
+    return any(wishes)
+
+
+def agree_on_batches(module: LightningModule, warn: Callable[[str], None], skip: Callable[[], None]) -> None:
+    """Let all processes leave out the rest of an epoch if the module's on_train_batch_start returns -1 in one of them, after a
+    call of `skip`."""
+    begin = module.on_train_batch_start
+
+    @wraps(begin)
+    def begun(batch: Any, batch_idx: int) -> Any:
+        answer = begin(batch, batch_idx)
+        if not any_process(isinstance(answer, int) and answer == -1, "on_train_batch_start returns -1", warn):
+            return answer
+        skip()
+        return -1
+
+    module.on_train_batch_start = begun
+
+
+def agree_on_steps(module: LightningModule, agree: Callable[[Any], Any]) -> None:
+    """Replace the output of each training step by what `agree` returns for it."""
+    step = module.training_step
+
+    @wraps(step)
+    def stepped(*arguments: Any, **named: Any) -> Any:
+        return agree(step(*arguments, **named))
+
+    module.training_step = stepped
+
+
+def combine_outputs(output: Any, samples: int, model: LightningModule, finds_unused: bool) -> tuple[Any, int]:
+    """Return the output of a training step and the number of samples on which all processes train, if this one does on so many.
+    One that returns None takes part in the backward pass with gradients of zero; if all do, the step is skipped."""
+    number = sum(gather_number(samples))
+    if not number:
+        return SKIPPED, 0
+    if output is not None:
+        return output, number
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if finds_unused:  # where others have used one of these
+        parameters = [parameter for parameter in parameters if parameter.grad is not None][:1] or parameters[:1]
+    return torch.stack([parameter.reshape(-1)[:0].sum().float() for parameter in parameters]).sum(), number
+
+
+def average_closures(trainer: Any, mean: Callable[[Any], Tensor]) -> None:
+    """Let LBFGS decide by the `mean` over processes of a step's loss: a process that ended its search before the others would
+    leave them waiting."""
+
+    def with_mean(_: Any, arguments: Any, options: Any) -> Any:
+        closure = (*arguments[1:], options.get("closure"))[0]
+        return arguments[:1], {"closure": lambda: mean(closure())}
+
+    for optimizer in trainer.optimizers:
+        if isinstance(optimizer, LBFGS):
+            optimizer.register_step_pre_hook(with_mean)

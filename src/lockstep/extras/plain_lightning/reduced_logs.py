@@ -15,8 +15,7 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import _Result
 
 from lockstep.extras.any_batch.any_batch import samples_in
 from lockstep.extras.plain_lightning.logs import Logged, combine, combine_on_device, explain_difference
-from lockstep.extras.plain_lightning.processes import all_ranks, all_shares
-from lockstep.extras.plain_lightning.streams import gather_number
+from lockstep.extras.plain_lightning.processes import all_ranks, all_shares, any_process, gather_number
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.steps import batches_trained
 
@@ -82,10 +81,7 @@ class ReducedLogs(_LoggerConnector):
 
     def _stop_alike(self, is_now: bool) -> None:
         if is_now and self.trainer.world_size > 1 and self.trainer.state.fn == "fit" and self._may_stop:
-            wishes = gather_number(int(self.trainer.should_stop))
-            self.trainer.should_stop = any(wishes)
-            if 0 < sum(wishes) < len(wishes):
-                self._warn(f"trainer.should_stop is set by {sum(wishes)} of {len(wishes)} processes alone, and all stop")
+            self.trainer.should_stop = any_process(self.trainer.should_stop, "trainer.should_stop is set", self._warn)
 
     def on_batch_end(self) -> None:
         self.exchange_step()

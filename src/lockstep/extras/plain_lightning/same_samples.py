@@ -1,30 +1,22 @@
 """Samples of a dataset, compared by a fingerprint of a few of them."""
 
-import io
-import pickle
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from copy import copy
 from typing import Any
 
 import torch
-from lightning import Callback, LightningDataModule, LightningModule
-from lightning.fabric.utilities.data import sized_len
+from lightning import Callback, LightningModule
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
-from lightning.pytorch.utilities.model_helpers import is_overridden
-from numpy import ndarray
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
-from torch.utils.data import IterableDataset
+from torch.utils.data import Dataset, IterableDataset
 
 from lockstep.callbacks.stepped_rate import is_own_checkpoint
-from lockstep.console import join_first
 from lockstep.datamodules.seeded import Restored, Seeded
 from lockstep.errors import config_error
 from lockstep.extras.plain_lightning.processes import all_ranks
-
-_MANY = 1000  # entries of a container that is not copied
-_OF_LOADERS = ("batch_size", "global_batch_size", "num_workers")  # keys that leave samples as they are
 
 
 class SameSamples(Callback):
@@ -32,21 +24,17 @@ class SameSamples(Callback):
     of a set, say, which depends on Python's hash seed."""
 
     def __init__(self, cfg: DictConfig) -> None:
-        settings: Any = OmegaConf.to_container(cfg.datamodule or cfg.model, resolve=True)
-        self._config = repr({key: value for key, value in settings.items() if key not in _OF_LOADERS})
+        self._config = OmegaConf.to_yaml(cfg.datamodule or cfg.model, resolve=True)
         self._samples: list[Any] = []
         self._before: dict[str, Any] = {}
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
         loaders = CombinedLoader(trainer.train_dataloader).flattened
         self._samples = [fingerprint(getattr(loader, "dataset", None)) for loader in loaders]
-        has_state = trainer.datamodule is not None and is_overridden("load_state_dict", trainer.datamodule, LightningDataModule)
-        is_comparable = trainer.is_global_zero and is_own_checkpoint(trainer) and self._before.get("config") == self._config
-        if not is_comparable or has_state or trainer.reload_dataloaders_every_n_epochs:
+        is_same_run = is_own_checkpoint(trainer) and self._before.get("config") == self._config
+        if not trainer.is_global_zero or not is_same_run or trainer.reload_dataloaders_every_n_epochs:
             return
-        before = self._before["samples"]
-        known = [pair for pair in zip(before, self._samples, strict=False) if None not in pair]
-        if any(one != other for one, other in known):
+        if self._before["samples"] not in ([], self._samples):  # empty in those of Lightning's finders
             why = "train_dataloader has other samples than this run was trained on (the order of a set depends on PYTHONHASHSEED)"
             raise config_error("checkpoint", trainer.ckpt_path, f"{why}; make them the same, or use fork=RUN_DIR for other data")
 
@@ -60,16 +48,9 @@ class SameSamples(Callback):
 def check_processes(name: str, shared: list[tuple[Any, Any]]) -> None:
     """Raise ConfigError if processes have other data from which each would take its share, or draw it in another order; a
     collective. `name` is the hook that made the loaders, `shared` are their datasets and what shares each out."""
-    own = [(sized_len(data), sampler.length, fingerprint(data), sampler.first_drawn()) for data, sampler in shared]
-    ranks = all_ranks(own)
-    for each in zip(*ranks, strict=False):
-        sizes, lengths, samples, orders = zip(*each, strict=True)
-        if len({*sizes}) > 1 or len({*lengths}) > 1:
-            differ = f"{name} has {join_first(lengths)} samples in the processes"
-        elif (None not in samples and any(one != samples[0] for one in samples)) or len({*orders}) > 1:
-            differ = f"{name} has other samples in each process, or draws them in another order"
-        else:
-            continue
+    ranks = all_ranks([(sampler.length, fingerprint(data), sampler.first_drawn()) for data, sampler in shared])
+    if any(rank != ranks[0] for rank in ranks):
+        differ = f"{name} has other samples in each process, or draws them in another order"
         needs = "make the same whole in each, or use +trainer.use_distributed_sampler=false for data that is divided already"
         raise config_error("trainer.devices", len(ranks), f"{differ}; {needs}")
 
@@ -113,23 +94,12 @@ def _bytes(sample: Any) -> Iterator[bytes]:
         yield from _bytes(vars(sample))
 
 
-class _Pickler(pickle.Pickler):
-    """Pickle references to whatever is large."""
-
-    def __init__(self, file: Any) -> None:
-        super().__init__(file)
-        self.large: list[Any] = []
-
-    def persistent_id(self, obj: Any) -> int | None:
-        if not isinstance(obj, Tensor | ndarray) and not (isinstance(obj, list | tuple | dict) and len(obj) > _MANY):
-            return None
-        self.large.append(obj)
-        return len(self.large) - 1
-
-
 def _copied(dataset: Any) -> Any:
-    pickler = _Pickler(file := io.BytesIO())
-    pickler.dump(dataset)
-    unpickler = pickle.Unpickler(io.BytesIO(file.getvalue()))
-    unpickler.persistent_load = pickler.large.__getitem__  # pyright: ignore[reportAttributeAccessIssue]
-    return unpickler.load()
+    """Return a copy of a dataset, and of those in it, that shares their data."""
+    copied = copy(dataset)
+    for name, value in vars(copied).items():
+        if isinstance(value, Dataset):
+            setattr(copied, name, _copied(value))
+        elif isinstance(value, list | tuple) and value and isinstance(value[0], Dataset):
+            setattr(copied, name, [_copied(one) for one in value])
+    return copied

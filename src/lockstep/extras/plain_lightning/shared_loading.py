@@ -9,12 +9,10 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
 from lockstep.callbacks.randomness import CounterBasedRandomness
-from lockstep.callbacks.stepped_rate import SteppedRate
 from lockstep.counter_rng import derive_seed
 from lockstep.datamodules.base import DataModule, order_key
-from lockstep.datamodules.seeded import Seeded
 from lockstep.errors import config_error
-from lockstep.extras.plain_lightning.lightning_internals import begin_batches_again, leaves_samplers
+from lockstep.extras.plain_lightning.lightning_internals import begin_batches_again, count_reloads_from, leaves_samplers
 from lockstep.extras.plain_lightning.loaders import (
     LOADERS,
     SharedSampler,
@@ -25,16 +23,12 @@ from lockstep.extras.plain_lightning.loaders import (
 )
 from lockstep.extras.plain_lightning.plain_values import is_plain
 from lockstep.extras.plain_lightning.processes import all_shares
-from lockstep.extras.plain_lightning.reloads import Reloads
 from lockstep.extras.plain_lightning.streams import Positioned, in_step, is_stateful, is_stream, share_stream
 from lockstep.runs.shares import dp_rank_and_size, has_same_bits
 from lockstep.trainer.steps import batches_trained
 
 log = logging.getLogger(__name__)
 
-_KEEPS_WORKERS = (
-    "persistent_workers=True: what data workers draw at random goes on from epoch to epoch, and is another after a resumption"
-)
 _ANEW = "A train_dataloader draws batches by a {}, which begins as in the first epoch unless it has a set_epoch(epoch)"
 _OTHER_NUMBER = (
     "continuing on {} process(es) what {} began: the same global batches, but sums in another order, so that the weights will "
@@ -55,14 +49,10 @@ class SharedLoading(Callback):
         self.causes: list[str] = []
         self._begins_again = False  # in the first epoch after a resumption
         self._samplers: list[Any] = []  # the training loaders'
-        self._keeps_workers = False  # from epoch to epoch
         self._positioned: list[Positioned] = []
-        self._positions: dict[str, Any] = {}  # the checkpoint's, from which a run goes on
-        self._reloads, self._made_in = Reloads(), 0  # epoch of the loaders that are asked for
+        self._made_in = 0  # the epoch of the loaders that Lightning has asked for
         self._samples: list[int | None] = []  # in a batch of each training loader, over all processes
-        self._samples_before: list[int | None] | None = None  # the same, of the checkpoint
-        self._order_before: dict[str, int] | None = None  # of a DataModule's samples, in the checkpoint
-        self._shares_before: int | None = None  # number of the checkpoint's processes that have samples of their own
+        self._before: dict[str, Any] = {}  # what the checkpoint has of these, see on_save_checkpoint
         self._accumulated = 1
         self._has_uneven_data = False
 
@@ -74,7 +64,8 @@ class SharedLoading(Callback):
 
     def _drawing_alike(self, trainer: Any, name: str) -> AbstractContextManager[None]:
         """Draw, while loaders are made, the numbers of one process and of the epoch of their making: a part of the data, say."""
-        self._made_in = self._reloads.epoch_of(trainer, name)
+        self._made_in = _epoch_of_loaders(trainer)
+        count_reloads_from(trainer, self._made_in)
         return drawing_from(derive_seed(self.seed, self._made_in, len(LOADERS)))
 
     def _share_all(self, trainer: Any, name: str, loaders: list[Any], are_together: bool) -> list[Any]:
@@ -99,8 +90,6 @@ class SharedLoading(Callback):
         if training:
             self._samplers = [getattr(loader, "sampler", None) for loader in shared]
             self._positioned = [loader for loader in shared if isinstance(loader, Positioned)]
-            left = [loader for loader in shared if not isinstance(getattr(loader, "dataset", None), Seeded)]
-            self._keeps_workers = any(getattr(loader, "persistent_workers", False) for loader in left)
             self._samples = [samples_per_batch(loader, dp_rank_and_size(trainer)[1]) for loader in shared]
             self._count(trainer, -1)  # Lightning begins to load at once, and does so once
         return shared
@@ -126,15 +115,12 @@ class SharedLoading(Callback):
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
         self._accumulated = trainer.accumulate_grad_batches
         self._begins_again = trainer.ckpt_path is not None
-        self._reloads.go_on(trainer)
-        self._say_other_batch(trainer)
-        if self._keeps_workers:
-            log.info(_KEEPS_WORKERS)
-        number = dp_rank_and_size(trainer)[1]
-        if self._samples_before not in (None, self._samples):
+        count_reloads_from(trainer, _epoch_of_loaders(trainer))
+        number, before = dp_rank_and_size(trainer)[1], self._before.get("shares")
+        if (self._before.get("samples_per_batch") or self._samples) != self._samples:  # empty in those of Lightning's finders
             self._check_batches(trainer)
-        elif self._shares_before not in (None, number) and not has_same_bits(trainer):
-            log.info(_OTHER_NUMBER.format(number, self._shares_before))
+        elif before not in (None, number) and not has_same_bits(trainer):
+            log.info(_OTHER_NUMBER.format(number, before))
         if trainer.ckpt_path and trainer.current_epoch:
             for loader in filter(begins_anew, CombinedLoader(trainer.train_dataloader).flattened):
                 log.warning(_ANEW.format(type(loader.batch_sampler).__name__))
@@ -143,19 +129,10 @@ class SharedLoading(Callback):
             log.info(_GOES_ON.format(batches))
             self._begin_again(trainer)
 
-    def _say_other_batch(self, trainer: Any) -> None:
-        """Log the size of a step if loaders do not have the batch_size of the config: they may divide it by themselves."""
-        planned = next((one.trained_with["global_batch_size"] for one in trainer.callbacks if isinstance(one, SteppedRate)), None)
-        sizes = self.facts()
-        if planned is not None and sizes.get("global_batch_size", planned) != planned:
-            step = f"A step takes {sizes['global_batch_size']} samples over all processes, not {planned}"
-            advice = "If they divide datamodule.batch_size by themselves, leave datamodule.global_batch_size out"
-            log.warning(f"{step}: the loaders have batches of {sizes['batch_size']}. {advice}.")
-
     def _check_batches(self, trainer: Any) -> None:
         """Raise ConfigError if a run would go on within an epoch in batches of another size: some samples would be trained on
         twice, or not at all."""
-        before, now = (", ".join(map(str, sizes or ())) for sizes in (self._samples_before, self._samples))
+        before, now = (", ".join(map(str, sizes)) for sizes in (self._before["samples_per_batch"], self._samples))
         if batches_trained(trainer):
             words = f"is within an epoch whose batches have {before} samples over all processes; here they have {now}"
             raise config_error("checkpoint", trainer.ckpt_path, f"{words}; use a batch size with which they have as many")
@@ -163,7 +140,7 @@ class SharedLoading(Callback):
 
     def _check_order(self, trainer: Any) -> None:
         """Raise ConfigError if a run would go on within an epoch in another order."""
-        before, now = self._order_before or {}, self._order_of(trainer) or {}
+        before, now = self._before.get("order") or {}, self._order_of(trainer) or {}
         for name in (name for name in now if name in before and before[name] != now[name]):
             words = f"the checkpoint is from within an epoch, with {before[name]}; use the same"
             raise config_error(order_key(name), now[name], words)
@@ -184,8 +161,7 @@ class SharedLoading(Callback):
 
     def _go_to_position(self, trainer: Any) -> bool:
         """Return whether the training loaders have gone by themselves to where the checkpoint was written."""
-        (number, shares), positions = dp_rank_and_size(trainer), self._positions
-        self._positions = {}
+        (number, shares), positions = dp_rank_and_size(trainer), self._before.pop("loader_positions", {})
         if len(self._samplers) == 1 and len(samplers := self._shared_samplers) == 1:
             samplers[0].passed = (trainer.current_epoch, batches_trained(trainer))
             return True
@@ -215,13 +191,10 @@ class SharedLoading(Callback):
             checkpoint["order"] = self._order_of(trainer)
             if not has_same_bits(trainer):
                 checkpoint["shares"] = dp_rank_and_size(trainer)[1]
-            self._reloads.save(trainer, checkpoint)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._reloads.load(checkpoint)
-        self._positions = checkpoint.get("loader_positions", {})
-        self._samples_before = checkpoint.get("samples_per_batch") or None  # empty in those of Lightning's finders
-        self._order_before, self._shares_before = checkpoint.get("order"), checkpoint.get("shares")
+        known = ("loader_positions", "samples_per_batch", "order", "shares")
+        self._before = {key: checkpoint[key] for key in known if key in checkpoint}
 
     def _order_of(self, trainer: Any) -> dict[str, int] | None:
         return trainer.datamodule.order_facts() if isinstance(trainer.datamodule, DataModule) else None
@@ -234,3 +207,9 @@ class SharedLoading(Callback):
         shares = all_shares(trainer, own)
         if len(self._positioned) == len(self._samplers) and all(s is not None and is_plain(s) for rank in shares for s in rank):
             checkpoint["loader_positions"] = {"batches": batches, "ranks": shares}
+
+
+def _epoch_of_loaders(trainer: Any) -> int:
+    """Return the epoch in which the present one's loaders are made, by trainer.reload_dataloaders_every_n_epochs."""
+    every = trainer.reload_dataloaders_every_n_epochs
+    return trainer.current_epoch // every * every if every else 0

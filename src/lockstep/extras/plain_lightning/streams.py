@@ -4,19 +4,15 @@ Lightning gives each process the whole of a stream. Here a stream is divided as 
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache, wraps
 from itertools import islice
 from typing import Any
 
-import torch
-import torch.distributed as dist
-from lightning import LightningModule
 from lightning.fabric.utilities.data import sized_len
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from lockstep.errors import config_error
 from lockstep.extras.any_batch.any_batch import samples_in
-from lockstep.extras.plain_lightning.processes import all_ranks
+from lockstep.extras.plain_lightning.processes import all_ranks, gather_number
 
 _MARK = "is_sharded"
 _LOADED = "_starting_state_dict"  # Hugging Face's datasets begin each later iteration, too, where they were told to begin
@@ -94,23 +90,6 @@ def share_stream(loader: Any, share: tuple[int, int], name: str) -> None:
     raise config_error("trainer.devices", share[1], why)
 
 
-def name_missing_end(trainer: Any, module: LightningModule) -> None:
-    """Make `configure_optimizers` name the missing key if it needs a number of steps and a stream has none."""
-    configure = module.configure_optimizers
-
-    @wraps(configure)
-    def configured() -> Any:
-        try:
-            return configure()
-        except ValueError as error:
-            if trainer.estimated_stepping_batches != -1:
-                raise
-            why = f"the data has no length to count steps by ({error}); use a number of steps"
-            raise config_error("trainer.max_steps", -1, f"{why}, or of trainer.limit_train_batches") from error
-
-    module.configure_optimizers = configured
-
-
 def in_step(loader: Any, warn: Callable[[str], None]) -> Any:
     """Return a training loader with which no process takes a step that another one has no batch for. A collective."""
     if isinstance(dataset := getattr(loader, "dataset", loader), Shard) and dataset.drop_last:
@@ -147,20 +126,6 @@ class InStep:
         if name == "loader":
             raise AttributeError(name)
         return getattr(self.loader, name)
-
-
-def gather_number(number: int) -> list[int]:
-    """Return the numbers of all processes."""
-    numbers = torch.zeros(dist.get_world_size(), dtype=torch.int64)
-    numbers[dist.get_rank()] = number
-    dist.all_reduce(numbers, group=_of_cpus(dist.group.WORLD))
-    return numbers.tolist()
-
-
-@lru_cache(maxsize=1)
-def _of_cpus(_: Any) -> Any:
-    """Return the gloo group beside a group of all processes, made once."""
-    return dist.new_group(backend="gloo")
 
 
 class Positioned:
