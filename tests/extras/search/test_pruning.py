@@ -39,6 +39,7 @@ def test_a_pruned_trial_that_is_resumed_does_not_train_on(tmp_path: Path) -> Non
     assert list(values_in(study)) == [0, 1]
 
 
+@pytest.mark.filterwarnings("ignore:The reported value is ignored")
 def test_a_trial_that_is_broken_off_counts_on_and_tells_nothing_twice(tmp_path: Path) -> None:
     study, run_dir = search_with_a_job(tmp_path / "search", NOBODY)
     (run_dir / "kept").mkdir(parents=True)

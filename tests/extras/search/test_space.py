@@ -21,12 +21,9 @@ def space(*overrides: str) -> Space:
         ("interval(1e-4,1e-1)", FloatDistribution(1e-4, 1e-1)),
         ("tag(log,interval(1e-4,1e-1))", FloatDistribution(1e-4, 1e-1, log=True)),
         ("int(interval(1,8))", IntDistribution(1, 8)),
-        ("tag(log,int(interval(16,256)))", IntDistribution(16, 256, log=True)),
         ("range(1,4)", IntDistribution(1, 3)),  # as Hydra's range: without its end
         ("range(1,9,4)", IntDistribution(1, 5, step=4)),
-        ("range(5,1,-2)", IntDistribution(3, 5, step=2)),
         ("range(0,0.75,0.25)", FloatDistribution(0.0, 0.5, step=0.25)),
-        ("tag(log,range(1,64))", IntDistribution(1, 63, log=True)),
         ("1,2,2", CategoricalDistribution(["1", "2"])),
         ("choice([64],[128,'a b'])", CategoricalDistribution(["[64]", "[128,'a b']"])),
     ],
@@ -46,8 +43,6 @@ def test_what_is_not_swept_is_the_same_for_all_and_the_last_of_a_key_counts() ->
     [
         ("x=tag(lg,interval(1,2))", r"x=tag\(lg,interval\(1,2\)\): tag lg is not known; use log"),
         ("x=tag(log,interval(0,1))", r"x=tag\(log,interval\(0,1\)\): .*low.*log"),
-        ("x=interval(2,1)", r"x=interval\(2,1\): .*low.*high"),
-        ("x=range(3,1)", r"x=range\(3,1\): holds no value; use range\(START,STOP\)"),
         ("x=1", "hydra/sweeper=optuna: there is nothing to search; use an override such as 'model.optimizer.lr="),
     ],
 )

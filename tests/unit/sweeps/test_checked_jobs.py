@@ -38,8 +38,8 @@ def test_each_job_s_config_says_what_the_job_chose(sweep: Sweep) -> None:
 def test_keys_that_are_not_a_job_s_identity_are_the_command_s(sweep: Sweep) -> None:
     one, again = sweep.check([["seed=1"], ["seed=1", "fresh_processes=true", "mirror='a b'"]])
     assert one.key == again.key
-    assert one.start.command[2:] == (f"resume='{one.directory}'",)
-    assert again.start.command[3:] == ("fresh_processes=true", "mirror='a b'")
+    assert one.command[2:] == (f"resume='{one.directory}'",)
+    assert again.command[3:] == ("fresh_processes=true", "mirror='a b'")
 
 
 def test_a_job_that_is_too_large_for_its_cores_is_refused(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:

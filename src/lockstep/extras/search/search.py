@@ -1,7 +1,6 @@
 """A search: Optuna says which points to try, the launcher tries them, and the study in the sweep's directory remembers."""
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from lockstep.sweeps.sweep_jobs import Job
 
 log = logging.getLogger(__name__)
 Point = tuple[str, ...]  # the overrides of a job
-_REFUSALS = 5  # of as many points as that one has to be able to start
 
 
 class Search:
@@ -48,7 +46,7 @@ class Search:
         self.sampler, self.n_trials, self.n_jobs, self.seed, self.params = sampler, n_trials, n_jobs, seed, params or {}
         self.directory = Path(str(config.hydra.sweep.dir)).absolute()
         self._interrupted: set[int] = set()  # trials whose jobs are to be continued by another call
-        self._patience: float = _REFUSALS
+        self._refusals_left = 5  # until one of so many points could start
         self._sampler(0)  # raises what it does not take
 
     def run(self, arguments: Sequence[str]) -> None:
@@ -59,19 +57,16 @@ class Search:
             self.launcher.launch([self._point(self._ask()) for _ in range(self.n_jobs)], 0)
             return
         self._open()
-        self.launcher.sweep.expect(self.n_trials)
+        self.launcher.sweep.sweep_jobs.planned = self.n_trials
         with self.launcher.sweep.answering():
             while numbers := self._batch():
                 self._try(numbers)
 
     def _open(self) -> None:
-        """Begin the study, or go on with the one of an earlier call. Raise ConfigError where it is another."""
+        """Begin the study, or go on with the one of an earlier call. Raise ConfigError where that is of another metric."""
         OmegaConf.save(self.config, self.directory / "multirun.yaml")
         pruner: Any = OmegaConf.to_container(self.config.hydra.sweeper).get("pruner")  # pyright: ignore
         self.study = open_study(self.directory, self.config.optimized_metric, self.config.optimized_mode, pruner)
-        if trials := self._trials():
-            with naming("hydra.sweep.dir"):
-                self.space.check(trials[-1].distributions)
 
     def _trials(self) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False)
@@ -121,12 +116,12 @@ class Search:
             returned = self.launcher.launch([*points.values()], initial_job_idx=len(self._trials()))
         except RefusedJob as refusal:
             self._tell([*points][refusal.number], TrialState.FAIL, reason=str(refusal))
-            self._patience -= 1
-            if not self._patience:
+            if self._refusals_left == 1:
                 raise
+            self._refusals_left -= 1
             log.warning(str(refusal))
             return
-        self._patience = math.inf
+        self._refusals_left = 0
         for number, one in zip(points, returned, strict=True):
             self._conclude(number, Path(str(one.working_dir)))
 

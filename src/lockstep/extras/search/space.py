@@ -6,13 +6,7 @@ from decimal import Decimal
 from typing import Any, Self
 
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-    check_distribution_compatibility,
-)
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import Trial
 
 from lockstep.errors import ConfigError, config_error
@@ -43,11 +37,6 @@ class Space:
         """The overrides of a trial; what it has no value of yet is drawn."""
         return (*self.constants, *(f"{key}={_drawn(trial, key, one)}" for key, one in self.distributions.items()))
 
-    def check(self, earlier: dict[str, BaseDistribution]) -> None:
-        """Raise ValueError where a study that has trials of `earlier` distributions can't go on with these."""
-        for key in self.distributions.keys() & earlier.keys():
-            check_distribution_compatibility(earlier[key], self.distributions[key])
-
 
 def _distribution(key: str, override: Override) -> Distribution:
     sweep: Any = override.value()
@@ -68,8 +57,6 @@ def _distribution(key: str, override: Override) -> Distribution:
 def _range(sweep: RangeSweep, *, is_log: bool) -> Distribution:
     """The values that Hydra's own sweeper would take: `stop` is not one of them."""
     values = list(sweep.range())
-    if not values:
-        raise ConfigError("holds no value; use range(START,STOP) with START below STOP")
     low, step = min(values), abs(sweep.step)
     if all(isinstance(value, int) for value in values):
         return IntDistribution(int(low), int(max(values)), log=is_log, step=int(step))
