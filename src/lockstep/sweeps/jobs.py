@@ -103,15 +103,14 @@ def read_status(directory: Path) -> tuple[str | None, str | None]:
     return content.get("status"), content.get("reason")
 
 
-def read_state(directory: Path, died: str = "the sweep process died") -> JobState:
-    """Return the state of a job that no sweep process runs. The record is written last and decides; `died` is the reason of a
-    job that was killed."""
+def read_state(directory: Path, died: str = "the sweep process died", is_sweep_running: bool = False) -> JobState:
+    """Return the state of a job. The record is written last and decides; `died` is the reason of a job that was killed."""
     if (record := read_record(directory)) is not None:
         return state_from_record(directory, record)
     status, reason = read_status(directory)
     if status == "failed":
         return JobState(FAILED, reason)
-    if status == "running" and is_held(directory):
+    if status == "running" and (is_sweep_running or is_held(directory)):
         return JobState(RUNNING)
     return JobState(WAITING) if status in ("queued", None) else JobState(INTERRUPTED, reason or died)
 

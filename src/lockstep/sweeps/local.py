@@ -14,7 +14,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.construct import construct
-from lockstep.config.plan import Plan, check_cores, cores, visible_gpus
+from lockstep.config.plan import Plan, cores, visible_gpus
 from lockstep.errors import config_error
 from lockstep.launchers.environment import PARENT_PID, RANK_VARIABLES, SWEPT_KEYS
 from lockstep.launchers.processes import Process, kill_group, start
@@ -30,7 +30,6 @@ class Handle:
         waits: What for, while it has not begun.
         began: When it began, by time.monotonic().
         is_cancelled: True if a person has taken it out of a queue: it is not tried again.
-        saved_before: The time of its last checkpoint when it began.
         ended_for: Its state, if the sweep ends it.
         kill_at: When it is killed, by time.monotonic().
     """
@@ -38,7 +37,6 @@ class Handle:
     waits: str | None = None
     began = float("inf")
     is_cancelled = False
-    saved_before: int | None = None
     ended_for: JobState | None = None
     kill_at = float("inf")
 
@@ -75,20 +73,14 @@ class Executor:
         """Return the GPUs of each node that a job of this config is planned for; None for this machine. Raise ConfigError."""
 
     @abstractmethod
-    def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:
-        """Return what a job takes, for the executor and for a person. Raise ConfigError where that is not to be had."""
-
-    def check(self, jobs: Sequence[Job]) -> None:
-        """Raise ConfigError for what is never to be had, before anything is written."""
+    def resources(self, config: DictConfig, plan: Plan) -> tuple[Any, ...]:
+        """Return what a job takes, for the executor and for a person. Raise ConfigError where that is never to be had."""
 
     def open(self, sweep_jobs: SweepJobs) -> None:
         """Find out what has become of jobs in the queue. Raise ConfigError where another executor's queue has some."""
         if queued := sweep_jobs.in_queue():
             words = f"{len(queued)} job(s) of this sweep are in a queue; use that launcher, or first lockstep sweep cancel"
             raise config_error("hydra/launcher", self.name, words)
-
-    def place(self, job: Job) -> str | None:
-        """Return the name that the next attempt will have in a queue."""
 
     def choose(self, waiting: Sequence[Job]) -> Job | None:
         """Return the job to start now, None if there is room for none of them."""
@@ -196,8 +188,6 @@ class LocalExecutor(Executor):
             raise config_error("trainer.devices", plan.devices, "hydra.launcher.jobs_per_gpu is for jobs of one GPU")
         if width > len(pool.slots):
             raise config_error("trainer.devices", plan.devices, f"the launcher has {len(pool.slots)} GPUs")
-        kept = pool.cores(pool.slots[:width])  # as many as those of the slots that it will have
-        check_cores(config, plan.devices if name == "cpu" else 0, len(kept), "each of the launcher's jobs")
         return (f"{name} x {width}",)
 
     def choose(self, waiting: Sequence[Job]) -> Job | None:

@@ -16,6 +16,7 @@ from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 from lockstep.sweeps.table import LiveTable
 
 POLL = 0.1  # seconds between two looks at the jobs
+PREEMPTIONS = 20  # times that one call continues a job that was preempted
 GRACE = 12.0  # seconds a job gets to end by itself, after its own deadline for saving, before it is killed
 
 
@@ -31,10 +32,10 @@ class Runner:
         self.sweep_jobs, self.executor, self.table = sweep_jobs, executor, LiveTable()
         self.stopped: str | None = None
         self.was_interrupted = False
-        self._failures: Counter[str] = Counter()
+        self._ended: Counter[tuple[str, str]] = Counter()  # how often a job has ended in a state
         self._waiting: list[Job] = []
         self._running: list[tuple[Job, Handle]] = []
-        self._note = f"From any terminal: {command_line('scripts/sweep.py', 'watch', sweep_jobs.directory)}"
+        print(f"From any terminal: {command_line('scripts/sweep.py', 'watch', sweep_jobs.directory)}", flush=True)
 
     def run(self, jobs: Sequence[Job]) -> None:
         self._waiting = [*jobs]
@@ -47,12 +48,12 @@ class Runner:
                         self.start(job)
                     for job, handle in self._running[:]:
                         self._look_at(job, handle)
-                    self.table.show(self.sweep_jobs, self._note)
+                    self.table.show(self.sweep_jobs)
                     time.sleep(POLL)
             finally:
                 if not self.executor.outlives:
                     self._kill_all()
-                self.table.show(self.sweep_jobs, self._note)
+                self.table.show(self.sweep_jobs)
                 self.table.close()
         if self.was_interrupted:  # a terminal that closes says so more than once, and there is the table to write
             STOP_SIGNALS.leave()
@@ -80,15 +81,13 @@ class Runner:
 
     def start(self, job: Job) -> None:
         """Start a job, or go on with one that is in the queue."""
-        saved_before = _checkpoint_time(job)
         try:
             if job.queue is None:
-                job.begin(self.executor.place(job))
+                job.begin()
             handle = self.executor.start(job)
         except OSError as error:  # no process, or no file: its disk is full, say
             self._conclude(job, Handle(), JobState(FAILED, f"could not be started ({error.strerror or error})"))
         else:
-            handle.saved_before = saved_before
             self._running.append((job, handle))
 
     def _look_at(self, job: Job, handle: Handle) -> None:
@@ -105,17 +104,13 @@ class Runner:
         job.status, job.reason = RUNNING if handle.waits is None else WAITING, handle.waits
 
     def _conclude(self, job: Job, handle: Handle, end: int | JobState) -> None:
-        """Note the end. Try a job that has failed again, `retries` times; and a preempted one as long as it advances: one that is
-        stopped before it can save would go round for ever."""
+        """Note the end. Try a job that has failed again, `retries` times; and a preempted one, which goes on."""
         job.end(handle.ended_for or end)
         job.save_end()
-        if job.status == FAILED:
-            self._failures[job.key] += 1
-            goes_on = self._failures[job.key] <= self.executor.retries
-        else:
-            has_advanced = _checkpoint_time(job) not in (None, handle.saved_before)
-            goes_on = job.status == INTERRUPTED and has_advanced and not (self.stopped or handle.is_cancelled)
-        if goes_on:
+        self._ended[job.key, job.status] += 1
+        most = self.executor.retries if job.status == FAILED else PREEMPTIONS
+        goes_on = job.status == FAILED or (job.status == INTERRUPTED and not (self.stopped or handle.is_cancelled))
+        if goes_on and self._ended[job.key, job.status] <= most:
             self._waiting.append(job)
 
 
@@ -123,9 +118,3 @@ def _stop_deadline(job: Job) -> float:
     """Return the seconds in which a job that was asked to stop ends by itself: none without the guard."""
     guard = None if job.config is None else OmegaConf.select(job.config, "guards.preemption")
     return 0.0 if guard is None else float(guard.get("deadline") or "inf")
-
-
-def _checkpoint_time(job: Job) -> int | None:
-    """Return what differs from one last.ckpt to the next; by the clock of the file system, which need not be this machine's."""
-    last = job.directory / "checkpoints" / "last.ckpt"
-    return last.stat().st_mtime_ns if last.is_file() else None

@@ -87,10 +87,8 @@ class Sweep:
         self.keys |= {job.key for job in batch}
         if self.executor.dry_run:
             for job in batch:
-                print(f"{' '.join(job.resources)}  {job.world_size} process(es)  {job.directory}\n  {' '.join(job.overrides)}")
+                print(*job.resources, f" {job.world_size} process(es)  {job.directory}\n  {' '.join(job.overrides)}")
             return
-        if self.runner is None:
-            self.executor.check(batch)
         with STOP_SIGNALS.deferring():  # until it can be continued
             runner = self._open()
             if (line := self.sweep_jobs.describe_changed(batch)) is not None:

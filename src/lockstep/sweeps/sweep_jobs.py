@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 _WORDS = {INTERRUPTED: "preempted", WAITING: "queued"}  # the same states in status.json
 _ATTEMPTS = "attempts"
 _SAVED = ("key", "number", "overrides", "world_size", "optimized_metric", "optimized_mode", "attempt")
-_SAVED += ("is_under_way", "queue", "goes_on")
+_SAVED += ("queue", "goes_on")
 _START = ("command", "config", "pool", "width", "resources", "swept_keys", "global_batch_size")  # of the latest command
 
 
@@ -54,10 +54,9 @@ class Job:
     Attributes:
         key: Identity across resumed and extended sweeps.
         attempt: How many attempts have begun.
-        is_under_way: True from the begin of an attempt until the sweep has noted its end.
         queue: The job's name in a cluster's queue, until it is known to have left that.
         goes_on: It has failed, but not by an error of its own: the next attempt goes on from the last checkpoint.
-        swept: The overrides that are not the same for all jobs.
+        swept: The overrides that are not the same for all jobs, once the jobs are ranked.
         command: Starts a job that this process may start.
         config: The composed config of such a job, with Hydra's own part.
         width: Slots of `pool` that it takes.
@@ -73,7 +72,6 @@ class Job:
     optimized_mode: str
     number: int = 0
     attempt: int = 0
-    is_under_way: bool = False
     queue: str | None = None
     goes_on: bool = False
     status: str = WAITING
@@ -84,7 +82,7 @@ class Job:
     config: DictConfig | None = field(default=None, compare=False)
     pool: str = field(default="cpu", compare=False)
     width: int = field(default=1, compare=False)
-    resources: tuple[str, ...] = field(default=(), compare=False)
+    resources: tuple[Any, ...] = field(default=(), compare=False)
     swept_keys: Sequence[str] = field(default=(), compare=False)
     global_batch_size: int | None = field(default=None, compare=False)
 
@@ -95,9 +93,7 @@ class Job:
         if not saved.keys() >= {*_SAVED} or not directory.name.endswith(saved["key"]):
             return None
         job = cls(directory, **{name: saved[name] for name in _SAVED})
-        job.status, job.reason, job.metric = read_state(directory)
-        if job.is_under_way and is_sweep_running and job.status != FINISHED:
-            job.status, job.reason = RUNNING if read_status(directory)[0] == "running" else WAITING, None
+        job.status, job.reason, job.metric = read_state(directory, is_sweep_running=is_sweep_running)
         return job
 
     def save(self, directory: Path | None = None, **more: str | None) -> None:
@@ -121,10 +117,10 @@ class Job:
         else:
             partial.rename(self.directory)
 
-    def begin(self, queue: str | None = None) -> None:
+    def begin(self) -> None:
         """Note that an attempt begins, before it does. What was stopped goes on; what a failed attempt has left is set aside."""
         begins_anew = self.status == FAILED and not self.goes_on and not is_held(self.directory)
-        self.attempt, self.is_under_way, self.queue, self.goes_on = self.attempt + 1, True, queue, False
+        self.attempt, self.goes_on = self.attempt + 1, False
         if begins_anew:
             _archive(self.directory)
         if begins_anew or not self.directory.is_dir():
@@ -137,7 +133,7 @@ class Job:
         """Note how the attempt has ended, in memory alone."""
         self.status, self.reason, self.metric = state_after(self.directory, end)
         self.goes_on = self.status == FAILED and read_status(self.directory)[0] in ("running", "preempted")
-        self.is_under_way, self.queue = False, None
+        self.queue = None
 
     def save_end(self) -> None:
         """Write how the attempt has ended. On a full disk the files of the run say it."""
@@ -170,16 +166,13 @@ def as_composed(config: DictConfig) -> Iterator[None]:
 
 
 def _archive(directory: Path) -> None:
-    """Move what an attempt has left to attempts/NUMBER. TensorBoard passes over the new names of its event files: it would show
-    the attempt as another run."""
+    """Move what an attempt has left to attempts/NUMBER."""
     left = [path for path in directory.glob("*") if path.name != _ATTEMPTS]
     numbers = (directory / _ATTEMPTS / str(number) for number in itertools.count(1))
     place = next(path for path in numbers if not path.exists())
     place.mkdir(parents=True)
     for path in left:
         path.replace(place / path.name)
-    for events in [*place.rglob("*tfevents*")]:
-        events.rename(events.with_name(events.name.replace("tfevents", "tf-events")))
 
 
 class SweepJobs:
@@ -250,9 +243,8 @@ class SweepJobs:
 
     @property
     def best(self) -> Job | None:
-        """The best job; None if none has finished, or if they have several metrics."""
-        finished = [job for job in self.ranked if job.status == FINISHED]
-        return finished[0] if len({(job.optimized_metric, job.optimized_mode) for job in finished}) == 1 else None
+        """The best job; None if none has finished."""
+        return next((job for job in self.ranked if job.status == FINISHED), None)
 
 
 def _rank(job: Job) -> tuple[bool, str, float, int]:

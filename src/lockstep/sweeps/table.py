@@ -37,7 +37,6 @@ from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 
 UNLIMITED = 100_000  # columns of what is printed to no terminal
 _STYLES = {RUNNING: "cyan", FAILED: "bold red", INTERRUPTED: "yellow", FINISHED: "green", WAITING: "dim"}
-_REASONS = 5  # lines
 _LONGEST = 80  # characters of a reason
 
 
@@ -68,15 +67,15 @@ class LiveTable:
         self._due = 0.0
         self._known: dict[str, tuple[str, int]] = {}
 
-    def show(self, sweep_jobs: SweepJobs, note: str = "") -> None:
+    def show(self, sweep_jobs: SweepJobs) -> None:
         if not sys.stdout.isatty():
-            self._print_changes(sweep_jobs, note)
+            self._print_changes(sweep_jobs)
         elif time.monotonic() > self._due:
             self._due = time.monotonic() + 1
             if self._live is None:
                 self._live = Live(console=Console(), auto_refresh=False, transient=True)
                 self._live.start()
-            self._live.update(layout(sweep_jobs, note, height=self._live.console.height), refresh=True)
+            self._live.update(layout(sweep_jobs, self._live.console.height), refresh=True)
 
     def close(self) -> None:
         """Take the table off the terminal."""
@@ -84,13 +83,11 @@ class LiveTable:
             self._live.stop()
             self._live = None
 
-    def _print_changes(self, sweep_jobs: SweepJobs, note: str) -> None:
-        """Print a line for each begun job whose state or attempt is another one; the note comes before the first."""
+    def _print_changes(self, sweep_jobs: SweepJobs) -> None:
+        """Print a line for each begun job whose state or attempt is another one."""
         for key, job in sweep_jobs.jobs.items():
             if not job.attempt or self._known.get(key) == (job.status, job.attempt):
                 continue
-            if note and not self._known:
-                print(note, flush=True)
             self._known[key] = (job.status, job.attempt)
             ended = sum(status in (FINISHED, FAILED) for status, _ in self._known.values())
             place = f"{ended} of {sweep_jobs.total}  " if job.status in (FINISHED, FAILED) else ""
@@ -99,18 +96,18 @@ class LiveTable:
             print(f"{place}{job.directory.name}: {job.status}{metric}{why}", flush=True)
 
 
-def print_table(sweep_jobs: SweepJobs, note: str = "") -> None:
+def print_table(sweep_jobs: SweepJobs) -> None:
     """Print it as wide as the terminal, or as wide as it is where there is none."""
     console = Console(width=None if sys.stdout.isatty() else UNLIMITED, highlight=False, markup=False)
-    console.print(layout(sweep_jobs, note))
+    console.print(layout(sweep_jobs))
     if means := mean_rows(sweep_jobs):
         console.print(_table(means))
 
 
-def layout(sweep_jobs: SweepJobs, note: str = "", height: int | None = None) -> Group:
-    """Return table, reasons, summary and note. If there are more jobs than lines, running and failed ones come first."""
+def layout(sweep_jobs: SweepJobs, height: int | None = None) -> Group:
+    """Return table, reasons and summary. If there are more jobs than lines, running and failed ones come first."""
     jobs = sweep_jobs.ranked
-    lines = [*_reasons(jobs), summary(sweep_jobs), *filter(None, [note])]
+    lines = [*_reasons(jobs), summary(sweep_jobs)]
     room = len(jobs) if height is None else max(3, height - len(lines) - 7)
     if len(jobs) > room:
         lines.insert(0, f"and {len(jobs) - room} more jobs")
@@ -176,8 +173,7 @@ def _reasons(jobs: Sequence[Job]) -> list[str]:
     for job in sorted(jobs, key=lambda job: job.number):
         if job.reason is not None and job.status != FINISHED:
             numbers.setdefault(f"{job.status}: {shorten(job.reason)}", []).append(job.number)
-    lines = [f"{join_first(some, 6)} {line}" for line, some in numbers.items()]
-    return lines[:_REASONS] + ([f"and {len(lines) - _REASONS} more reasons"] if len(lines) > _REASONS else [])
+    return [f"{join_first(some, 6)} {line}" for line, some in numbers.items()]
 
 
 def shorten(reason: str) -> str:

@@ -2,7 +2,6 @@
 
 import importlib.util
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,14 +37,12 @@ def test_a_job_asks_for_what_its_processes_need(
     overrides: list[str], cpus: float, words: str, is_there: bool, executor: Any
 ) -> None:
     config = OmegaConf.create({"hydra": {"launcher": {"cpus_per_device": cpus}}})
-    resources = executor.resources(config, Plan.from_config(compose(*overrides), node_gpus=8))
-    assert resources == (words,)
-    job: Any = SimpleNamespace(resources=resources)
+    plan = Plan.from_config(compose(*overrides), node_gpus=8)
     if is_there:
-        executor.check([job])
+        assert str(*executor.resources(config, plan)) == words
     else:
         with pytest.raises(ConfigError, match=rf"^hydra/launcher=ray: a job takes {words}; use what Ray has: CPU=8 GPU=4, "):
-            executor.check([job])
+            executor.resources(config, plan)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")

@@ -14,8 +14,10 @@ import pytest
 from omegaconf import OmegaConf
 from waiting import once, wait_for
 
+from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.extras.slurm.launcher import SlurmExecutor, cancel
+from lockstep.runs.composition import compose
 from lockstep.sweeps.local import LocalExecutor
 from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.sweep_jobs import Job, SweepJobs
@@ -167,8 +169,6 @@ def test_a_sweep_does_not_begin_while_nobody_answers(place: Path, tmp_path: Path
     (place / "down").write_text("slurm_load_jobs error: Unable to contact slurm controller")
     with pytest.raises(ConfigError, match=r"^hydra/launcher=slurm: squeue: slurm_load_jobs error: Unable to contact"):
         begin(tmp_path)
-    with pytest.raises(ConfigError, match=r"^hydra.launcher=--nodes=1: sbatch: slurm_load_jobs error: Unable to contact"):
-        SlurmExecutor().check([job(tmp_path, "a")])  # before there is a directory
     (place / "down").unlink()
     jobs = [job(tmp_path, "a")]
     runner, sweep_jobs = begin(tmp_path)
@@ -178,14 +178,15 @@ def test_a_sweep_does_not_begin_while_nobody_answers(place: Path, tmp_path: Path
     assert states(sweep_jobs) == {"a": ("finished", None)}
 
 
-def test_what_no_node_can_give_is_refused(place: Path, tmp_path: Path) -> None:
-    few, many = job(tmp_path, "a"), job(tmp_path, "b", asks=("--nodes=1", "--mem=900G"))
-    SlurmExecutor().check([few, many])
+def test_what_no_node_can_give_is_refused(place: Path) -> None:
+    launcher = {"executor": "lockstep.extras.slurm.launcher.SlurmExecutor", "mem": "900G"}
+    config, plan = OmegaConf.create({"hydra": {"launcher": launcher}}), Plan.from_config(compose("trainer=cpu"))
+    flags = SlurmExecutor().resources(config, plan)
     (place / "impossible").write_text("--mem=900G\n")
-    with pytest.raises(
-        ConfigError, match=r"^hydra.launcher=--nodes=1 --mem=900G: sbatch: allocation failure: not available; use"
-    ):
-        SlurmExecutor().check([few, many])
+    words = f"^hydra.launcher={' '.join(flags)}: sbatch: allocation failure: not available; use flags that sbatch takes"
+    with pytest.raises(ConfigError, match=words):
+        SlurmExecutor().resources(config, plan)
+    assert SlurmExecutor(dry_run=True).resources(config, plan) == flags
 
 
 def test_the_gpus_of_a_node_must_be_given_unless_they_are_not_needed() -> None:

@@ -107,7 +107,7 @@ def test_a_cell_is_one_line_and_no_markup(tmp_path: Path, capsys: pytest.Capture
 def test_a_sweep_that_nobody_runs_does_not_look_as_if_it_ran(tmp_path: Path) -> None:
     jobs = [(fake_sweep.job(tmp_path, 0), "finished"), (fake_sweep.job(tmp_path, 1, seed=1), "interrupted")]
     sweep_jobs = fake_sweep.sweep(tmp_path, jobs)
-    fake_sweep.update(sweep_jobs, f"{1:012x}", status="running", reason=None, is_under_way=True)
+    fake_sweep.update(sweep_jobs, f"{1:012x}", status="running", reason=None)
     before = [path.read_bytes() for path in sorted(tmp_path.glob("*/status.json"))]
     assert [job.status for job in look_at(tmp_path).ranked] == ["finished", "interrupted"]
     assert [path.read_bytes() for path in sorted(tmp_path.glob("*/status.json"))] == before  # who only looks changes nothing

@@ -21,7 +21,7 @@ def made(folder: Path, *states: str) -> SweepJobs:
     sweep_jobs = fake_sweep.sweep(folder, [(job, "interrupted" if state == "running" else state) for job, state in jobs])
     for job, state in jobs:
         if state == "running":
-            fake_sweep.update(sweep_jobs, job.key, status="running", reason=None, is_under_way=True)
+            fake_sweep.update(sweep_jobs, job.key, status="running", reason=None)
             progress = {"share": 0.34, "seconds_left": 20.0}
             progress |= {"metrics": {"val/acc": 0.25}, "samples_per_second": 1234.5}
             (job.directory / "progress.json").write_text(json.dumps(progress))
@@ -36,7 +36,7 @@ def looked_at(folder: Path) -> SweepJobs:
 def printed(view: SweepJobs, height: int | None = None) -> list[str]:
     console = Console(width=160)
     with console.capture() as text:
-        console.print(layout(view, "", height))
+        console.print(layout(view, height))
     return text.get().splitlines()
 
 
@@ -57,8 +57,8 @@ def test_the_summary_counts_the_jobs(tmp_path: Path) -> None:
     ("states", "code", "note"),
     [
         (("finished", "finished"), 0, ""),
-        (("finished", "failed"), 1, "No sweep process. Try again what failed: "),
-        (("finished", "failed", "running", "waiting"), 75, "No sweep process. Start it again: "),
+        (("finished", "failed"), 1, "No sweep process. Continue it: "),
+        (("finished", "failed", "running", "waiting"), 75, "No sweep process. Continue it: "),
     ],
 )
 def test_one_that_nobody_runs_is_shown_with_its_exit_code_and_not_touched(
@@ -79,14 +79,13 @@ def test_what_is_no_sweep_is_refused_in_one_line(tmp_path: Path) -> None:
 
 
 def test_elsewhere_than_on_a_terminal_a_change_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sweep_jobs, table, note = made(tmp_path, *STATES), LiveTable(), "a note"
-    table.show(sweep_jobs, note)
-    first, *lines = capsys.readouterr().out.splitlines()
-    assert first == note
+    sweep_jobs, table = made(tmp_path, *STATES), LiveTable()
+    table.show(sweep_jobs)
+    lines = capsys.readouterr().out.splitlines()
     assert [line.partition("  ")[0] for line in lines if ": running" not in line] == ["1 of 6", "2 of 6", "3 of 6"]
-    table.show(sweep_jobs, note)
+    table.show(sweep_jobs)
     fake_sweep.update(sweep_jobs, f"{2:012x}", status="failed", reason="planted")
-    table.show(sweep_jobs, note)
+    table.show(sweep_jobs)
     said = capsys.readouterr().out
     assert said.startswith("4 of 6  ")
     assert said.endswith(": failed  planted\n")

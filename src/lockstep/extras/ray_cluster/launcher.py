@@ -62,7 +62,6 @@ class RayExecutor(Executor):
     def __post_init__(self) -> None:
         if importlib.util.find_spec("ray") is None:
             raise config_error("hydra/launcher", "ray", "the library `ray` is not installed: pip install 'lockstep[ray]'")
-        self._shares: dict[str, Share] = {}  # by their words
 
     @cached_property
     def ray(self) -> Any:
@@ -94,21 +93,16 @@ class RayExecutor(Executor):
             return 0
         return int(max((node.get("GPU", 0) for node in self.nodes()), default=0))
 
-    def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:
+    def resources(self, config: DictConfig, plan: Plan) -> tuple[Share, ...]:
         cpus = config.hydra.launcher.cpus_per_device * plan.devices
         share = Share(plan.num_nodes, plan.devices, cpus, plan.devices if plan.accelerator == "gpu" else 0)
-        self._shares[str(share)] = share
-        return (str(share),)
-
-    def check(self, jobs: Sequence[Job]) -> None:
-        nodes = self.nodes()
-        for share in {self._shares[job.resources[0]] for job in jobs}:
-            if not share.can_be_had(nodes):
-                had = ", ".join(f"CPU={node.get('CPU', 0):g} GPU={node.get('GPU', 0):g}" for node in nodes)
-                raise config_error("hydra/launcher", "ray", f"a job takes {share}; use what Ray has: {had}")
+        if not (self.dry_run or share.can_be_had(nodes := self.nodes())):
+            had = ", ".join(f"CPU={node.get('CPU', 0):g} GPU={node.get('GPU', 0):g}" for node in nodes)
+            raise config_error("hydra/launcher", "ray", f"a job takes {share}; use what Ray has: {had}")
+        return (share,)
 
     def start(self, job: Job) -> Handle:
-        return RayJob(self, job, self._shares[job.resources[0]])
+        return RayJob(self, job, job.resources[0])
 
     def environment(self, job: Job) -> dict[str, str]:
         """Return the variables that a job gets on any node: this process's, but for those of a place."""

@@ -10,7 +10,6 @@ import logging
 import os
 import shlex
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -135,8 +134,18 @@ class SlurmExecutor(Executor):
             raise config_error("hydra.launcher.gpus_per_node", "null", words)
         return self.gpus_per_node
 
+    def __post_init__(self) -> None:
+        self._accepted = set[tuple[str, ...]]()  # by sbatch
+
     def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:
-        return create_executor(config).flags(plan)
+        flags = create_executor(config).flags(plan)
+        if not self.dry_run and flags not in self._accepted:
+            try:
+                answer("sbatch", "--test-only", *flags, "--wrap=true")
+            except SlurmError as error:
+                raise config_error("hydra.launcher", " ".join(flags), f"{error}; use flags that sbatch takes") from error
+            self._accepted.add(flags)
+        return flags
 
     def flags(self, plan: Plan) -> tuple[str, ...]:
         """Return options of sbatch. One node is one task, whose process starts the others itself, as on any machine; of several
@@ -149,13 +158,6 @@ class SlurmExecutor(Executor):
         flags += [f"--{name}={value}" for name in _SBATCH_KEYS if (value := getattr(self, name)) is not None]
         return (*flags, "--requeue", f"--signal=USR1@{self.warning}", *self.sbatch)
 
-    def check(self, jobs: Sequence[Job]) -> None:
-        for flags in dict.fromkeys(job.resources for job in jobs):
-            try:
-                answer("sbatch", "--test-only", *flags, "--wrap=true")
-            except SlurmError as error:
-                raise config_error("hydra.launcher", " ".join(flags), f"{error}; use flags that sbatch takes") from error
-
     def open(self, sweep_jobs: SweepJobs) -> None:
         self.queue = Queue(sweep_jobs.directory, self.poll)
         try:
@@ -164,16 +166,15 @@ class SlurmExecutor(Executor):
         except SlurmError as error:
             raise config_error("hydra/launcher", "slurm", f"{error}; try again once it answers") from error
 
-    def place(self, job: Job) -> str:
-        return f"{self.queue.prefix}{job.key}-{job.attempt + 1}"
-
     def start(self, job: Job) -> Handle:
-        name = job.queue or ""
-        handle = QueuedJob(self.queue, name, job.directory)
+        if job.queue is None:
+            job.queue = f"{self.queue.prefix}{job.key}-{job.attempt}"
+            job.save()
+        handle = QueuedJob(self.queue, job.queue, job.directory)
         if handle.task is None:
             (job.directory / CODE).unlink(missing_ok=True)
             replace_text(job.directory / SCRIPT, self._script(job))
-            self._submit(job, name)
+            self._submit(job, job.queue)
         return handle
 
     def _script(self, job: Job) -> str:
