@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.config.construct import construct
 from lockstep.config.plan import Plan, cores, visible_gpus
 from lockstep.errors import config_error
-from lockstep.launchers.environment import PARENT_PID, RANK_VARIABLES, SWEPT_KEYS
+from lockstep.launchers.environment import SWEPT_KEYS
 from lockstep.launchers.processes import Process, kill_group, start
 from lockstep.runs.locks import Lock
 from lockstep.sweeps.jobs import OUTPUT, JobState
@@ -228,9 +228,7 @@ def run_program(arguments: list[str]) -> None:
 
 
 def _environment(job: Job, slots: tuple[str, ...], core_count: int) -> dict[str, str]:
-    foreign = {*RANK_VARIABLES, PARENT_PID}
-    environment = {key: value for key, value in os.environ.items() if key not in foreign}
-    environment[SWEPT_KEYS] = " ".join(job.swept_keys)
+    environment = os.environ | {SWEPT_KEYS: " ".join(job.swept_keys)}
     if job.pool == "gpu":
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(slot.partition("#")[0] for slot in slots)
     environment.setdefault("OMP_NUM_THREADS", str(max(1, core_count // job.world_size)))

@@ -171,9 +171,6 @@ class Sweep:
             print(f"Next:\n  tensorboard --logdir {shlex.quote(console.relative(self.directory))}", flush=True)
         if runner.stopped:
             console.say(f"The sweep was stopped: {runner.stopped}. Resume it: {sweep_command('resume', self.directory)}")
-            if queued := sweep_jobs.in_queue():
-                take_out = f"Take them out of it: {sweep_command('cancel', self.directory)}"
-                console.say(f"{len(queued)} job(s) stay in the queue. {take_out}")
         own = sweep_jobs.jobs if sweep_jobs.planned else self.keys  # a search has jobs of earlier calls, too
         code = sweep_exit_code({job.status for key, job in sweep_jobs.jobs.items() if key in own})
         if runner.was_interrupted:

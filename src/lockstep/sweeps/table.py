@@ -105,13 +105,11 @@ def print_table(sweep_jobs: SweepJobs) -> None:
 
 
 def layout(sweep_jobs: SweepJobs, height: int | None = None) -> Group:
-    """Return table, reasons and summary. If there are more jobs than lines, running and failed ones come first."""
+    """Return table, reasons and summary. On a terminal of so many lines, running and failed jobs come first."""
     jobs = sweep_jobs.ranked
     lines = [*_reasons(jobs), summary(sweep_jobs)]
-    room = len(jobs) if height is None else max(3, height - len(lines) - 7)
-    if len(jobs) > room:
-        lines.insert(0, f"and {len(jobs) - room} more jobs")
-        jobs = sorted(jobs, key=lambda job: [*_STYLES].index(job.status))[:room]
+    if height is not None:
+        jobs = sorted(jobs, key=lambda job: [*_STYLES].index(job.status))[: max(3, height - len(lines) - 7)]
     return Group(*([_table([_cells(job) for job in jobs])] if jobs else []), *map(Text, lines))
 
 

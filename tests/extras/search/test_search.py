@@ -131,22 +131,6 @@ def test_a_job_that_was_interrupted_is_left_to_another_call(tmp_path: Path) -> N
     assert states(study) == ["RUNNING", "COMPLETE", "COMPLETE"]
 
 
-@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-def test_the_seed_of_a_quasi_random_sequence_is_one_for_all_trials(tmp_path: Path) -> None:
-    node = {"_target_": "optuna.samplers.QMCSampler", "_partial_": True, "seed": 1, "qmc_type": "halton", "scramble": False}
-    study = search(Launcher(tmp_path, lambda _: 0.5), "x=interval(0,1)", n_trials=5, sampler=node, seed=None)
-    assert [trial.params["x"] for trial in study.trials[1:]] == [0.0, 0.5, 0.25, 0.75]  # van der Corput, after a first one
-
-
-def test_a_dry_run_asks_and_leaves_nothing(tmp_path: Path) -> None:
-    launcher = Launcher(tmp_path / "elsewhere", near_a_hundredth)
-    launcher.launch = lambda points, _: launcher.batches.append(len(points))  # pyright: ignore
-    launcher.folder = tmp_path
-    search(launcher, n_jobs=2, dry_run=True)
-    assert launcher.batches == [2]
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

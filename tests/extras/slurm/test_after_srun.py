@@ -57,13 +57,6 @@ def test_a_lost_rank_is_a_requeue(
     assert status(run_dir) == stands
 
 
-@pytest.mark.parametrize(("code", "done"), [(233, REQUEUED), (75, REQUEUED), (2, LEFT)])
-def test_where_no_run_has_begun_nothing_is_left(code: int, done: str, calls: Path, tmp_path: Path) -> None:
-    main(code, 2, ["hydra.run.dir=run"])
-    assert calls.read_text().strip() == done
-    assert not (tmp_path / "run").exists()
-
-
 def test_what_loses_its_ranks_each_time_is_not_tried_for_ever(
     calls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -189,14 +189,6 @@ def test_what_no_node_can_give_is_refused(place: Path) -> None:
     assert SlurmExecutor(dry_run=True).resources(config, plan) == flags
 
 
-def test_the_gpus_of_a_node_must_be_given_unless_they_are_not_needed() -> None:
-    config = OmegaConf.create({"trainer": {"accelerator": "auto"}})
-    with pytest.raises(ConfigError, match=r"^hydra.launcher.gpus_per_node=null: use the number of GPUs"):
-        SlurmExecutor().node_gpus(config)
-    config.trainer.accelerator = "cpu"
-    assert SlurmExecutor().node_gpus(config) == 0
-
-
 def test_what_sbatch_refuses_is_said_in_its_words(place: Path, tmp_path: Path) -> None:
     (place / "refuses").write_text("sbatch: error: invalid partition specified: x\n")
     reason = "could not be started (sbatch: invalid partition specified: x)"

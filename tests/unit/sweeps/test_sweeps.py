@@ -5,7 +5,6 @@ import json
 import os
 import random
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,6 @@ from lockstep.sweeps.jobs import FINISHED, INTERRUPTED, RUNNING, computed_config
 from lockstep.sweeps.local import LocalExecutor, Pool
 from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.sweep_jobs import Job, SweepJobs
-from lockstep.sweeps.table import look_at
 
 # a job that writes its record
 PROGRAM = """
@@ -138,18 +136,6 @@ def test_jobs_that_ran_when_a_sweep_died_have_the_states_of_their_directories(tm
     assert states == [(FINISHED, 0.5), (INTERRUPTED, None), (RUNNING, None)]
 
 
-def test_a_job_that_a_person_has_resumed_has_the_metric_of_its_record(tmp_path: Path) -> None:
-    """Its results are not set aside to train it again."""
-    one = fake_sweep.job(tmp_path, 1)
-    sweep_jobs = fake_sweep.sweep(tmp_path, [(one, "finished")])
-    fake_sweep.update(sweep_jobs, one.key, status="failed", reason="planted")
-    record = {"metrics": {"val/acc": 0.75}, "optimized_metric": "val/acc", "ended_by": "trainer.max_epochs=20"}
-    (one.directory / "metrics.json").write_text(json.dumps(record))
-    (found,) = look_at(tmp_path).ranked
-    assert (found.status, found.metric, found.reason) == (FINISHED, 0.75, "trainer.max_epochs=20")
-    assert SweepJobs(tmp_path).register([one]) == []
-
-
 def made(one: Job, **content: Any) -> Job:
     """A job whose run has a config."""
     hydra = {"overrides": {"task": []}, "runtime": {"choices": {}}}
@@ -189,15 +175,6 @@ def test_jobs_of_one_gpu_have_it_together_where_that_is_asked_for(tmp_path: Path
     plan: Any = SimpleNamespace(devices=2, accelerator="gpu")
     with pytest.raises(ConfigError, match=r"^trainer.devices=2: hydra.launcher.jobs_per_gpu is for jobs of one GPU"):
         shared.resources(OmegaConf.create(), plan)
-
-
-def test_what_a_sweep_imports_is_light_and_below_the_command_line() -> None:
-    code = "import lockstep.sweeps.hydra_callback, lockstep.sweeps.sweep, sys; assert 'lockstep.cli' not in sys.modules;"
-    code += "import hydra_plugins, importlib, pkgutil, lockstep.cli;"
-    code += "[importlib.import_module(f'hydra_plugins.{one.name}') for one in pkgutil.iter_modules(hydra_plugins.__path__)];"
-    code += "print(*sys.modules)"
-    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"torch", "lightning", "sklearn", "numpy", "optuna"} & set(modules)
 
 
 def test_a_job_that_diverged_after_its_best_epoch_has_failed(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.config.plan import Plan, cores
 from lockstep.errors import ExitCode, config_error
 from lockstep.extras.ray_cluster.worker import JobWorker
-from lockstep.launchers.environment import PARENT_PID, RANK_VARIABLES, SWEPT_KEYS, without_rank_variables
+from lockstep.launchers.environment import SWEPT_KEYS
 from lockstep.runs.locks import is_held
 from lockstep.sweeps.jobs import FAILED, INTERRUPTED, OUTPUT, JobState, read_status
 from lockstep.sweeps.local import Executor, Handle
@@ -28,7 +28,6 @@ LOCAL = "local"
 _OBJECT_STORE = 80 * 2**20  # bytes, little more than Ray's minimum: jobs put nothing into it
 _TOGETHER = 60.0  # seconds that a node's part of a job gets once another has ended
 _FOLLOW = 30.0  # seconds in which processes are gone whose worker has died
-_OF_A_PLACE = {*RANK_VARIABLES, PARENT_PID, "CUDA_VISIBLE_DEVICES"}
 _TORCHRUN = (sys.executable, "-m", "lockstep.extras.ray_cluster.worker")
 
 
@@ -107,8 +106,7 @@ class RayExecutor(Executor):
     def environment(self, job: Job) -> dict[str, str]:
         """Return the variables that a job gets on any node: this process's, but for those of a place."""
         threads = os.environ.get("OMP_NUM_THREADS", str(max(1, int(self.cpus_per_device))))
-        environment = without_rank_variables(os.environ)
-        shared = {name: value for name, value in environment.items() if not name.startswith("RAY_") and name not in _OF_A_PLACE}
+        shared = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "CUDA_VISIBLE_DEVICES"))}
         return shared | {SWEPT_KEYS: " ".join(job.swept_keys), "OMP_NUM_THREADS": threads}
 
 

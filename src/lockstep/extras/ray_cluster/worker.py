@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lockstep.launchers.environment import PARENT_PID, RANK_VARIABLES, SWEEP_PIPE, reserved_port
+from lockstep.launchers.environment import SWEEP_PIPE, reserved_port
 from lockstep.launchers.processes import kill_group
 from lockstep.launchers.rank import attach_to_parent
 
@@ -39,11 +39,9 @@ class JobWorker:
 
     def run(self, command: Sequence[str], given: Mapping[str, str], output: str) -> int:
         """Run the command to its end, after which nothing of it is left; return its code, negative for a signal."""
-        foreign = {*RANK_VARIABLES, PARENT_PID}
-        environment = {key: value for key, value in os.environ.items() if key not in foreign} | dict(given)
         reader, writer = os.pipe()
         with open(reader), open(writer, "w"), Path(output).open("ab") as file:  # noqa: PTH123
-            environment[SWEEP_PIPE] = str(reader)
+            environment = {**os.environ, **given, SWEEP_PIPE: str(reader)}
             streams = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
             process = subprocess.Popen(command, env=environment, pass_fds=(reader,), start_new_session=True, **streams)
             try:
