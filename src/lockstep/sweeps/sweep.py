@@ -73,10 +73,10 @@ class Sweep:
             asked = [item for item in sys.argv[1:] if "glob(" in item] or sys.argv[1:]
             raise ConfigError(f"{' '.join(asked)}: no job comes of this; use what matches or names at least one option")
         jobs = self.check(job_overrides)
-        batch = {job.key: job for job in reversed(jobs)}
+        batch = {job.key: job for job in jobs}
         if len(batch) < len(jobs):
             log.warning(f"Skipping {len(jobs) - len(batch)} duplicate jobs of {len(jobs)}.")
-        self._run([*reversed(batch.values())])
+        self._run([*batch.values()])
         return [self._returned(job) for job in jobs]
 
     def check(self, job_overrides: Sequence[Sequence[str]]) -> list[Job]:
@@ -109,7 +109,7 @@ class Sweep:
     def _job(self, number: int, overrides: list[str]) -> Job:
         given: Any = OmegaConf.to_container(self.config.hydra.overrides.task, resolve=False)
         constant = constants(given)
-        swept = [override for override in overrides if override not in constant] or overrides
+        swept = [override for override in overrides if override not in constant]
         try:
             if folders := [item.partition("=")[2] for item in swept if override_key(item) == _DATA_DIR]:
                 raise config_error(_DATA_DIR, folders[0], "does not tell jobs apart; use a sweep for each folder")
@@ -119,8 +119,8 @@ class Sweep:
                 raise config_error("optimized_metric", "null", "a sweep compares its jobs; use a metric that they log")
         except ConfigError as error:
             raise RefusedJob(f"job {number} ({' '.join(overrides)}): {error}", number) from error
-        content = computed_config(cfg)
-        key = identity(content)
+        swept = swept or overrides
+        key = identity(computed_config(cfg))
         known = self.sweep_jobs.jobs.get(key)  # its overrides may be spelled in another way this time
         directory = self.directory / directory_name(swept, key) if known is None else known.directory
         outside = [item.lstrip("+") for item in overrides if override_key(item) in OUTSIDE]

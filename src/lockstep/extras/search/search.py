@@ -27,7 +27,7 @@ Point = tuple[str, ...]  # the overrides of a job
 
 class Search:
     """n_trials in all, those of earlier calls counted. A trial under way when the sweep died is handed out again, and the
-    launcher continues its job; one that has ended, failed or not, never is. The same point twice is trained once."""
+    launcher continues its job; one that has ended never is. The same point twice is trained once, unless it has failed."""
 
     def __init__(
         self,
@@ -101,43 +101,33 @@ class Search:
         return point
 
     def _try(self, numbers: Sequence[int]) -> None:
-        """Run the jobs of these trials, and tell Optuna what has come of them. A point that was tried before is not tried again;
-        one at which a run can't start has failed, and the others of the batch are handed out once more."""
-        tried = {tuple(trial.user_attrs.get(POINT, ())): trial for trial in self._trials() if trial.state.is_finished()}
-        points: dict[int, Point] = {}
-        for number in numbers:
-            if (known := tried.get(point := self._point(number))) is None:
-                points[number] = point
-            else:
-                self._tell(number, known.state, known.value, **known.user_attrs)
-        if not points:
-            return
+        """Run the jobs of these trials, and tell Optuna what has come of them. A point at which a run can't start has failed, and
+        the others of the batch are handed out once more."""
+        points = [self._point(number) for number in numbers]
         try:
-            returned = self.launcher.launch([*points.values()], initial_job_idx=len(self._trials()))
+            returned = self.launcher.launch(points, initial_job_idx=len(self._trials()))
         except RefusedJob as refusal:
-            self._tell([*points][refusal.number], TrialState.FAIL, reason=str(refusal))
+            self._tell(numbers[refusal.number], TrialState.FAIL, reason=str(refusal))
             if self._refusals_left == 1:
                 raise
             self._refusals_left -= 1
             log.warning(str(refusal))
             return
         self._refusals_left = 0
-        for number, one in zip(points, returned, strict=True):
+        for number, one in zip(numbers, returned, strict=True):
             self._conclude(number, Path(str(one.working_dir)))
 
     def _conclude(self, number: int, folder: Path) -> None:
-        job, metric = Job.read(folder), self.config.optimized_metric
+        job = Job.read(folder)
         assert job is not None
-        value = job.record.get("metrics", {}).get(metric)
         if job.status == INTERRUPTED:
             self._interrupted.add(number)
         elif PRUNED in job.record:
             self._tell(number, TrialState.PRUNED, directory=folder.name)
-        elif value is not None:
-            self._tell(number, TrialState.COMPLETE, value, directory=folder.name)
+        elif job.metric is not None:
+            self._tell(number, TrialState.COMPLETE, job.metric, directory=folder.name)
         else:
-            reason = job.reason or f"{metric} is not in its metrics.json"
-            self._tell(number, TrialState.FAIL, directory=folder.name, reason=reason)
+            self._tell(number, TrialState.FAIL, directory=folder.name, reason=job.reason)
 
     def _tell(self, number: int, state: TrialState, value: float | None = None, **attributes: Any) -> None:
         trial = self._trial(number)
