@@ -99,6 +99,21 @@ def test_slurm_starts_the_ranks(tmp_path: Path) -> None:
     assert silent == ""
 
 
+def test_a_process_group_of_another_size_is_refused(tmp_path: Path) -> None:
+    slurm = {
+        "SLURM_JOB_ID": "1",
+        "SLURM_STEP_ID": "0",
+        "SLURM_NTASKS": "2",
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_NTASKS_PER_NODE": "2",
+    }
+    done = train("trainer.devices=4", cwd=tmp_path, **slurm)
+    assert done.returncode == 2
+    line = "trainer.devices=4 trainer.num_nodes=1: slurm has started 2 process(es); use numbers whose product is 2"
+    assert done.stderr.strip() == line
+
+
 @pytest.mark.slow
 def test_slurm_s_warning_saves_and_requeues_and_the_run_goes_on(tmp_path: Path) -> None:
     """SIGUSR1 to rank one, in a job of one task; then resume=RUN_DIR."""
