@@ -53,10 +53,7 @@ def main(code: int, at_most: int, overrides: Sequence[str]) -> None:
 def _named_directory(overrides: Sequence[str]) -> Path | None:
     """Return the directory that a command line names by resume= or hydra.run.dir=; None where it names none."""
     values = values_by_key(overrides)
-    wanted = values.get("resume", "null")
-    if wanted == "last":  # which ranks refuse
-        return None
-    if wanted != "null":
+    if (wanted := values.get("resume", "null")) != "null":
         return locate_run(wanted)
     return absolute(values["hydra.run.dir"]) if "hydra.run.dir" in values else None
 
