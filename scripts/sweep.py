@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from omegaconf import OmegaConf
-from omegaconf.errors import ConfigAttributeError
-from yaml import YAMLError
 
 from lockstep import console
 from lockstep.__main__ import script_parser
@@ -23,7 +21,6 @@ from lockstep.config.overrides import override_key, quote
 from lockstep.errors import ExitCode, config_error
 from lockstep.places import project
 from lockstep.runs.directory import SWEEP_FILE
-from lockstep.sweeps.jobs import FAILED
 from lockstep.sweeps.sweep import sweep_command
 from lockstep.sweeps.sweep_jobs import SweepJobs
 from lockstep.sweeps.table import LiveTable, look_at, print_table, queue
@@ -42,7 +39,7 @@ def main() -> None:
     if arguments.what == "watch":
         sys.exit(watch(arguments.sweep_dir))
     if arguments.what == "status":
-        print_table(sweep_jobs := look_at(arguments.sweep_dir), advice(sweep_jobs))
+        show(look_at(arguments.sweep_dir))
         return
     sweep_jobs = SweepJobs(arguments.sweep_dir)
     if not sweep_jobs.jobs:
@@ -58,14 +55,22 @@ def watch(sweep_dir: Path) -> int:
     table = LiveTable()
     try:
         while is_under_way(sweep_jobs := look_at(sweep_dir)):
-            table.show(sweep_jobs, advice(sweep_jobs))
+            table.show(sweep_jobs)
             time.sleep(QUEUE_INTERVAL if sweep_jobs.in_queue() else INTERVAL)
     except KeyboardInterrupt:
         return ExitCode.FINISHED
     finally:
         table.close()
-    print_table(sweep_jobs, advice(sweep_jobs))
+    show(sweep_jobs)
     return sweep_jobs.exit_code
+
+
+def show(sweep_jobs: SweepJobs) -> None:
+    """Print the table, and what a person can do about the sweep where it does not run and is not finished."""
+    print_table(sweep_jobs)
+    if not sweep_jobs.is_running and sweep_jobs.exit_code != ExitCode.FINISHED:
+        queued = "; a cluster has jobs in its queue" if sweep_jobs.in_queue() else ""
+        print(f"No sweep process{queued}. Continue it: {sweep_command('resume', sweep_jobs.directory)}", flush=True)
 
 
 def is_under_way(sweep_jobs: SweepJobs) -> bool:
@@ -73,42 +78,17 @@ def is_under_way(sweep_jobs: SweepJobs) -> bool:
     return sweep_jobs.is_running or bool(sweep_jobs.in_queue())
 
 
-def advice(sweep_jobs: SweepJobs) -> str:
-    """Return what a person can do about the sweep; nothing where it runs, or all is well."""
-    if sweep_jobs.is_running or sweep_jobs.exit_code == ExitCode.FINISHED:
-        return ""
-    command = sweep_command("resume", sweep_jobs.directory)
-    if sweep_jobs.in_queue():
-        return f"No sweep process; a cluster has jobs in its queue. To have what follows them done: {command}"
-    has_failed = sweep_jobs.exit_code == ExitCode.FAILED and sweep_jobs.counts[FAILED]
-    return f"No sweep process. {'Try again what failed' if has_failed else 'Start it again'}: {command}"
-
-
 def resume(sweep_dir: Path, program: Path) -> NoReturn:
     """Become the program, as it was called last for the directory, in the same folder."""
-    try:
-        hydra: Any = OmegaConf.load(sweep_dir / SWEEP_FILE).hydra
-    except (OSError, YAMLError, ConfigAttributeError) as error:
-        words = f"{SWEEP_FILE} can't be read ({error}); give the sweep's own command again"
-        raise config_error("SWEEP_DIR", sweep_dir, words) from error
+    hydra: Any = OmegaConf.load(sweep_dir / SWEEP_FILE).hydra
     if hydra.job.name != program.stem:
         raise config_error("SWEEP_DIR", sweep_dir, f"was started by {hydra.job.name}.py; give --program and where that is")
     given: Any = OmegaConf.to_container(hydra.overrides, resolve=False)
     overrides = [item for item in (*given["task"], *given["hydra"]) if override_key(item) not in _OF_ONE_CALL]
     where = f"hydra.sweep.dir={quote(str(sweep_dir))}"
     os.chdir(hydra.runtime.cwd)
-    os.execv(sys.executable, [sys.executable, str(program), "-m", *_config_flags(hydra, program), *overrides, where])
-
-
-def _config_flags(hydra: Any, program: Path) -> list[str]:
-    """The flags that name the config, less the folder that the program takes by itself."""
-    flags, own = ["--config-name", hydra.job.config_name], program.resolve().with_name("conf")
-    for source in hydra.runtime.config_sources:
-        if source.provider == "main" and Path(source.path).resolve() != own:
-            flags += ["--config-path", source.path]
-        elif source.provider == "command-line":
-            flags += ["--config-dir", source.path]
-    return flags
+    command = [sys.executable, str(program), "-m", "--config-name", hydra.job.config_name, *overrides, where]
+    os.execv(sys.executable, command)
 
 
 if __name__ == "__main__":

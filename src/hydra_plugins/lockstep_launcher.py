@@ -23,8 +23,7 @@ class LockstepLauncher(Launcher):
         self.sweep = Sweep.current = Sweep(config, hydra_context.config_loader)
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        with self.sweep.answering():
-            return self.sweep.launch(job_overrides)
+        return self.sweep.launch(job_overrides)
 
 
 class LockstepSweeper(BasicSweeper):

@@ -5,7 +5,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -95,29 +95,12 @@ def read_regular(path: Path) -> str:
     return path.read_text()
 
 
-def is_like(value: object, shape: Any) -> bool:
-    """Return whether a value has this shape: a type, (one of these), [shape of each item], {NAME: shape of its value} or {str:
-    shape of each value}. A NAME with a ? may be absent. True is no number."""
-    if isinstance(shape, tuple):
-        return value in shape
-    if isinstance(shape, list):
-        return isinstance(value, list) and all(is_like(item, shape[0]) for item in value)
-    if not isinstance(shape, dict):
-        return isinstance(value, shape) and not isinstance(value, bool)
-    if not isinstance(value, dict):
-        return False
-    if str in shape:
-        return all(is_like(item, shape[str]) for item in value.values())
-    present = {name: kind for name, kind in shape.items() if not name.endswith("?") or name[:-1] in value}
-    return all(is_like(value.get(name.rstrip("?"), ...), kind) for name, kind in present.items())
-
-
-def read_json(path: Path, shape: Any = dict, fits: Callable[[dict[str, Any]], bool] = lambda _: True) -> dict[str, Any] | None:
+def read_json(path: Path) -> dict[str, Any] | None:
     """Return the file's content; None if there is no file. Warn, once a file, and return None if it can't be read, or if its
-    content does not match `shape`, see `is_like`, or `fits`."""
+    content is no dictionary."""
     try:
         content = json.loads(read_regular(path), parse_constant=lambda _: None)  # NaN, of another writer
-        if is_like(content, shape) and fits(content):
+        if isinstance(content, dict):
             return content
         reason = "holds something else than it should"
     except (FileNotFoundError, NotADirectoryError):

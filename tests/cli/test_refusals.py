@@ -42,7 +42,6 @@ WRONG = {
     "sweep=lr": "sweep=lr: is for sweeps; use -m",
     "hydra/launcher=basic seed=0,1 -m": "hydra/launcher=basic: gives a job no processes of its own; use lockstep",
     "hydra.launcher=slurm seed=0,1 -m": "hydra.launcher=slurm: a group of values; use hydra/launcher=slurm",
-    "sweep=lr,seeds -m": "sweep=lr,seeds: use one at a time",
     "hydra.run.dir=mine seed=0,1 -m": "hydra.run.dir=mine: is for one run; use hydra.sweep.dir=mine",
     "hydra.launcher.jobs=2": "hydra.launcher.jobs=2: is for sweeps; use -m",
     "run_dir=a": "run_dir=a: is set by Hydra; give hydra.run.dir=a",

@@ -38,6 +38,6 @@ def test_processes_and_rates_are_each_job_s_own_and_a_rank_that_dies_takes_its_j
             world = json.loads((folder / f"seen.{rank}.json").read_text())["world"]
             assert (world["rank"], world["trainer"], world["group"]) == (rank, 2, 2)
     beside = {path.name for path in (tmp_path / "sweep").iterdir()} - {job.directory.name for job in jobs(tmp_path)}
-    assert beside == {"lock", "multirun.yaml", "results.csv", "results.md"}
+    assert beside == {"lock", "multirun.yaml", "results.csv"}
     assert done.stdout.count(": finished  val/acc ") == 2
     assert "tensorboard --logdir" in done.stdout

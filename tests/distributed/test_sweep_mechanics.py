@@ -82,7 +82,7 @@ def test_more_values_run_only_the_new_jobs_in_any_order(tmp_path: Path) -> None:
     assert sorted(path.name.rsplit(".", 2)[0] for path in (tmp_path / "journal").glob("*.began")) == ["0.1", "0.2", "0.3"]
     assert digest(tmp_path / "sweep" / jobs(tmp_path)["model.optimizer.lr=0.2"].directory.name) == first
     names = {path.name for path in (tmp_path / "sweep").iterdir() if path.is_file()}
-    assert names == {"lock", "multirun.yaml", "results.csv", "results.md"}
+    assert names == {"lock", "multirun.yaml", "results.csv"}
 
 
 def test_what_can_not_start_is_refused_before_the_first_job(tmp_path: Path) -> None:

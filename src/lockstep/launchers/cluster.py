@@ -97,10 +97,6 @@ class Cluster:
         """Return whether this job, in any of its lives, has written a status.json."""
         return False
 
-    def within_job(self, seconds: float) -> float:
-        """Return how long a run that is asked to stop now may take: `seconds`, or less if its job ends sooner."""
-        return seconds
-
     def requeue_when_warned(self, number: int, keeps_directory: bool) -> str | None:
         """Requeue the job if the signal has warned of its end, and if it will come to its run directory again. Return a line that
         says what was done."""

@@ -20,7 +20,6 @@ log = logging.getLogger(__name__)
 
 PARENT_PID = "LOCKSTEP_PARENT"  # the process that has started this one as a rank
 SWEEP_PIPE = "LOCKSTEP_SWEEP_PIPE"  # a file descriptor of a job on another machine that closes when its sweep dies
-JOB_MARK = "LOCKSTEP_JOB"  # set in all processes that a sweep's job has started
 SWEPT_KEYS = "LOCKSTEP_SWEPT_KEYS"  # in a job: the keys in which the jobs of its sweep may differ
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 RESTARTS = Cluster.restarts  # how often our own parent has started these ranks again

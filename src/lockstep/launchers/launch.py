@@ -12,7 +12,6 @@ from typing import Any
 
 from lockstep.console import say
 from lockstep.errors import ExitCode
-from lockstep.launchers.cluster import queue
 from lockstep.launchers.environment import RESTARTS, rank_environment, reserved_port, this_rank
 from lockstep.launchers.heartbeat import DEBUGGED
 from lockstep.launchers.outcome import Outcome, classify_error, judge, preempted
@@ -108,7 +107,6 @@ def _watch(ranks: Sequence[Rank], received: list[int], debugged: Path, stop_dead
             if not forwarded:
                 hint = " At the debugger's prompt, type c." if debugged.exists() else ""
                 say(f"Stopping at the next step; Ctrl-C twice kills the ranks at once.{hint}")
-                stop_deadline = queue().within_job(stop_deadline)
                 ends_by = min(ends_by, now + stop_deadline + LATE)
             forwarded += 1
         if received[:forwarded].count(signal.SIGINT) > 1:

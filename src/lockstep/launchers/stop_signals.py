@@ -149,8 +149,6 @@ def _say(line: bytes) -> None:
 
 def _wait(reader: int, deadline: float, overdue: Overdue, is_deaf: Callable[[], bool]) -> None:
     """Read the numbers of all signals until there is no writer, and call `overdue` if the first is not answered in time."""
-    from lockstep.launchers.cluster import queue  # this module is imported first
-
     received: list[int] = []
     why, due, heard_by = "", math.inf, math.inf
     while (now := time.monotonic()) < due:
@@ -168,8 +166,7 @@ def _wait(reader: int, deadline: float, overdue: Overdue, is_deaf: Callable[[], 
         if received.count(signal.SIGINT) > 1:
             why, due = "asked for twice", min(due, now + FORCE_QUIT_GRACE)
         elif received and not why:
-            limit = queue().within_job(deadline)
-            why, due, heard_by = f"no answer within {round(limit, 1):g} s", now + limit, now + HEARD
+            why, due, heard_by = f"no answer within {round(deadline, 1):g} s", now + deadline, now + HEARD
     overdue(Preempted(leading(received), why))
 
 

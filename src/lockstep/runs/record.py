@@ -15,7 +15,7 @@ from lockstep.launchers.cluster import queue
 from lockstep.places import project
 from lockstep.runs.locks import is_held
 
-LOST_RANK, REQUEUES, JOB = "has_lost_rank", "requeues", "job"  # in status.json; the last is what a sweep says of its job
+LOST_RANK, JOB = "has_lost_rank", "job"  # in status.json; the last is what a sweep says of its job
 Status = Literal["queued", "running", "finished", "failed", "preempted"]
 _PACKAGES = ("lockstep", "torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
 GIT_STATUS = ("status", "--porcelain=v2", "--branch", "--no-ahead-behind")  # arguments of git(1)
@@ -24,14 +24,13 @@ GIT_STATUS = ("status", "--porcelain=v2", "--branch", "--no-ahead-behind")  # ar
 def write_status(
     run_dir: Path, status: Status, reason: str | None = None, rank: int | None = None, is_first: bool = False, **more: Any
 ) -> None:
-    """Replaces status.json; the time of the first start is kept unless this is the first, how often a queue was asked to start
-    the run again because it had lost a rank, and what a sweep has written."""
+    """Replaces status.json; the time of the first start is kept unless this is the first, and what a sweep has written."""
     path = run_dir / "status.json"
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     known = read_json(path) or {}
     before = {name: known[name] for name in known if name == JOB or not is_first}
     content = {"started": before.get("started", now), "status": status, "reason": reason, "rank": rank, "updated": now}
-    content |= {name: before[name] for name in (REQUEUES, JOB) if name in before} | queue().job() | more
+    content |= ({JOB: before[JOB]} if JOB in before else {}) | queue().job() | more
     write_json(path, content | {"host": platform.node(), "pid": os.getpid(), "command": [sys.executable, *sys.argv]})
 
 

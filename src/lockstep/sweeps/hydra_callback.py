@@ -20,17 +20,10 @@ class EndSweep(Callback):
         """Takes the directory before Hydra's sweeper writes into it."""
         HydraConfig.instance().set_config(config)
         with refusing():
-            if OmegaConf.select(config, "overwrite"):
-                raise config_error("overwrite", "true", "is for one run; use another hydra.sweep.dir")
             written: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
             given = {override_key(item): item.partition("=")[2] for item in written}
             if (value := given.get("hydra.run.dir")) is not None:
                 raise config_error("hydra.run.dir", value, f"is for one run; use hydra.sweep.dir={value}")
-            several = [item for item in config.hydra.overrides.task if item.startswith("sweep=")]
-            if several and config.hydra.runtime.choices.get("sweep") is None:  # Hydra takes them for values to sweep over
-                raise config_error("sweep", several[-1].partition("=")[2], "use one at a time")
-            if config.hydra.runtime.choices["hydra/launcher"] == "basic":  # Hydra's own, which runs all jobs in this process
-                raise config_error("hydra/launcher", "basic", "gives a job no processes of its own; use lockstep")
             for group in ("launcher", "sweeper"):
                 if not OmegaConf.is_dict(node := config.hydra[group]):  # hydra.launcher=slurm takes the place of the whole group
                     raise config_error(f"hydra.{group}", node, f"a group of values; use hydra/{group}={node}")

@@ -5,10 +5,10 @@ import hashlib
 import itertools
 import json
 import re
+from collections import deque
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -17,7 +17,6 @@ from lockstep.config.overrides import flat
 from lockstep.errors import ConfigError, ExitCode
 from lockstep.launchers.outcome import killed_by
 from lockstep.runs.locks import is_held
-from lockstep.runs.record import Status
 from lockstep.runs.saved import read_config
 
 REPEATS = ("seed", "datamodule.fold")  # keys over which results are averaged
@@ -25,15 +24,7 @@ OUTSIDE = ("datamodule.data_dir", "fresh_processes", "mirror")  # keys that do n
 OUTPUT = "output.log"  # what a job's processes have said
 RECORDED = ("world_size", "global_batch_size", "lr", "samples_per_second", "train_time", "wall_time")
 STATES = FINISHED, FAILED, INTERRUPTED, RUNNING, WAITING = "finished", "failed", "interrupted", "running", "waiting"
-_LONGEST = 2**14  # bytes of a reason, and of the end of a log
 _LONGEST_NAME = 200  # bytes; file systems take 255
-
-# The shapes of these files; see lockstep.atomic_files.is_like.
-NUMBER = int | float | None
-_RECORD = {"metrics": {str: NUMBER}, "optimized_metric": str, "ended_by?": str, "versions?": dict}
-_RECORD |= {f"{name}?": NUMBER for name in RECORDED}
-_PROGRESS = {"metrics?": {str: NUMBER}, "share?": NUMBER, "samples_per_second?": NUMBER, "seconds_left?": NUMBER}
-_STATUS = {"status": get_args(Status), "reason?": str | None}
 
 
 class JobState(NamedTuple):
@@ -42,20 +33,6 @@ class JobState(NamedTuple):
     status: str = RUNNING
     reason: str | None = None
     metric: float | None = None
-
-
-@dataclass(frozen=True)
-class Exit:
-    """End of an attempt, as far as its executor knows.
-
-    code: negative for a signal; None where nobody knows it.
-    state: the job's, where the executor knows more than the code says.
-    is_cancelled: a person has cancelled it: it is not tried again.
-    """
-
-    code: int | None
-    state: JobState | None = None
-    is_cancelled: bool = False
 
 
 def computed_config(cfg: DictConfig) -> dict[str, Any]:
@@ -111,50 +88,48 @@ def sweep_exit_code(states: Container[str]) -> ExitCode:
 
 def read_progress(directory: Path) -> dict[str, Any]:
     """Return progress.json, which says how far training is; empty if there is none."""
-    return read_json(directory / "progress.json", _PROGRESS) or {}
+    return read_json(directory / "progress.json") or {}
 
 
 def read_record(directory: Path) -> dict[str, Any] | None:
     """Return metrics.json, which a run writes last."""
-    return read_json(directory / "metrics.json", _RECORD, lambda content: content["optimized_metric"] in content["metrics"])
+    record = read_json(directory / "metrics.json") or {}
+    return record if record.get("optimized_metric") in record.get("metrics", {}) else None
 
 
 def read_status(directory: Path) -> tuple[str | None, str | None]:
     """Return the status and the reason that status.json says, each None where it does not."""
-    content = read_json(directory / "status.json", _STATUS) or {}
-    reason = content.get("reason")
-    return content.get("status"), reason and reason[:_LONGEST]
+    content = read_json(directory / "status.json") or {}
+    return content.get("status"), content.get("reason")
 
 
-def read_state(directory: Path, died: str = "the sweep process died") -> JobState:
-    """Return the state of a job that no sweep process runs. The record is written last and decides; `died` is the reason of a
-    job that was killed."""
+def read_state(directory: Path, died: str = "the sweep process died", is_sweep_running: bool = False) -> JobState:
+    """Return the state of a job. The record is written last and decides; `died` is the reason of a job that was killed."""
     if (record := read_record(directory)) is not None:
         return state_from_record(directory, record)
     status, reason = read_status(directory)
     if status == "failed":
         return JobState(FAILED, reason)
-    if status == "running" and is_held(directory):
+    if status == "running" and (is_sweep_running or is_held(directory)):
         return JobState(RUNNING)
-    if status == "finished":
-        return JobState(INTERRUPTED, "its metrics.json is lost")
     return JobState(WAITING) if status in ("queued", None) else JobState(INTERRUPTED, reason or died)
 
 
-def state_after(directory: Path, end: Exit, ended_for: JobState | None = None) -> JobState:
-    """Return the state of a job whose attempt has ended; `ended_for` is that of one that the sweep has ended."""
-    code, (status, reason) = end.code, read_status(directory)
+def state_after(directory: Path, end: int | JobState) -> JobState:
+    """Return the state of a job whose attempt has ended with an exit code, negative for a signal, or in a state that its
+    executor knows."""
+    status, reason = read_status(directory)
     if (record := read_record(directory)) is not None:
         return state_from_record(directory, record)
-    if (known := ended_for or end.state) is not None:
-        return known
-    if code == ExitCode.FINISHED:
+    if isinstance(end, JobState):
+        return end
+    if end == ExitCode.FINISHED:
         return JobState(FAILED, "ended with code 0 and no record")
-    if code is not None and code < 0:
-        return JobState(FAILED, killed_by(code))
-    if code == ExitCode.PREEMPTED:
+    if end < 0:
+        return JobState(FAILED, killed_by(end))
+    if end == ExitCode.PREEMPTED:
         return JobState(INTERRUPTED, reason)
-    reason = (reason if status == "failed" else None) or ": ".join([f"ended with code {code}", *_last_line(directory / OUTPUT)])
+    reason = (reason if status == "failed" else None) or ": ".join([f"ended with code {end}", *_last_line(directory / OUTPUT)])
     return JobState(FAILED, " ".join(reason.split()))
 
 
@@ -171,6 +146,5 @@ def _last_line(path: Path) -> list[str]:
     """Return the last line of a log, or nothing."""
     if not path.is_file():
         return []
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _LONGEST))
-        return file.read(_LONGEST).decode(errors="replace").splitlines()[-1:]
+    with path.open(errors="replace") as file:
+        return list(deque(file, maxlen=1))

@@ -5,134 +5,116 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from omegaconf import OmegaConf
 
 from lockstep.console import command_line
 from lockstep.launchers.stop_signals import STOP_SIGNALS
-from lockstep.sweeps.jobs import FAILED, INTERRUPTED, RUNNING, WAITING, Exit, JobState
+from lockstep.sweeps.jobs import FAILED, INTERRUPTED, RUNNING, WAITING, JobState
 from lockstep.sweeps.local import Executor, Handle
 from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 from lockstep.sweeps.table import LiveTable
 
 POLL = 0.1  # seconds between two looks at the jobs
+PREEMPTIONS = 20  # times that one call continues a job that was preempted
 GRACE = 12.0  # seconds a job gets to end by itself, after its own deadline for saving, before it is killed
 
 
-@dataclass
-class Running:
-    """A job under way."""
-
-    job: Job
-    handle: Handle
-    saved_before: int | None  # the time of its last checkpoint when it began
-    ended_for: JobState | None = None  # its state, if the sweep ends it
-    kill_at: float = float("inf")  # time.monotonic
-
-    def stop(self, ended_for: JobState, seconds: float) -> None:
-        self.ended_for, self.kill_at = ended_for, time.monotonic() + seconds
-        self.handle.stop()
-
-
 class Runner:
-    """One call of `run` handles one batch; `stopped` says why no more jobs are to be started."""
+    """Runs batches of jobs.
+
+    Attributes:
+        stopped: Why no more jobs are to be started.
+        was_interrupted: True if a signal has ended the sweep.
+    """
 
     def __init__(self, sweep_jobs: SweepJobs, executor: Executor) -> None:
-        self.sweep_jobs, self.executor, self.settings, self.table = sweep_jobs, executor, executor.settings, LiveTable()
+        self.sweep_jobs, self.executor, self.table = sweep_jobs, executor, LiveTable()
         self.stopped: str | None = None
-        self._failures: Counter[str] = Counter()
-        self._running: list[Running] = []
-        self._note = f"From any terminal: {command_line('scripts/sweep.py', 'watch', sweep_jobs.directory)}"
+        self.was_interrupted = False
+        self._ended: Counter[tuple[str, str]] = Counter()  # how often a job has ended in a state
+        self._waiting: list[Job] = []
+        self._running: list[tuple[Job, Handle]] = []
+        print(f"From any terminal: {command_line('scripts/sweep.py', 'watch', sweep_jobs.directory)}", flush=True)
 
     def run(self, jobs: Sequence[Job]) -> None:
-        waiting = [*jobs]
+        self._waiting = [*jobs]
         with STOP_SIGNALS.deferring() as received:
             try:
-                while self._running or (waiting and not self.stopped):
+                while self._running or (self._waiting and not self.stopped):
                     self._obey(received)
-                    while not (self.stopped or received) and (job := self.executor.choose(waiting)) is not None:
-                        waiting.remove(job)
-                        self._start(job, waiting)
-                    for one in self._running[:]:
-                        if (end := self._look_at(one)) is not None:
-                            self._running.remove(one)
-                            self._conclude(one, end, waiting)
-                    self.table.show(self.sweep_jobs, self._note)
+                    while not (self.stopped or received) and (job := self.executor.choose(self._waiting)) is not None:
+                        self._waiting.remove(job)
+                        self.start(job)
+                    for job, handle in self._running[:]:
+                        self._look_at(job, handle)
+                    self.table.show(self.sweep_jobs)
                     time.sleep(POLL)
             finally:
                 if not self.executor.outlives:
                     self._kill_all()
-                self.table.show(self.sweep_jobs, self._note)
+                self.table.show(self.sweep_jobs)
                 self.table.close()
         if self.was_interrupted:  # a terminal that closes says so more than once, and there is the table to write
             STOP_SIGNALS.leave()
 
-    @property
-    def was_interrupted(self) -> bool:
-        return self.stopped is not None and self.stopped.startswith("interrupted")
-
-    def interrupt(self, number: int) -> str:
-        """Note that a signal has ended the sweep; return the words for it."""
-        self.stopped = f"interrupted by {signal.Signals(number).name}"
-        return self.stopped
+    def interrupt(self, number: int) -> None:
+        """Note that a signal has ended the sweep."""
+        self.was_interrupted, self.stopped = True, f"interrupted by {signal.Signals(number).name}"
 
     def _obey(self, received: Sequence[int]) -> None:
         """The first request to stop ends the jobs, or leaves them to the queue; a second Ctrl-C kills them."""
         if received and not self.was_interrupted:
-            why = self.interrupt(received[0])
+            self.interrupt(received[0])
             if self.executor.outlives:
                 self._running.clear()
                 return
             print("Stopping: ending the running jobs; Ctrl-C once more kills them.", file=sys.stderr, flush=True)
-            for one in self._running:
-                one.stop(JobState(INTERRUPTED, why), one.job.start.stop_deadline + GRACE)
+            for job, handle in self._running:
+                handle.end_for(JobState(INTERRUPTED, self.stopped), _stop_deadline(job) + GRACE)
         if signal.SIGINT in received[1:]:  # a terminal that closes sends several SIGHUPs
             self._kill_all()
 
     def _kill_all(self) -> None:
-        for one in self._running:
-            one.handle.stop(kill=True)
+        for _, handle in self._running:
+            handle.stop(kill=True)
 
-    def _start(self, job: Job, waiting: list[Job]) -> None:
+    def start(self, job: Job) -> None:
         """Start a job, or go on with one that is in the queue."""
-        one = Running(job, Handle(), _checkpoint_time(job))
         try:
             if job.queue is None:
-                job.begin(self.executor.place(job))
-            one.handle = self.executor.start(job)
+                job.begin()
+            handle = self.executor.start(job)
         except OSError as error:  # no process, or no file: its disk is full, say
-            self._conclude(one, Exit(None, JobState(FAILED, f"could not be started ({error.strerror or error})")), waiting)
+            self._conclude(job, Handle(), JobState(FAILED, f"could not be started ({error.strerror or error})"))
         else:
-            self._running.append(one)
+            self._running.append((job, handle))
 
-    def _look_at(self, one: Running) -> Exit | None:
-        """Return how it has ended, if it has."""
-        if (end := one.handle.poll()) is not None:
-            return end
-        timeout, now = self.settings.timeout, time.monotonic()
-        if timeout is not None and one.ended_for is None and now - one.handle.began > timeout:
-            one.stop(JobState(FAILED, f"no end within {timeout:g} s"), GRACE)
-        if now > one.kill_at:
-            one.kill_at = float("inf")
-            one.handle.stop(kill=True)
-        one.job.status, one.job.reason = RUNNING if one.handle.waits is None else WAITING, one.handle.waits
-        return None
+    def _look_at(self, job: Job, handle: Handle) -> None:
+        if (end := handle.poll()) is not None:
+            self._running.remove((job, handle))
+            self._conclude(job, handle, end)
+            return
+        timeout, now = self.executor.timeout, time.monotonic()
+        if timeout is not None and handle.ended_for is None and now - handle.began > timeout:
+            handle.end_for(JobState(FAILED, f"no end within {timeout:g} s"), GRACE)
+        if now > handle.kill_at:
+            handle.kill_at = float("inf")
+            handle.stop(kill=True)
+        job.status, job.reason = RUNNING if handle.waits is None else WAITING, handle.waits
 
-    def _conclude(self, one: Running, end: Exit, waiting: list[Job]) -> None:
-        """Note the end. Try a job that has failed again, `retries` times; and a preempted one as long as it advances: one that is
-        stopped before it can save would go round for ever."""
-        one.job.end(end, one.ended_for)
-        one.job.save_end()
-        if one.job.status == FAILED:
-            self._failures[one.job.key] += 1
-            goes_on = self._failures[one.job.key] <= self.settings.retries
-        else:
-            has_advanced = _checkpoint_time(one.job) not in (None, one.saved_before)
-            goes_on = one.job.status == INTERRUPTED and has_advanced and not (self.stopped or end.is_cancelled)
-        if goes_on:
-            waiting.append(one.job)
+    def _conclude(self, job: Job, handle: Handle, end: int | JobState) -> None:
+        """Note the end. Try a job that has failed again, `retries` times; and a preempted one, which goes on."""
+        job.end(handle.ended_for or end)
+        job.save_end()
+        self._ended[job.key, job.status] += 1
+        most = self.executor.retries if job.status == FAILED else PREEMPTIONS
+        goes_on = job.status == FAILED or (job.status == INTERRUPTED and not (self.stopped or handle.is_cancelled))
+        if goes_on and self._ended[job.key, job.status] <= most:
+            self._waiting.append(job)
 
 
-def _checkpoint_time(job: Job) -> int | None:
-    """Return what differs from one last.ckpt to the next; by the clock of the file system, which need not be this machine's."""
-    last = job.directory / "checkpoints" / "last.ckpt"
-    return last.stat().st_mtime_ns if last.is_file() else None
+def _stop_deadline(job: Job) -> float:
+    """Return the seconds in which a job that was asked to stop ends by itself: none without the guard."""
+    guard = None if job.config is None else OmegaConf.select(job.config, "guards.preemption")
+    return 0.0 if guard is None else float(guard.get("deadline") or "inf")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hydra.core.utils import JobReturn, JobStatus
-from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
@@ -19,13 +18,11 @@ from lockstep.config.overrides import constants, override_key, quote
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
-from lockstep.runs.continuation import check_length
-from lockstep.runs.fork import origin_of
 from lockstep.runs.validation import check_run_dir, validated
-from lockstep.sweeps.jobs import OUTSIDE, computed_config, directory_name, identity, repetition, sweep_exit_code
-from lockstep.sweeps.local import choose_pool
+from lockstep.sweeps.jobs import OUTSIDE, computed_config, directory_name, identity, sweep_exit_code
+from lockstep.sweeps.local import choose_pool, create_executor
 from lockstep.sweeps.runner import Runner
-from lockstep.sweeps.sweep_jobs import Job, Start, SweepJobs, as_composed
+from lockstep.sweeps.sweep_jobs import Job, SweepJobs, as_composed
 from lockstep.sweeps.table import print_table, write_results
 
 log = logging.getLogger(__name__)
@@ -47,35 +44,26 @@ class Sweep:
 
     def __init__(self, config: DictConfig, loader: Any) -> None:
         self.config, self.loader = config, loader
-        self.executor = get_class(config.hydra.launcher.executor)(config)
+        self.executor = create_executor(config)
         self.directory = Path(str(config.hydra.sweep.dir)).absolute()
         self.keys: set[str] = set()  # the jobs of this call
         self.sweep_jobs = SweepJobs(self.directory, is_running=False)
         self.runner: Runner | None = None
 
-    def expect(self, jobs: int) -> None:
-        """Note that a sweeper hands out that many jobs one by one, and none twice: the jobs of earlier calls in this directory
-        count as this one's, in the table and for the exit code."""
-        self.sweep_jobs.planned = jobs
-
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
-        """End the sweep with its table when something breaks it off between two batches, a signal or a full disk say. Raise a
-        refusal again, and all errors before the first batch."""
+        """End the sweep with its table when a signal or a bug breaks it off between two batches. Raise a refusal again, and all
+        errors before the first batch."""
         try:
             yield
-        except ConfigError:
-            raise
         except (KeyboardInterrupt, Preempted, Exception) as error:
-            if self.runner is None:
+            if self.runner is None or isinstance(error, ConfigError):
                 raise
-            if not isinstance(error, Exception):
-                self.runner.interrupt(error.number if isinstance(error, Preempted) else signal.SIGINT)
-            elif isinstance(error, OSError):
-                self.runner.stopped = f"{error.filename or self.directory}: {error.strerror or error}"
+            if isinstance(error, Exception):
+                log.exception("The sweep is broken off:")
+                self.runner.stopped = f"{type(error).__name__}: {error}"
             else:
-                log.exception("A bug:")
-                self.runner.stopped = " ".join(f"{type(error).__name__}: {error}".split())
+                self.runner.interrupt(error.number if isinstance(error, Preempted) else signal.SIGINT)
             self.end()
 
     def launch(self, job_overrides: Sequence[Sequence[str]]) -> list[JobReturn]:
@@ -85,43 +73,38 @@ class Sweep:
             asked = [item for item in sys.argv[1:] if "glob(" in item] or sys.argv[1:]
             raise ConfigError(f"{' '.join(asked)}: no job comes of this; use what matches or names at least one option")
         jobs = self.check(job_overrides)
-        batch: dict[str, Job] = {}
-        for job in jobs:
-            batch.setdefault(job.key, job)
+        batch = {job.key: job for job in jobs}
         if len(batch) < len(jobs):
-            log.warning(f"{len(jobs) - len(batch)} of {len(jobs)} jobs are those of other ones, spelled again: each is run once")
-        returned = dict(zip(batch, self._run([*batch.values()]), strict=True))
-        return [returned[job.key] for job in jobs]
+            log.warning(f"Skipping {len(jobs) - len(batch)} duplicate jobs of {len(jobs)}.")
+        self._run([*batch.values()])
+        return [self._returned(job) for job in jobs]
 
     def check(self, job_overrides: Sequence[Sequence[str]]) -> list[Job]:
         """Raise RefusedJob for the first job that can't start."""
         return [self._job(number, list(overrides)) for number, overrides in enumerate(job_overrides)]
 
-    def _run(self, batch: list[Job]) -> list[JobReturn]:
+    def _run(self, batch: list[Job]) -> None:
         self.keys |= {job.key for job in batch}
-        if self.executor.settings.dry_run:
+        if self.executor.dry_run:
             for job in batch:
-                resources = " ".join(job.start.resources)
-                print(f"{resources}  {job.world_size} process(es)  {job.directory}\n  {' '.join(job.overrides)}")
-            return [_job_return(job, None) for job in batch]
-        if is_first := self.runner is None:
-            self.executor.check(batch)
-        try:
-            with STOP_SIGNALS.deferring():  # until it can be continued
-                runner = self._open()
-                if (line := self.sweep_jobs.describe_changed(batch)) is not None:
-                    log.warning(line)
-                todo = self.sweep_jobs.register(batch)
-        except OSError as error:
-            if not is_first:
-                raise
-            raise config_error("hydra.sweep.dir", self.directory, f"can't be written ({error.strerror})") from error
+                print(*job.resources, f" {job.world_size} process(es)  {job.directory}\n  {' '.join(job.overrides)}")
+            return
+        with STOP_SIGNALS.deferring():  # until it can be continued
+            runner = self._open()
+            if (line := self.sweep_jobs.describe_changed(batch)) is not None:
+                log.warning(line)
+            todo = self.sweep_jobs.register(batch)
         if len(todo) < len(batch):
             log.info(f"{len(batch) - len(todo)} of {len(batch)} jobs have finished before")
         runner.run(todo)
         if runner.stopped:
             self.end()
-        return [_job_return(job, self.sweep_jobs.jobs[job.key].metric) for job in batch]
+
+    def _returned(self, job: Job) -> JobReturn:
+        """Return what a sweeper gets to see: the metric; NaN for a job that has none, so that the others go on."""
+        known = self.sweep_jobs.jobs.get(job.key, job)
+        value = math.nan if known.metric is None else known.metric
+        return JobReturn([*job.overrides], working_dir=str(known.directory), _return_value=value, status=JobStatus.COMPLETED)
 
     def _job(self, number: int, overrides: list[str]) -> Job:
         given: Any = OmegaConf.to_container(self.config.hydra.overrides.task, resolve=False)
@@ -136,26 +119,27 @@ class Sweep:
                 raise config_error("optimized_metric", "null", "a sweep compares its jobs; use a metric that they log")
         except ConfigError as error:
             raise RefusedJob(f"job {number} ({' '.join(overrides)}): {error}", number) from error
-        content = computed_config(cfg)
-        key = identity(content)
+        swept = swept or overrides
+        key = identity(computed_config(cfg))
         known = self.sweep_jobs.jobs.get(key)  # its overrides may be spelled in another way this time
-        directory = self.directory / directory_name(swept or overrides, key) if known is None else known.directory
+        directory = self.directory / directory_name(swept, key) if known is None else known.directory
         outside = [item.lstrip("+") for item in overrides if override_key(item) in OUTSIDE]
         pool, width = choose_pool(plan)
-        start = Start(
+        return Job(
+            directory,
+            key,
+            overrides,
+            plan.world_size,
+            cfg.optimized_metric,
+            cfg.optimized_mode,
             command=(sys.executable, str(Path(sys.argv[0]).absolute()), f"resume={quote(str(directory))}", *outside),
+            config=full,
             pool=pool,
             width=width,
-            config=full,
-            content=content,
-            swept=tuple(map(override_key, swept or overrides)),
-            fresh=cfg.fresh_processes,
-            stop_deadline=_stop_deadline(cfg),
             resources=resources,
+            swept_keys=[override_key(item) for item in swept],
             global_batch_size=plan.global_batch_size,
         )
-        metric, mode = cfg.optimized_metric, cfg.optimized_mode
-        return Job(directory, key, overrides, plan.world_size, metric, mode, repetition(content), start=start)
 
     def _composed(self, overrides: list[str]) -> tuple[DictConfig, DictConfig, Plan]:
         """Return the job's config as its own process composes and checks it, with Hydra's part and without; and the plan."""
@@ -163,10 +147,6 @@ class Sweep:
         check_run_dir(full)
         with as_composed(full):
             cfg, plan = validated(full, full.hydra, self.executor.node_gpus(full))
-        if (origin := origin_of(cfg)) is not None:
-            check_length(cfg, origin.epoch, origin.path)
-        if plan.device_ids is not None:
-            raise config_error("trainer.devices", list(plan.device_ids), "the launcher hands out the GPUs; use a number")
         return full, cfg, plan
 
     def _open(self) -> Runner:
@@ -182,19 +162,16 @@ class Sweep:
         if (runner := self._open() if sweep_jobs.planned else self.runner) is None:
             return
         STOP_SIGNALS.leave()
-        write_results(sweep_jobs)
         print_table(sweep_jobs)
-        if (best := sweep_jobs.best) is not None and best.directory.is_dir():
+        write_results(sweep_jobs)
+        if (best := sweep_jobs.best) is not None:
             print(f"best: {console.relative(best.directory)}")
         print(f"results: {console.relative(self.directory / 'results.csv')}", flush=True)
         if any(self.directory.glob("*/tensorboard")):
             print(f"Next:\n  tensorboard --logdir {shlex.quote(console.relative(self.directory))}", flush=True)
         if runner.stopped:
             console.say(f"The sweep was stopped: {runner.stopped}. Resume it: {sweep_command('resume', self.directory)}")
-            if queued := sweep_jobs.in_queue():
-                take_out = f"Take them out of it: {sweep_command('cancel', self.directory)}"
-                console.say(f"{len(queued)} job(s) stay in the queue. {take_out}")
-        own = sweep_jobs.jobs if sweep_jobs.planned else self.keys  # those of all calls, where a sweeper takes several
+        own = sweep_jobs.jobs if sweep_jobs.planned else self.keys  # a search has jobs of earlier calls, too
         code = sweep_exit_code({job.status for key, job in sweep_jobs.jobs.items() if key in own})
         if runner.was_interrupted:
             code = ExitCode.PREEMPTED
@@ -202,18 +179,6 @@ class Sweep:
             raise SystemExit(code or ExitCode.FAILED)
 
 
-def _stop_deadline(cfg: DictConfig) -> float:
-    """Return 0 without the guard, where a run ends at once; infinity for a deadline of null."""
-    guard = OmegaConf.select(cfg, "guards.preemption")
-    return 0.0 if guard is None else float(guard.get("deadline") or math.inf)
-
-
 def sweep_command(what: str, directory: Path) -> str:
     """Return what to type, from the working directory, in a shell."""
     return console.command_line("scripts/sweep.py", what, directory)
-
-
-def _job_return(job: Job, metric: float | None) -> JobReturn:
-    """Return what a sweeper gets to see: the metric; NaN for a job that has none, so that the others go on."""
-    value, overrides = math.nan if metric is None else metric, list(job.overrides)
-    return JobReturn(overrides, working_dir=str(job.directory), _return_value=value, status=JobStatus.COMPLETED)

@@ -1,13 +1,11 @@
-"""Tables of a sweep's jobs: on the terminal, results.csv, and results.md, which has means over seeds and folds."""
+"""Tables of a sweep's jobs: on the terminal, with means over seeds and folds, and results.csv."""
 
 import csv
 import io
 import itertools
-import logging
 import re
 import statistics
 import sys
-import textwrap
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,16 +20,24 @@ from rich.text import Text
 from lockstep.atomic_files import replace_text
 from lockstep.console import format_duration, join_first
 from lockstep.errors import config_error
-from lockstep.sweeps.jobs import FAILED, FINISHED, INTERRUPTED, RECORDED, REPEATS, RUNNING, WAITING, read_progress, varying
+from lockstep.sweeps.jobs import (
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    RECORDED,
+    REPEATS,
+    RUNNING,
+    WAITING,
+    read_computed_config,
+    read_progress,
+    repetition,
+    varying,
+)
 from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 
-log = logging.getLogger(__name__)
-_COLUMNS = ("job", "overrides", "state", "done", "metric", "samples/s", "time", "left")
-_NARROW = ("job", "overrides", "state", "done", "metric", "left")  # on a terminal of fewer than _WIDE columns
-_WIDE = 110
 UNLIMITED = 100_000  # columns of what is printed to no terminal
 _STYLES = {RUNNING: "cyan", FAILED: "bold red", INTERRUPTED: "yellow", FINISHED: "green", WAITING: "dim"}
-_REASONS = 5  # lines
+_LONGEST = 80  # characters of a reason
 
 
 def queue() -> Any:
@@ -61,15 +67,15 @@ class LiveTable:
         self._due = 0.0
         self._known: dict[str, tuple[str, int]] = {}
 
-    def show(self, sweep_jobs: SweepJobs, note: str = "") -> None:
+    def show(self, sweep_jobs: SweepJobs) -> None:
         if not sys.stdout.isatty():
-            self._print_changes(sweep_jobs, note)
+            self._print_changes(sweep_jobs)
         elif time.monotonic() > self._due:
             self._due = time.monotonic() + 1
             if self._live is None:
                 self._live = Live(console=Console(), auto_refresh=False, transient=True)
                 self._live.start()
-            self._live.update(layout(sweep_jobs, note, self._live.console.width, self._live.console.height), refresh=True)
+            self._live.update(layout(sweep_jobs, self._live.console.height), refresh=True)
 
     def close(self) -> None:
         """Take the table off the terminal."""
@@ -77,15 +83,12 @@ class LiveTable:
             self._live.stop()
             self._live = None
 
-    def _print_changes(self, sweep_jobs: SweepJobs, note: str) -> None:
-        """Print a line for each begun job whose state or attempt is another one; the note comes before the first."""
-        begun = {key: job for key, job in sweep_jobs.jobs.items() if job.attempt}
-        for key, job in begun.items():
-            if self._known.get(key) == (state := (job.status, job.attempt)):
+    def _print_changes(self, sweep_jobs: SweepJobs) -> None:
+        """Print a line for each begun job whose state or attempt is another one."""
+        for key, job in sweep_jobs.jobs.items():
+            if not job.attempt or self._known.get(key) == (job.status, job.attempt):
                 continue
-            if note and not self._known:
-                print(note, flush=True)
-            self._known[key] = state
+            self._known[key] = (job.status, job.attempt)
             ended = sum(status in (FINISHED, FAILED) for status, _ in self._known.values())
             place = f"{ended} of {sweep_jobs.total}  " if job.status in (FINISHED, FAILED) else ""
             metric = f"  {job.optimized_metric} {job.metric:.6g}" if job.metric is not None else ""
@@ -93,27 +96,27 @@ class LiveTable:
             print(f"{place}{job.directory.name}: {job.status}{metric}{why}", flush=True)
 
 
-def print_table(sweep_jobs: SweepJobs, note: str = "") -> None:
+def print_table(sweep_jobs: SweepJobs) -> None:
     """Print it as wide as the terminal, or as wide as it is where there is none."""
     console = Console(width=None if sys.stdout.isatty() else UNLIMITED, highlight=False, markup=False)
-    console.print(layout(sweep_jobs, note, console.width))
+    console.print(layout(sweep_jobs))
+    if means := mean_rows(sweep_jobs):
+        console.print(_table(means))
 
 
-def layout(sweep_jobs: SweepJobs, note: str = "", width: int = 80, height: int | None = None) -> Group:
-    """Return table, reasons, summary and note. If there are more jobs than lines, running and failed ones come first."""
+def layout(sweep_jobs: SweepJobs, height: int | None = None) -> Group:
+    """Return table, reasons and summary. On a terminal of so many lines, running and failed jobs come first."""
     jobs = sweep_jobs.ranked
-    lines = [*_reasons(jobs), summary(sweep_jobs), *filter(None, [note])]
-    room = len(jobs) if height is None else max(3, height - len(lines) - 7)
-    if len(jobs) > room:
-        lines.insert(0, f"and {len(jobs) - room} more jobs")
-        jobs = sorted(jobs, key=lambda job: [*_STYLES].index(job.status))[:room]
-    return Group(*([_table(jobs, width)] if jobs else []), *map(Text, lines))
+    lines = [*_reasons(jobs), summary(sweep_jobs)]
+    if height is not None:
+        jobs = sorted(jobs, key=lambda job: [*_STYLES].index(job.status))[: max(3, height - len(lines) - 7)]
+    return Group(*([_table([_cells(job) for job in jobs])] if jobs else []), *map(Text, lines))
 
 
-def _table(jobs: Sequence[Job], width: int) -> Table:
-    rows = [_cells(job) for job in jobs]
-    names = [name for name in (_COLUMNS if width >= _WIDE else _NARROW) if any(row[name] for row in rows)]
-    content = Table(**({"box": None, "pad_edge": False} if width == UNLIMITED else {}))
+def _table(rows: Sequence[dict[str, str]]) -> Table:
+    """Return a table with the columns that have a value."""
+    names = [name for name in rows[0] if any(row[name] for row in rows)]
+    content = Table(**({} if sys.stdout.isatty() else {"box": None, "pad_edge": False}))
     for name in names:
         content.add_column(name, no_wrap=name != "overrides", justify="left" if name in ("overrides", "state") else "right")
     for row in rows:
@@ -133,9 +136,33 @@ def _cells(job: Job) -> dict[str, str]:
         "done": "" if share is None or job.status == FINISHED else f"{share:.0%}",
         "metric": "" if metric is None else f"{metric:.5g}",
         "samples/s": "" if rate is None else f"{rate:,.0f}",
-        "time": format_duration(job.seconds),
         "left": format_duration(left) if job.status == RUNNING else "",
     }
+
+
+def mean_rows(sweep_jobs: SweepJobs) -> list[dict[str, str]]:
+    """Return mean and standard deviation of the metric over seeds or folds, where there are several: the best mean first."""
+    groups: dict[str, list[Job]] = {}
+    for job in sweep_jobs.ranked:
+        if job.metric is not None:
+            groups.setdefault(repetition(read_computed_config(job.directory)), []).append(job)
+    if all(len(group) < 2 for group in groups.values()):
+        return []
+    rows: list[tuple[str, float, dict[str, str]]] = []
+    for group in groups.values():
+        metrics = [job.metric for job in group if job.metric is not None]
+        mean, first = statistics.mean(metrics), group[0]
+        spread = f"{statistics.stdev(metrics):.3g}" if len(metrics) > 1 else ""
+        label = " ".join(item for item in first.swept if item.partition("=")[0] not in REPEATS)
+        row = {
+            "overrides": label,
+            "jobs": str(len(group)),
+            "metric": first.optimized_metric,
+            "mean": f"{mean:.5g}",
+            "std": spread,
+        }
+        rows.append((first.optimized_metric, -mean if first.optimized_mode == "max" else mean, row))
+    return [row for *_, row in sorted(rows, key=lambda row: row[:2])]
 
 
 def _reasons(jobs: Sequence[Job]) -> list[str]:
@@ -144,15 +171,15 @@ def _reasons(jobs: Sequence[Job]) -> list[str]:
     for job in sorted(jobs, key=lambda job: job.number):
         if job.reason is not None and job.status != FINISHED:
             numbers.setdefault(f"{job.status}: {shorten(job.reason)}", []).append(job.number)
-    lines = [f"{join_first(some, 6)} {line}" for line, some in numbers.items()]
-    return lines[:_REASONS] + ([f"and {len(lines) - _REASONS} more reasons"] if len(lines) > _REASONS else [])
+    return [f"{join_first(some, 6)} {line}" for line, some in numbers.items()]
 
 
 def shorten(reason: str) -> str:
-    """Return the first part of a reason, with the names of files alone: the whole is in the job's log and its status.json."""
+    """Return the first part of a long reason: the whole is in the job's log and its status.json."""
     if len(reason) <= 60:
         return reason
-    return textwrap.shorten(re.sub(r"(?<![\w.:/])/\S+/", ".../", re.split(r"[,;]\s", reason)[0]), 80, placeholder=" ...")
+    first = re.split(r"[,;]\s", reason)[0]
+    return first if len(first) <= _LONGEST else f"{first[: _LONGEST - 4]} ..."
 
 
 def summary(sweep_jobs: SweepJobs) -> str:
@@ -165,21 +192,15 @@ def summary(sweep_jobs: SweepJobs) -> str:
 
 
 def write_results(sweep_jobs: SweepJobs) -> None:
-    """Write results.csv, a row for each job, and results.md, the same with means over seeds or folds."""
+    """Write results.csv, a row for each job."""
     jobs = sweep_jobs.ranked
     swept = varying([job.overrides for job in jobs])
     results = [_result(job, swept) for job in jobs]
-    names = [*dict.fromkeys(itertools.chain(*results))]
-    tables = [_markdown(names[1:], results), *_repeats(jobs, results, [name for name in swept if name not in REPEATS])]
     rows = io.StringIO()
-    writer = csv.DictWriter(rows, names, lineterminator="\n")
+    writer = csv.DictWriter(rows, [*dict.fromkeys(itertools.chain(*results))], lineterminator="\n")
     writer.writeheader()
     writer.writerows(results)
-    for name, text in (("results.csv", rows.getvalue()), ("results.md", "\n".join(tables))):
-        try:
-            replace_text(sweep_jobs.directory / name, text)
-        except OSError as error:  # the sweep ends with its table all the same
-            log.warning(f"{sweep_jobs.directory / name} can't be written ({error.strerror})")
+    replace_text(sweep_jobs.directory / "results.csv", rows.getvalue())
 
 
 def _result(job: Job, swept: Sequence[str]) -> dict[str, Any]:
@@ -189,34 +210,3 @@ def _result(job: Job, swept: Sequence[str]) -> dict[str, Any]:
     result |= {name: record.get(name) for name in RECORDED}
     result |= {name: value for name, value in record.get("metrics", {}).items() if name not in result}  # lr, say
     return result | {"reason": job.reason and shorten(job.reason)}
-
-
-def _repeats(jobs: Sequence[Job], results: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:
-    """Return mean and standard deviation of the metric over seeds or folds, where there are several: the best mean first."""
-    groups: dict[str, list[tuple[Job, dict[str, Any]]]] = {}
-    for job, result in zip(jobs, results, strict=True):
-        if job.metric is not None:
-            groups.setdefault(job.repetition, []).append((job, result))
-    if all(len(group) < 2 for group in groups.values()):
-        return []
-    rows: list[tuple[str, float, dict[str, Any]]] = []
-    for group in groups.values():
-        (job, result), metrics = group[0], [one.metric for one, _ in group if one.metric is not None]
-        mean, spread = statistics.mean(metrics), statistics.stdev(metrics) if len(metrics) > 1 else None
-        sign = -1 if job.optimized_mode == "max" else 1
-        rows.append(
-            (job.optimized_metric, sign * mean, result | {"runs": len(group), "mean": mean, "standard deviation": spread})
-        )
-    best_first = [row for *_, row in sorted(rows, key=lambda row: row[:2])]
-    return [_markdown([*names, "runs", "mean", "standard deviation"], best_first)]
-
-
-def _markdown(names: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
-    cells = [[_cell(row.get(name)) for name in names] for row in rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in (names, ["---"] * len(names), *cells))
-
-
-def _cell(value: Any) -> str:
-    """Return one line without the column's border."""
-    text = "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
-    return " ".join(text.split()).replace("|", "\\|")

@@ -2,7 +2,6 @@
 
 import importlib.util
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,39 +10,39 @@ from omegaconf import OmegaConf
 
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
-from lockstep.extras.ray_cluster.launcher import RayExecutor, Share
+from lockstep.extras.ray_cluster.launcher import RayExecutor
 from lockstep.runs.composition import compose
 
 NODES = [{"CPU": 8.0, "GPU": 4.0}, {"CPU": 8.0}, {"CPU": 2.0, "GPU": 4.0}]
 
 
+@pytest.fixture
+def executor(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # as if Ray were installed
+    made: Any = RayExecutor(address="auto")
+    made.nodes = lambda: NODES
+    return made
+
+
 @pytest.mark.parametrize(
-    ("overrides", "cpus", "words", "lacks"),
+    ("overrides", "cpus", "words", "is_there"),
     [
-        (["trainer.devices=1"], 1, "1 node with CPU=1 GPU=1", None),
-        (["trainer.devices=4"], 2, "1 node with CPU=8 GPU=4", None),
-        (["trainer.devices=4"], 3, "1 node with CPU=12 GPU=4", "CPU"),
-        (["trainer.devices=8"], 1, "1 node with CPU=8 GPU=8", "GPU"),
-        (["trainer=cpu", "trainer.devices=4"], 0.5, "1 node with CPU=2", None),
-        (["trainer=cpu", "trainer.num_nodes=3", "datamodule.batch_size=64"], 2, "3 nodes with CPU=2", None),
-        (["trainer.devices=1", "trainer.num_nodes=3", "datamodule.batch_size=64"], 1, "3 nodes with CPU=1 GPU=1", "nodes"),
+        (["trainer.devices=4"], 2, "1 node with CPU=8 GPU=4", True),
+        (["trainer.devices=4"], 3, "1 node with CPU=12 GPU=4", False),
+        (["trainer=cpu", "trainer.devices=4"], 0.5, "1 node with CPU=2", True),
+        (["trainer.devices=1", "trainer.num_nodes=3", "datamodule.batch_size=64"], 1, "3 nodes with CPU=1 GPU=1", False),
     ],
 )
-def test_a_job_asks_for_what_its_processes_need(overrides: list[str], cpus: float, words: str, lacks: str | None) -> None:
-    share = Share.of(Plan.from_config(compose(*overrides), node_gpus=8), cpus)
-    assert share.words() == words
-    assert share.lacks(NODES) == lacks
-
-
-def test_what_no_node_has_is_refused_by_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # as if Ray were installed
-    config = OmegaConf.create({"hydra": {"launcher": {"_target_": "x", "address": "auto"}}})
-    executor: Any = RayExecutor(config)
-    executor.nodes = lambda: NODES
-    plan = Plan.from_config(compose("trainer.devices=8"), node_gpus=8)
-    job: Any = SimpleNamespace(start=SimpleNamespace(resources=executor.resources(config, plan)))
-    with pytest.raises(ConfigError, match=r"^trainer.devices=8: a job takes 1 node with CPU=8 GPU=8; use .*CPU=8 GPU=4"):
-        executor.check([job])
+def test_a_job_asks_for_what_its_processes_need(
+    overrides: list[str], cpus: float, words: str, is_there: bool, executor: Any
+) -> None:
+    config = OmegaConf.create({"hydra": {"launcher": {"cpus_per_device": cpus}}})
+    plan = Plan.from_config(compose(*overrides), node_gpus=8)
+    if is_there:
+        assert str(*executor.resources(config, plan)) == words
+    else:
+        with pytest.raises(ConfigError, match=rf"^hydra/launcher=ray: a job takes {words}; use what Ray has: CPU=8 GPU=4, "):
+            executor.resources(config, plan)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")

@@ -97,7 +97,7 @@ def test_a_job_that_raises_has_failed_and_is_tried_again_as_often_as_is_said(tmp
 def test_what_ray_can_never_give_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     given = ("trainer=cpu", "trainer.devices=1,3", "datamodule.batch_size=64")
     done = python(PROGRAM, "-m", *RAY, *given, cwd=tmp_path, fresh=True)
-    line = "hydra.launcher.cpus_per_device=1.0: a job takes 1 node with CPU=3; use what Ray has: CPU=2 GPU=0"
+    line = "hydra/launcher=ray: a job takes 1 node with CPU=3; use what Ray has: CPU=2 GPU=0"
     assert (done.returncode, line in done.stderr, [*tmp_path.iterdir()]) == (2, True, []), done.stdout + done.stderr
 
 

@@ -7,7 +7,6 @@ import optuna
 import pytest
 
 from lockstep.config.construct import construct
-from lockstep.errors import ConfigError
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install -e '.[ray]'")
 ASHA = {"_target_": "ray.tune.schedulers.ASHAScheduler", "max_t": 100, "reduction_factor": 2}
@@ -40,16 +39,3 @@ def test_asha_ends_what_is_worse_than_half_of_those_that_came_as_far() -> None:
 
 def test_the_median_rule_ends_what_never_was_as_good_as_others_on_average() -> None:
     assert ends(MEDIAN, AT_ONE) == [False, False, False, True]
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "line"),
-    [
-        (ASHA | {"grace": 2}, "hydra.sweeper.pruner.scheduler.grace=2: no such argument; use "),
-        (ASHA | {"grace_period": 0}, "hydra.sweeper.pruner: grace_period must be positive"),
-    ],
-)
-def test_what_a_scheduler_does_not_take_is_refused_in_one_line(scheduler: dict[str, Any], line: str) -> None:
-    with pytest.raises(ConfigError) as refusal:
-        pruner(scheduler)
-    assert str(refusal.value).startswith(line)

@@ -1,7 +1,6 @@
 """A sampler of Optuna's that is interrupted while it draws a trial: between two batches of a search."""
 
 import os
-import resource
 import signal
 from typing import Any
 
@@ -9,15 +8,11 @@ from optuna.samplers import RandomSampler
 
 
 class Interrupted(RandomSampler):
-    """In the second trial, as INTERRUPT says: by a signal of that name, an error of its own, or a disk that takes no file of more
-    than so many bytes."""
+    """In the second trial, as INTERRUPT says: by a signal of that name, or an error of its own."""
 
     def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
         if trial.number == 1 and (how := os.environ.get("INTERRUPT")) is not None:
             if how == "raise":
                 raise ArithmeticError("planted fault")
-            if how.isdigit():
-                resource.setrlimit(resource.RLIMIT_FSIZE, (int(how), resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-            else:
-                os.kill(os.getpid(), signal.Signals[how])
+            os.kill(os.getpid(), signal.Signals[how])
         return super().sample_independent(study, trial, param_name, param_distribution)

@@ -42,18 +42,11 @@ def test_a_search_that_is_interrupted_between_two_trials_and_then_killed_goes_on
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("how", "why"),
-    [
-        ("5000", "{folder}: File too large"),  # .hydra, which is larger than the study
-        ("raise", "ArithmeticError: planted fault"),
-    ],
-)
-def test_a_search_that_breaks_off_between_two_trials_ends_with_its_table(how: str, why: str, tmp_path: Path) -> None:
+def test_a_search_that_breaks_off_between_two_trials_ends_with_its_table(tmp_path: Path) -> None:
     """It said no more than the error, with code 2, as if nothing had been trained."""
-    done = python(PROGRAM, *FIXED, *SPACE, cwd=tmp_path, INTERRUPT=how)
-    assert (done.returncode, "Traceback" in done.stdout + done.stderr) == (1, how == "raise"), done.stdout + done.stderr
-    assert f"The sweep was stopped: {why.format(folder=tmp_path / 'search')}. Resume it: " in done.stderr
+    done = python(PROGRAM, *FIXED, *SPACE, cwd=tmp_path, INTERRUPT="raise")
+    assert (done.returncode, "Traceback" in done.stdout + done.stderr) == (1, True), done.stdout + done.stderr
+    assert "The sweep was stopped: ArithmeticError: planted fault. Resume it: " in done.stderr
     assert "1 of 3 jobs finished" in done.stdout
     assert "best: " in done.stdout
     done = python(PROGRAM, *FIXED, *SPACE, cwd=tmp_path)

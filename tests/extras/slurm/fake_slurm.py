@@ -15,7 +15,6 @@ case $1 in --test-only) # refused where `impossible` has one of the flags
   echo "allocation failure: not available" >&2; exit 1 ;;
 esac
 echo "$@" >> calls
-env > environment
 [ -f refuses ] && { cat refuses >&2; [ -f heard ] || exit 1; }
 for word; do
   case $word in --job-name=*) name=${word#*=} ;; esac
@@ -24,18 +23,18 @@ done
 say() { echo "$2" > saying.$1 && mv saying.$1 tasks/$1; } # at once: squeue must not find half of it
 number=$(( $(cat number 2>/dev/null || echo 0) + 1 ))
 echo $number > number
-say $number "$number|$name|PENDING|Priority|0:00|"
+say $number "$number|$name|PENDING|Priority|"
 ( for fd in $(ls /proc/self/fd); do [ $fd -gt 2 ] && [ $fd -lt 255 ] && eval "exec $fd>&-"; done
   while [ -f hold ]; do sleep 0.02; done
-  say $number "$number|$name|RUNNING|None|0:07|n1"
+  say $number "$number|$name|RUNNING|None|n1"
   SLURM_CPUS_PER_TASK=1 bash "$script"
   [ $? -eq 0 ] && state=COMPLETED || state=FAILED
-  say $number "$number|$name|$state|None|0:08|n1"
+  say $number "$number|$name|$state|None|n1"
 ) > /dev/null 2>&1 &
 [ -f heard ] && exit 1
 echo "$number;cluster"
 """
-_SQUEUE = '[ -f down ] && { cat down >&2; exit 1; }; echo "9|somebody\'s|a|RUNNING|None|1:00|n2"; cat tasks/* 2>/dev/null; true'
+_SQUEUE = '[ -f down ] && { cat down >&2; exit 1; }; echo "9|somebody\'s|RUNNING|None|n2"; cat tasks/* 2>/dev/null; true'
 _SRUN = r"""
 while case $1 in --output=*) output=${1#*=} ;; --*) ;; *) false ;; esac; do shift; done
 exec "$@" >> "$output" 2>&1
@@ -46,7 +45,6 @@ case "$*" in *--signal*) exit 0 ;; esac
 for id; do [ -f tasks/$id ] && sed -i "s/PENDING\|RUNNING/CANCELLED/" tasks/$id; done
 true
 """
-_SCONTROL = "cat config 2>/dev/null; true"
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -54,7 +52,6 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = folder / "cluster"
     (place / "tasks").mkdir(parents=True)
     commands = {"sbatch": _SBATCH, "squeue": _SQUEUE, "srun": _SRUN, "scancel": _SCANCEL}
-    commands["scontrol"] = _SCONTROL
     for name, text in commands.items():
         enter = "" if name == "srun" else f"cd {place}\n"
         (place / name).write_text(f"#!/bin/bash\n{enter}{text}\n")

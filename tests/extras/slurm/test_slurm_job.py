@@ -17,8 +17,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(0o755)
     calls.touch()
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_JOB_ID"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     return calls
 
 
@@ -37,24 +36,7 @@ def test_only_the_warning_before_a_time_limit_requeues(calls: Path, monkeypatch:
 
 def test_a_requeue_that_fails_is_said(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "13")
-    assert queue().requeue_when_warned(signal.SIGUSR1, True) == "SLURM job 13 was not requeued: job 13 can not be"
+    assert queue().requeue_when_warned(signal.SIGUSR1, True) == "SLURM job 13 was not requeued: scontrol: job 13 can not be"
     (calls.parent / "scontrol").unlink()
     monkeypatch.setenv("PATH", str(calls.parent))
     assert (queue().requeue_when_warned(signal.SIGUSR1, True) or "").startswith("SLURM job 13 was not requeued: ")
-
-
-@pytest.mark.parametrize(
-    ("said", "seconds"),
-    [("RUNNING|1:40", 80), ("RUNNING|UNLIMITED", 300), ("COMPLETING|10:00", 15)],
-)
-def test_a_request_has_to_be_met_before_slurm_ends_the_job(
-    said: str, seconds: float, calls: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert queue().within_job(300) == 300  # no SLURM
-    monkeypatch.setenv("SLURM_JOB_ID", "12")
-    assert queue().within_job(300) == 300  # that does not answer
-    for name, words in {"squeue": said, "scontrol": "KillWait                = 30 sec"}.items():
-        (calls.parent / name).write_text(f"#!/bin/sh\necho '{words}'\n")
-        (calls.parent / name).chmod(0o755)
-    assert queue().within_job(300) == seconds
-    assert queue().within_job(3) == 3

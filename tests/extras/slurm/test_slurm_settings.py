@@ -7,8 +7,11 @@ from omegaconf import OmegaConf
 
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
-from lockstep.extras.slurm.launcher import SlurmSettings
+from lockstep.extras.slurm.launcher import SlurmExecutor
 from lockstep.runs.composition import compose
+from lockstep.sweeps.local import create_executor
+
+TARGET = "lockstep.extras.slurm.launcher.SlurmExecutor"
 
 
 @pytest.mark.parametrize(
@@ -25,8 +28,8 @@ from lockstep.runs.composition import compose
 )
 def test_a_job_asks_for_what_its_processes_need(overrides: list[str], gpus: int, flags: list[str]) -> None:
     plan = Plan.from_config(compose(*overrides), node_gpus=gpus)
-    assert SlurmSettings().flags(plan) == (*flags, "--requeue", "--signal=USR1@120")
-    given = SlurmSettings(partition="long", time="1-00:00:00", mem="9G", gres="gpu:a100", warning=60, sbatch=["--no-requeue"])
+    assert SlurmExecutor().flags(plan) == (*flags, "--requeue", "--signal=USR1@120")
+    given = SlurmExecutor(partition="long", time="1-00:00:00", mem="9G", gres="gpu:a100", warning=60, sbatch=["--no-requeue"])
     more = [flag.replace("gpu:", "gpu:a100:") for flag in flags] + ["--partition=long", "--time=1-00:00:00", "--mem=9G"]
     assert given.flags(plan) == (*more, "--requeue", "--signal=USR1@60", "--no-requeue")
 
@@ -36,4 +39,4 @@ def test_settings_that_make_no_sense_are_refused(setting: dict[str, Any]) -> Non
     with pytest.raises(
         ConfigError, match=r"^hydra.launcher.(time=86400: use a value of|my_time=1:00: no such argument; use .*time)"
     ):
-        SlurmSettings.of(OmegaConf.create({"hydra": {"launcher": setting}}))
+        create_executor(OmegaConf.create({"hydra": {"launcher": setting | {"executor": TARGET}}}))

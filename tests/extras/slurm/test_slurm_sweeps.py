@@ -14,11 +14,13 @@ import pytest
 from omegaconf import OmegaConf
 from waiting import once, wait_for
 
+from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.extras.slurm.launcher import SlurmExecutor, cancel
+from lockstep.runs.composition import compose
 from lockstep.sweeps.local import LocalExecutor
 from lockstep.sweeps.runner import Runner
-from lockstep.sweeps.sweep_jobs import Job, Start, SweepJobs
+from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 from lockstep.sweeps.table import look_at
 
 # a job that writes its record, fails, or is preempted at its first start; it counts its starts
@@ -47,16 +49,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def job(folder: Path, name: str, how: str = "well", asks: tuple[str, ...] = ("--nodes=1",)) -> Job:
     directory = folder / f"sweep-{name}"
     command = (sys.executable, "-S", "-c", PROGRAM, str(directory), how)
-    return Job(directory, name, [], 1, "val/acc", "max", start=Start(command, swept=("seed", "lr"), resources=asks))
-
-
-def executor(folder: Path, **settings: Any) -> SlurmExecutor:
-    return SlurmExecutor(OmegaConf.create({"hydra": {"sweep": {"dir": str(folder)}, "launcher": settings}}))
+    return Job(directory, name, [], 1, "val/acc", "max", command=command, swept_keys=("seed", "lr"), resources=asks)
 
 
 def begin(folder: Path, **settings: Any) -> tuple[Runner, SweepJobs]:
     """As the sweep's command does, the first time or again."""
-    sweep_jobs, slurm = SweepJobs(folder, is_running=False), executor(folder, **{"poll": 0.05} | settings)
+    sweep_jobs, slurm = SweepJobs(folder, is_running=False), SlurmExecutor(**{"poll": 0.05} | settings)
     slurm.open(sweep_jobs)
     return Runner(sweep_jobs, slurm), sweep_jobs
 
@@ -72,7 +70,7 @@ def submit(folder: Path, jobs: list[Job]) -> None:
     """As a sweep that is killed when it has submitted all."""
     runner, sweep_jobs = begin(folder)
     for one in sweep_jobs.register(jobs):
-        runner._start(one, [])
+        runner.start(one)
 
 
 def states(sweep_jobs: SweepJobs) -> dict[str, tuple[str, str | None]]:
@@ -125,7 +123,7 @@ def test_whoever_comes_next_finds_the_jobs_in_the_queue(place: Path, tmp_path: P
     assert are_in_queue(tmp_path, "ab")
     assert starts(tmp_path) == {}
     with pytest.raises(ConfigError, match=r"hydra/launcher=lockstep: 2 job\(s\) of this sweep are in a queue"):
-        object.__new__(LocalExecutor).open(SweepJobs(tmp_path))
+        LocalExecutor().open(SweepJobs(tmp_path))
 
     (place / "hold").unlink()
     wait_for(lambda: len(starts(tmp_path)) == 2, 10)  # while nobody looks
@@ -140,7 +138,7 @@ def test_whoever_comes_next_finds_the_jobs_in_the_queue(place: Path, tmp_path: P
     [
         ("CANCELLED", ("interrupted", "CANCELLED by SLURM on n1")),
         ("NODE_FAIL", ("failed", "NODE_FAIL by SLURM on n1")),
-        ("PENDING", ("failed", "SLURM can never start it: BadConstraints")),
+        ("PENDING", ("waiting", "in SLURM's queue: BadConstraints")),
         ("", ("waiting", None)),
     ],
 )
@@ -149,7 +147,7 @@ def test_what_slurm_says_of_an_end_is_its_reason(state: str, expected: Any, plac
     submit(tmp_path, [job(tmp_path, "a")])
     name = SweepJobs(tmp_path).jobs["a"].queue
     reason = "BadConstraints" if state == "PENDING" else "None"
-    fake_slurm.say(place, "1", f"1|{name}|{state}|{reason}|1:00|n1" if state else "")
+    fake_slurm.say(place, "1", f"1|{name}|{state}|{reason}|n1" if state else "")
     assert states(look_at(tmp_path)) == {"a": expected}
 
 
@@ -171,8 +169,6 @@ def test_a_sweep_does_not_begin_while_nobody_answers(place: Path, tmp_path: Path
     (place / "down").write_text("slurm_load_jobs error: Unable to contact slurm controller")
     with pytest.raises(ConfigError, match=r"^hydra/launcher=slurm: squeue: slurm_load_jobs error: Unable to contact"):
         begin(tmp_path)
-    with pytest.raises(ConfigError, match=r"^hydra/launcher=slurm: sbatch: slurm_load_jobs error: Unable to contact"):
-        executor(tmp_path).check([job(tmp_path, "a")])  # before there is a directory
     (place / "down").unlink()
     jobs = [job(tmp_path, "a")]
     runner, sweep_jobs = begin(tmp_path)
@@ -182,39 +178,18 @@ def test_a_sweep_does_not_begin_while_nobody_answers(place: Path, tmp_path: Path
     assert states(sweep_jobs) == {"a": ("finished", None)}
 
 
-def test_what_no_node_can_give_is_refused_by_its_key(place: Path, tmp_path: Path) -> None:
-    flags = ("--nodes=1", "--gres=gpu:a100:8", "--mem=900G", "--qos=high")
-    few, many = job(tmp_path, "a"), job(tmp_path, "b", asks=flags)
-    executor(tmp_path).check([many])
-    keys = {"--gres=gpu:a100:8": "trainer.devices=8", "--mem=900G": "hydra.launcher.mem=900G"}
-    for flag, key in (keys | {"--qos=high": "hydra.launcher.sbatch=high"}).items():
-        (place / "impossible").write_text(f"{flag}\n")
-        with pytest.raises(ConfigError, match=rf"^{key}: sbatch refuses {flag} \(allocation failure: not available\); use"):
-            executor(tmp_path).check([few, many])
-    (place / "impossible").write_text("--mem=900G\n--qos=high\n")
-    with pytest.raises(ConfigError, match=r"^hydra.launcher=--nodes=1 .* --qos=high: sbatch refuses that \("):
-        executor(tmp_path).check([many])
-
-
-def test_the_gpus_of_a_node_must_be_given_unless_they_are_not_needed(tmp_path: Path) -> None:
-    config = OmegaConf.create({"trainer": {"accelerator": "auto"}})
-    with pytest.raises(ConfigError, match=r"^hydra.launcher.gpus_per_node=null: use the number of GPUs"):
-        executor(tmp_path).node_gpus(config)
-    config.trainer.accelerator = "cpu"
-    assert executor(tmp_path).node_gpus(config) == 0
-
-
-def test_a_job_is_submitted_from_nowhere_in_particular(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_NTASKS", "8")  # as from within another job
-    monkeypatch.setenv("SLURM_CONF", "/etc/elsewhere.conf")
-    monkeypatch.setenv("LOCKSTEP_PARENT", "7")
-    sweep(tmp_path, [job(tmp_path, "a")])
-    names = {line.partition("=")[0] for line in (place / "environment").read_text().splitlines()}
-    assert "SLURM_CONF" in names
-    assert not {"SLURM_NTASKS", "LOCKSTEP_PARENT"} & names
+def test_what_no_node_can_give_is_refused(place: Path) -> None:
+    launcher = {"executor": "lockstep.extras.slurm.launcher.SlurmExecutor", "mem": "900G"}
+    config, plan = OmegaConf.create({"hydra": {"launcher": launcher}}), Plan.from_config(compose("trainer=cpu"))
+    flags = SlurmExecutor().resources(config, plan)
+    (place / "impossible").write_text("--mem=900G\n")
+    words = f"^hydra.launcher={' '.join(flags)}: sbatch: allocation failure: not available; use flags that sbatch takes"
+    with pytest.raises(ConfigError, match=words):
+        SlurmExecutor().resources(config, plan)
+    assert SlurmExecutor(dry_run=True).resources(config, plan) == flags
 
 
 def test_what_sbatch_refuses_is_said_in_its_words(place: Path, tmp_path: Path) -> None:
     (place / "refuses").write_text("sbatch: error: invalid partition specified: x\n")
-    reason = "could not be started (refused by SLURM: invalid partition specified: x)"
+    reason = "could not be started (sbatch: invalid partition specified: x)"
     assert sweep(tmp_path, [job(tmp_path, "a")]) == {"a": ("failed", reason)}

@@ -9,29 +9,30 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lockstep.runs import locks
-from lockstep.sweeps.jobs import directory_name, read_state, repetition
-from lockstep.sweeps.sweep_jobs import Job, Start, SweepJobs
+from omegaconf import OmegaConf
 
-CONFIG = "optimized_metric: val/acc\noptimized_mode: max\nrun_dir: .\n"
+from lockstep.runs import locks
+from lockstep.sweeps.jobs import directory_name, read_state
+from lockstep.sweeps.sweep_jobs import Job, SweepJobs
+
+CONFIG = {"optimized_metric": "val/acc", "optimized_mode": "max", "run_dir": "."}
 STATUS = {"finished": "finished", "failed": "failed", "interrupted": "preempted"}
 
 
-def job(folder: Path, number: int, seed: int = 0, lr: float = 0.1, hidden: int = 256) -> Job:
+def job(folder: Path, number: int, seed: int = 0, lr: float = 0.1) -> Job:
     """`number` stands for the hash of the config."""
     overrides, key = (f"model.optimizer.lr={lr}", f"seed={seed}"), f"{number:012x}"
-    config = {"seed": seed, "model": {"optimizer": {"lr": lr}, "net": {"hidden": hidden}}, "datamodule": {}}
     directory = folder / directory_name(overrides, key)
-    return Job(directory, key, [*overrides], 1, "val/acc", "max", repetition(config), start=Start((), content=config))
+    return Job(directory, key, [*overrides], 1, "val/acc", "max")
 
 
-def leave(one: Job, status: str, metric: float = 0.5) -> None:
-    """What a job leaves that ended so; one that waits has left nothing."""
+def leave(one: Job, status: str, metric: float = 0.5, **config: Any) -> None:
+    """What a job leaves that ended so; one that waits has left nothing. `config` is of its model, say."""
     if status == "waiting":
         return
     folder = one.directory
     reason = None if status == "finished" else "planted"
-    one.attempt, one.began, one.ended = 1, 1.0, 2.0
+    one.attempt = 1
     one.save(status=STATUS[status], reason=reason)
     files: dict[str, Any] = {
         "progress.json": {"epoch": 1, "epochs": 2, "seconds_per_epoch": 1.0, "metrics": {"val/acc": metric}},
@@ -40,10 +41,10 @@ def leave(one: Job, status: str, metric: float = 0.5) -> None:
         files["metrics.json"] = {"metrics": {"val/acc": metric}, "optimized_metric": "val/acc", "world_size": 1}
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content, indent=2))
-    texts = dict.fromkeys(
-        (".hydra/overrides.yaml", "output.log", "checkpoints/last.ckpt", "tensorboard/events.out"), "- seed=0\n"
-    )
-    for name, text in (texts | {".hydra/config.yaml": CONFIG}).items():
+    values = dict(item.split("=") for item in one.overrides if item.startswith("model."))
+    texts = dict.fromkeys(("output.log", "checkpoints/last.ckpt", "tensorboard/events.out"), "of an attempt\n")
+    texts[".hydra/config.yaml"] = OmegaConf.to_yaml(OmegaConf.create({"others": values | config} | CONFIG))
+    for name, text in texts.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
     one.status, one.reason, one.metric = read_state(folder)
@@ -62,7 +63,7 @@ def sweep(folder: Path, jobs: Sequence[tuple[Job, str]]) -> SweepJobs:
     sweep_jobs.register([one for one, _ in jobs])
     for one, status in jobs:
         leave(one, status)
-    for name in ("lock", "multirun.yaml", "results.csv", "results.md"):
+    for name in ("lock", "multirun.yaml", "results.csv"):
         (folder / name).write_text("of an earlier call\n")
     return sweep_jobs
 

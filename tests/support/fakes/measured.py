@@ -62,7 +62,7 @@ def _add(
     if status in ("waiting", "running"):
         view.save(status="queued" if status == "waiting" else status)
         return
-    view.attempt, view.began, view.ended = 1, 100.0, 136.0
+    view.attempt = 1
     view.save(status="preempted" if status == "interrupted" else status, reason=reason)
     if status != "finished":
         return

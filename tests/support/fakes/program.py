@@ -77,7 +77,7 @@ def fail(how: str) -> None:
         time.sleep(600)
     if how == "hang":
         if "CHAOS" not in os.environ:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(600)
 
 

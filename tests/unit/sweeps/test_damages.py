@@ -6,7 +6,7 @@ from pathlib import Path
 import fake_sweep
 import pytest
 
-from lockstep.sweeps.jobs import FAILED, FINISHED, INTERRUPTED, WAITING, Exit, state_after
+from lockstep.sweeps.jobs import FAILED, FINISHED, INTERRUPTED, WAITING, state_after
 from lockstep.sweeps.sweep_jobs import SweepJobs
 from lockstep.sweeps.table import write_results
 
@@ -17,7 +17,6 @@ STATES = (FINISHED, FINISHED, FAILED, INTERRUPTED, WAITING)
     ("lost", "todo"),
     [
         ("", [2, 3, 4]),
-        ("status.json", [2, 3, 4]),  # the sweep's command says again which job it is
         ("metrics.json", [0, 2, 3, 4]),  # the run goes on, and writes it again
         (".", [0, 2, 3, 4]),  # removed by a person
     ],
@@ -40,7 +39,7 @@ def test_a_directory_that_a_kill_has_left_half_made_is_no_job_and_is_made_anew(t
     one = fake_sweep.job(tmp_path, 0)
     partial = tmp_path / f".{one.directory.name}.tmp"
     (partial / ".hydra").mkdir(parents=True)
-    (partial / ".hydra" / "config.yaml").write_text(fake_sweep.CONFIG)
+    (partial / ".hydra" / "config.yaml").write_text("seed: 0")
     sweep_jobs = SweepJobs(tmp_path)
     assert sweep_jobs.jobs == {}
     assert sweep_jobs.register([one]) == [one]
@@ -53,11 +52,11 @@ def test_what_ends_a_process_after_its_run_has_finished_costs_nothing(tmp_path: 
     one = fake_sweep.job(tmp_path, 0)
     fake_sweep.sweep(tmp_path, [(one, "finished")])
     for code in (7, -11):
-        assert state_after(one.directory, Exit(code)) == (FINISHED, None, 0.5)
+        assert state_after(one.directory, code) == (FINISHED, None, 0.5)
     (one.directory / "status.json").write_text('{"status": "running"}')
-    assert state_after(one.directory, Exit(-11)) == (FINISHED, None, 0.5)
+    assert state_after(one.directory, -11) == (FINISHED, None, 0.5)
     (one.directory / "metrics.json").unlink()
-    assert state_after(one.directory, Exit(-11)) == (FAILED, "killed by SIGSEGV", None)
+    assert state_after(one.directory, -11) == (FAILED, "killed by SIGSEGV", None)
 
 
 def test_a_continued_job_that_can_not_start_does_not_say_why_it_was_stopped_before(tmp_path: Path) -> None:
@@ -65,4 +64,4 @@ def test_a_continued_job_that_can_not_start_does_not_say_why_it_was_stopped_befo
     one = fake_sweep.job(tmp_path, 0)
     fake_sweep.sweep(tmp_path, [(one, "interrupted")])
     (one.directory / "output.log").write_text("the data have gone\n")
-    assert state_after(one.directory, Exit(2)) == (FAILED, "ended with code 2: the data have gone", None)
+    assert state_after(one.directory, 2) == (FAILED, "ended with code 2: the data have gone", None)

@@ -5,7 +5,6 @@ import json
 import os
 import random
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +19,10 @@ from saved_run import CONFIG, save_run
 from lockstep.errors import ConfigError
 from lockstep.runs.saved import read_run_id
 from lockstep.sweeps import local
-from lockstep.sweeps.jobs import FINISHED, INTERRUPTED, RUNNING, Exit, computed_config, identity, state_from_record
-from lockstep.sweeps.local import LocalExecutor, LocalSettings, Pool
+from lockstep.sweeps.jobs import FINISHED, INTERRUPTED, RUNNING, computed_config, identity, state_from_record
+from lockstep.sweeps.local import LocalExecutor, Pool
 from lockstep.sweeps.runner import Runner
-from lockstep.sweeps.sweep_jobs import Job, Start, SweepJobs
-from lockstep.sweeps.table import look_at
+from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 
 # a job that writes its record
 PROGRAM = """
@@ -38,8 +36,7 @@ def job(folder: Path, name: str, code: str, *arguments: object, width: int = 1) 
     (folder / f"{name}.py").write_text(code)
     directory = folder / f"job_{name}"
     command = (sys.executable, str(folder / f"{name}.py"), str(directory), *map(str, arguments))
-    start = Start(command, "gpu", width)
-    return Job(directory, name, [f"number={name}"], width, "val/acc", "max", start=start)
+    return Job(directory, name, [f"number={name}"], width, "val/acc", "max", command=command, pool="gpu", width=width)
 
 
 def good_job(folder: Path, name: str, metric: float = 0.5) -> Job:
@@ -51,8 +48,8 @@ def broken_job(folder: Path) -> Job:
 
 
 def executor(gpus: int = 1, **settings: Any) -> Any:
-    made = object.__new__(LocalExecutor)
-    made.settings, made.pools = LocalSettings(**settings), {"gpu": Pool(tuple(map(str, range(gpus))))}
+    made = LocalExecutor(**settings)
+    made.pools["gpu"] = Pool(tuple(map(str, range(gpus))))
     return made
 
 
@@ -105,7 +102,7 @@ def test_a_failure_is_tried_again_and_does_not_stop_the_others(tmp_path: Path) -
 
 def test_a_job_that_takes_too_long_and_does_not_listen_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.sweeps.runner.GRACE", 0.3)
-    deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
     found = run([job(tmp_path, "deaf", deaf)], tmp_path, timeout=0.5).jobs["deaf"]
     assert (found.status, found.reason) == ("failed", "no end within 0.5 s")
 
@@ -130,9 +127,8 @@ def failing(call: Any) -> Any:
 
 def test_jobs_that_ran_when_a_sweep_died_have_the_states_of_their_directories(tmp_path: Path) -> None:
     jobs = [fake_sweep.job(tmp_path, number) for number in range(3)]
-    sweep_jobs = fake_sweep.sweep(tmp_path, [*zip(jobs, ("finished", "interrupted", "interrupted"), strict=True)])
+    fake_sweep.sweep(tmp_path, [*zip(jobs, ("finished", "interrupted", "interrupted"), strict=True)])
     for one in jobs:
-        fake_sweep.update(sweep_jobs, one.key, ended=None)
         status = (one.directory / "status.json").read_text()
         (one.directory / "status.json").write_text(re.sub('"status": "[a-z]*"', '"status": "running"', status))
     with fake_sweep.held(jobs[2].directory):  # by a command that has resumed it
@@ -140,23 +136,10 @@ def test_jobs_that_ran_when_a_sweep_died_have_the_states_of_their_directories(tm
     assert states == [(FINISHED, 0.5), (INTERRUPTED, None), (RUNNING, None)]
 
 
-def test_a_job_that_a_person_has_resumed_has_the_metric_of_its_record(tmp_path: Path) -> None:
-    """Its results are not set aside to train it again."""
-    one = fake_sweep.job(tmp_path, 1)
-    sweep_jobs = fake_sweep.sweep(tmp_path, [(one, "finished")])
-    fake_sweep.update(sweep_jobs, one.key, status="failed", reason="planted")
-    record = {"metrics": {"val/acc": 0.75}, "optimized_metric": "val/acc", "ended_by": "trainer.max_epochs=20"}
-    (one.directory / "metrics.json").write_text(json.dumps(record))
-    (found,) = look_at(tmp_path).ranked
-    assert (found.status, found.metric, found.reason) == (FINISHED, 0.75, "trainer.max_epochs=20")
-    assert SweepJobs(tmp_path).register([one]) == []
-
-
 def made(one: Job, **content: Any) -> Job:
     """A job whose run has a config."""
     hydra = {"overrides": {"task": []}, "runtime": {"choices": {}}}
-    config = OmegaConf.create(CONFIG | content | {"run_id": None, "hydra": hydra})
-    return replace(one, start=replace(one.start, config=config, content=computed_config(OmegaConf.create(CONFIG | content))))
+    return replace(one, config=OmegaConf.create(CONFIG | content | {"run_id": None, "fresh_processes": False, "hydra": hydra}))
 
 
 @pytest.mark.parametrize("said", ["preempted", "running", "failed"])
@@ -166,7 +149,7 @@ def test_only_a_job_that_has_failed_by_itself_begins_anew(said: str, tmp_path: P
     run([one], tmp_path)
     save_run(one.directory, run_id="id")
     one.save(status=said)
-    one.end(Exit(-9))
+    one.end(-9)
     one.begin()
     begun_anew = said == "failed"
     assert (read_run_id(one.directory) == "id") == (not begun_anew)
@@ -176,31 +159,22 @@ def test_only_a_job_that_has_failed_by_itself_begins_anew(said: str, tmp_path: P
 def test_gpus_are_those_that_the_environment_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.sweeps.local.visible_gpus", lambda: 4)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert LocalSettings().gpu_slots() == ("0", "1", "2", "3")
+    assert LocalExecutor().gpu_slots() == ("0", "1", "2", "3")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,GPU-8932f937,MIG-2fa1")
-    assert LocalSettings().gpu_slots() == ("4", "5", "GPU-8932f937", "MIG-2fa1")
+    assert LocalExecutor().gpu_slots() == ("4", "5", "GPU-8932f937", "MIG-2fa1")
 
 
 def test_jobs_of_one_gpu_have_it_together_where_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.sweeps.local.visible_gpus", lambda: 1)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937")
-    shared = executor()
-    shared.pools["gpu"] = pool = Pool(LocalSettings(jobs_per_gpu=2).gpu_slots())
+    shared = LocalExecutor(jobs_per_gpu=2)
+    pool = shared.pools["gpu"]
     slots = [pool.take(1), pool.take(1)]
     environments = [local._environment(good_job(tmp_path, "one"), one, 1) for one in slots]
     assert [one["CUDA_VISIBLE_DEVICES"] for one in environments] == ["GPU-8932f937"] * 2
     plan: Any = SimpleNamespace(devices=2, accelerator="gpu")
     with pytest.raises(ConfigError, match=r"^trainer.devices=2: hydra.launcher.jobs_per_gpu is for jobs of one GPU"):
         shared.resources(OmegaConf.create(), plan)
-
-
-def test_what_a_sweep_imports_is_light_and_below_the_command_line() -> None:
-    code = "import lockstep.sweeps.hydra_callback, lockstep.sweeps.sweep, sys; assert 'lockstep.cli' not in sys.modules;"
-    code += "import hydra_plugins, importlib, pkgutil, lockstep.cli;"
-    code += "[importlib.import_module(f'hydra_plugins.{one.name}') for one in pkgutil.iter_modules(hydra_plugins.__path__)];"
-    code += "print(*sys.modules)"
-    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"torch", "lightning", "sklearn", "numpy", "optuna"} & set(modules)
 
 
 def test_a_job_that_diverged_after_its_best_epoch_has_failed(tmp_path: Path) -> None:
@@ -215,7 +189,7 @@ def test_jobs_that_another_config_has_made_new_are_said_to_be(tmp_path: Path) ->
 
     def batch(**config: Any) -> list[Job]:
         jobs = [made(Job(Path(), "", [f"seed={rate}"], 1, "val/acc", "max"), seed=rate, **config) for rate in (1, 2)]
-        keys = [identity(one.start.content) for one in jobs]
+        keys = [identity(computed_config(OmegaConf.create(one.config))) for one in jobs]
         return [replace(one, directory=tmp_path / key, key=key) for one, key in zip(jobs, keys, strict=True)]
 
     before, now = batch(test="auto", net={"a": 1, "b": 2}), batch(test=True, net={"a": 1})
@@ -223,5 +197,5 @@ def test_jobs_that_another_config_has_made_new_are_said_to_be(tmp_path: Path) ->
     assert sweep_jobs.describe_changed(before) is None
     sweep_jobs.register(before)
     assert SweepJobs(tmp_path).describe_changed(before) is None
-    line = "2 of 2 jobs have other values of net.b, test than before: they begin anew, beside the earlier ones"
+    line = "jobs with other values of net.b, test than before begin anew, beside the earlier ones"
     assert SweepJobs(tmp_path).describe_changed(now) == line

@@ -11,14 +11,12 @@ import os
 import signal
 import subprocess
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lockstep.launchers.environment import JOB_MARK, PARENT_PID, RANK_VARIABLES, SWEEP_PIPE, reserved_port
+from lockstep.launchers.environment import SWEEP_PIPE, reserved_port
 from lockstep.launchers.processes import kill_group
 from lockstep.launchers.rank import attach_to_parent
-from lockstep.sweeps.local import kill_marked
 
 POLL = 0.05  # seconds between two looks at the process
 
@@ -40,14 +38,10 @@ class JobWorker:
         return host, self._port.enter_context(reserved_port(""))
 
     def run(self, command: Sequence[str], given: Mapping[str, str], output: str) -> int:
-        """Run the command to its end, of which nothing is left then; return its code, negative for a signal."""
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # Ray blocks it, and processes inherit that
-        mark = uuid.uuid4().hex
-        foreign = {*RANK_VARIABLES, PARENT_PID}
-        environment = {key: value for key, value in os.environ.items() if key not in foreign} | dict(given) | {JOB_MARK: mark}
+        """Run the command to its end, after which nothing of it is left; return its code, negative for a signal."""
         reader, writer = os.pipe()
         with open(reader), open(writer, "w"), Path(output).open("ab") as file:  # noqa: PTH123
-            environment[SWEEP_PIPE] = str(reader)
+            environment = {**os.environ, **given, SWEEP_PIPE: str(reader)}
             streams = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
             process = subprocess.Popen(command, env=environment, pass_fds=(reader,), start_new_session=True, **streams)
             try:
@@ -55,12 +49,10 @@ class JobWorker:
                 while (code := process.poll()) is None:
                     if self._requests > answered:
                         answered = self._requests
-                        is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as where a script's `&` has started Ray
-                        process.send_signal(signal.SIGTERM if is_ignored else signal.SIGINT)
+                        process.send_signal(signal.SIGTERM)
                     time.sleep(POLL)
             finally:
                 kill_group(process.pid)
-                kill_marked(mark)
         return code
 
     def ask_to_end(self) -> None:

@@ -79,7 +79,7 @@ def learning_rate(measured: Measurements, series: Series) -> Iterator[Block]:
 def origin(measured: Measurements) -> Iterator[Block]:
     """Yield the hardware and versions of the jobs."""
     rows = measured.rows
-    facts = {"sweep": f"{measured.directory} (its jobs one by one: results.md there)", "chosen": " ".join(rows[0].variant)}
+    facts = {"sweep": f"{measured.directory} (its jobs one by one: results.csv there)", "chosen": " ".join(rows[0].variant)}
     facts |= {"overrides of all jobs": " ".join(item for item in rows[0].overrides if all(item in row.overrides for row in rows))}
     facts |= {name: re.sub("[{}']", "", "; ".join(_distinct(measured, name))) for name in _ORIGIN}
     yield {"heading": "Where the numbers come from"}

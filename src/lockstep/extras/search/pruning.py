@@ -41,16 +41,13 @@ class Pruning(Callback):
         if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking:
             return
         self.validations += 1
-        is_worse = self._trial is not None and self._should_prune(float(trainer.callback_metrics[self.monitor]))
+        is_worse = False
+        if self._trial is not None:
+            self._trial.report(float(trainer.callback_metrics[self.monitor]), self.validations - 1)
+            is_worse = self._trial.should_prune()
         if trainer.strategy.broadcast(is_worse):
             trainer.should_stop = True
             self._pruned_after = self.validations
-
-    def _should_prune(self, value: float) -> bool:
-        step = self.validations - 1
-        if step not in self._trial.study.trials[self._trial.number].intermediate_values:  # else reported before a restart
-            self._trial.report(value, step)
-        return self._trial.should_prune()
 
     @property
     def ended_by(self) -> str | None:

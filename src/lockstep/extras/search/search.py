@@ -1,7 +1,6 @@
 """A search: Optuna says which points to try, the launcher tries them, and the study in the sweep's directory remembers."""
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,11 @@ from lockstep.sweeps.sweep_jobs import Job
 
 log = logging.getLogger(__name__)
 Point = tuple[str, ...]  # the overrides of a job
-_REFUSALS = 5  # of as many points as that one has to be able to start
 
 
 class Search:
     """n_trials in all, those of earlier calls counted. A trial under way when the sweep died is handed out again, and the
-    launcher continues its job; one that has ended, failed or not, never is. The same point twice is trained once."""
+    launcher continues its job; one that has ended never is. The same point twice is trained once, unless it has failed."""
 
     def __init__(
         self,
@@ -48,7 +46,7 @@ class Search:
         self.sampler, self.n_trials, self.n_jobs, self.seed, self.params = sampler, n_trials, n_jobs, seed, params or {}
         self.directory = Path(str(config.hydra.sweep.dir)).absolute()
         self._interrupted: set[int] = set()  # trials whose jobs are to be continued by another call
-        self._patience: float = _REFUSALS
+        self._refusals_left = 5  # until one of so many points could start
         self._sampler(0)  # raises what it does not take
 
     def run(self, arguments: Sequence[str]) -> None:
@@ -59,19 +57,16 @@ class Search:
             self.launcher.launch([self._point(self._ask()) for _ in range(self.n_jobs)], 0)
             return
         self._open()
-        self.launcher.sweep.expect(self.n_trials)
+        self.launcher.sweep.sweep_jobs.planned = self.n_trials
         with self.launcher.sweep.answering():
             while numbers := self._batch():
                 self._try(numbers)
 
     def _open(self) -> None:
-        """Begin the study, or go on with the one of an earlier call. Raise ConfigError where it is another."""
+        """Begin the study, or go on with the one of an earlier call. Raise ConfigError where that is of another metric."""
         OmegaConf.save(self.config, self.directory / "multirun.yaml")
         pruner: Any = OmegaConf.to_container(self.config.hydra.sweeper).get("pruner")  # pyright: ignore
         self.study = open_study(self.directory, self.config.optimized_metric, self.config.optimized_mode, pruner)
-        if trials := self._trials():
-            with naming("hydra.sweep.dir"):
-                self.space.check(trials[-1].distributions)
 
     def _trials(self) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False)
@@ -106,43 +101,33 @@ class Search:
         return point
 
     def _try(self, numbers: Sequence[int]) -> None:
-        """Run the jobs of these trials, and tell Optuna what has come of them. A point that was tried before is not tried again;
-        one at which a run can't start has failed, and the others of the batch are handed out once more."""
-        tried = {tuple(trial.user_attrs.get(POINT, ())): trial for trial in self._trials() if trial.state.is_finished()}
-        points: dict[int, Point] = {}
-        for number in numbers:
-            if (known := tried.get(point := self._point(number))) is None:
-                points[number] = point
-            else:
-                self._tell(number, known.state, known.value, **known.user_attrs)
-        if not points:
-            return
+        """Run the jobs of these trials, and tell Optuna what has come of them. A point at which a run can't start has failed, and
+        the others of the batch are handed out once more."""
+        points = [self._point(number) for number in numbers]
         try:
-            returned = self.launcher.launch([*points.values()], initial_job_idx=len(self._trials()))
+            returned = self.launcher.launch(points, initial_job_idx=len(self._trials()))
         except RefusedJob as refusal:
-            self._tell([*points][refusal.number], TrialState.FAIL, reason=str(refusal))
-            self._patience -= 1
-            if not self._patience:
+            self._tell(numbers[refusal.number], TrialState.FAIL, reason=str(refusal))
+            if self._refusals_left == 1:
                 raise
+            self._refusals_left -= 1
             log.warning(str(refusal))
             return
-        self._patience = math.inf
-        for number, one in zip(points, returned, strict=True):
+        self._refusals_left = 0
+        for number, one in zip(numbers, returned, strict=True):
             self._conclude(number, Path(str(one.working_dir)))
 
     def _conclude(self, number: int, folder: Path) -> None:
-        job, metric = Job.read(folder), self.config.optimized_metric
+        job = Job.read(folder)
         assert job is not None
-        value = job.record.get("metrics", {}).get(metric)
         if job.status == INTERRUPTED:
             self._interrupted.add(number)
         elif PRUNED in job.record:
             self._tell(number, TrialState.PRUNED, directory=folder.name)
-        elif value is not None:
-            self._tell(number, TrialState.COMPLETE, value, directory=folder.name)
+        elif job.metric is not None:
+            self._tell(number, TrialState.COMPLETE, job.metric, directory=folder.name)
         else:
-            reason = job.reason or f"{metric} is not in its metrics.json"
-            self._tell(number, TrialState.FAIL, directory=folder.name, reason=reason)
+            self._tell(number, TrialState.FAIL, directory=folder.name, reason=job.reason)
 
     def _tell(self, number: int, state: TrialState, value: float | None = None, **attributes: Any) -> None:
         trial = self._trial(number)

@@ -2,20 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, Self
 
-from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-    check_distribution_compatibility,
-)
+from hydra.core.override_parser.types import IntervalSweep, Override
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import Trial
 
-from lockstep.errors import ConfigError, config_error
+from lockstep.errors import config_error
 
 _LOG = "log"
 Distribution = FloatDistribution | IntDistribution | CategoricalDistribution
@@ -43,42 +36,26 @@ class Space:
         """The overrides of a trial; what it has no value of yet is drawn."""
         return (*self.constants, *(f"{key}={_drawn(trial, key, one)}" for key, one in self.distributions.items()))
 
-    def check(self, earlier: dict[str, BaseDistribution]) -> None:
-        """Raise ValueError where a study that has trials of `earlier` distributions can't go on with these."""
-        for key in self.distributions.keys() & earlier.keys():
-            check_distribution_compatibility(earlier[key], self.distributions[key])
-
 
 def _distribution(key: str, override: Override) -> Distribution:
+    """Return the distribution of interval(), or else the choices that Hydra's own sweeper would take."""
     sweep: Any = override.value()
-    try:
-        tags = set(getattr(sweep, "tags", ()))
-        if unknown := tags - {_LOG}:
-            raise ConfigError(f"tag {', '.join(sorted(unknown))} is not known; use {_LOG}")
-        if isinstance(sweep, IntervalSweep):  # of integers where both ends are: int(interval(1,8))
-            kind: Any = IntDistribution if isinstance(sweep.start, int) and isinstance(sweep.end, int) else FloatDistribution
-            return kind(sweep.start, sweep.end, log=_LOG in tags)
-        if isinstance(sweep, RangeSweep):
-            return _range(sweep, is_log=_LOG in tags)
+    tags = set(getattr(sweep, "tags", ()))
+    if unknown := tags - ({_LOG} if isinstance(sweep, IntervalSweep) else set()):
+        names = ", ".join(sorted(unknown))
+        raise config_error(key, override.get_value_string(), f"tag {names} is not known here; use tag(log,interval(LOW,HIGH))")
+    if not isinstance(sweep, IntervalSweep):
         return CategoricalDistribution(list(dict.fromkeys(override.sweep_string_iterator())))
-    except ValueError as error:  # Optuna's, and this module's
+    are_integers = isinstance(sweep.start, int) and isinstance(sweep.end, int)  # int(interval(1,8))
+    kind: Any = IntDistribution if are_integers else FloatDistribution
+    try:
+        return kind(sweep.start, sweep.end, log=_LOG in tags)
+    except ValueError as error:
         raise config_error(key, override.get_value_string(), str(error)) from error
-
-
-def _range(sweep: RangeSweep, *, is_log: bool) -> Distribution:
-    """The values that Hydra's own sweeper would take: `stop` is not one of them."""
-    values = list(sweep.range())
-    if not values:
-        raise ConfigError("holds no value; use range(START,STOP) with START below STOP")
-    low, step = min(values), abs(sweep.step)
-    if all(isinstance(value, int) for value in values):
-        return IntDistribution(int(low), int(max(values)), log=is_log, step=int(step))
-    high = Decimal(str(low)) + (len(values) - 1) * Decimal(str(step))  # their sum as floats may lie above the last value
-    return FloatDistribution(float(low), float(high), log=is_log, step=None if is_log else float(step))
 
 
 def _drawn(trial: Trial, key: str, one: Distribution) -> Any:
     if isinstance(one, CategoricalDistribution):
         return trial.suggest_categorical(key, one.choices)
     suggest: Any = trial.suggest_float if isinstance(one, FloatDistribution) else trial.suggest_int
-    return suggest(key, one.low, one.high, step=one.step, log=one.log)
+    return suggest(key, one.low, one.high, log=one.log)

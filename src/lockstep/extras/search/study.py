@@ -39,7 +39,7 @@ def load_study(directory: Path, **options: Any) -> optuna.Study:
 
 def find_trial(run_dir: Path) -> Trial | None:
     """Return the trial that a job of a search is, with the study's pruner; None if it is none that is under way."""
-    study, job = load_study(run_dir.parent), Job.read(run_dir, is_sweep_running=True)
+    study, job = load_study(run_dir.parent), Job.read(run_dir)
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     trial = next((one for one in running if job is not None and one.user_attrs.get(POINT) == job.overrides), None)
     if (pruner := study.user_attrs[_PRUNER]) is not None:
