@@ -1,4 +1,4 @@
-"""The table of docs/your-lightning-code.md: Lightning code as it is, on 2 and 3 processes against one, here and by Lightning.
+"""A table of docs/numbers.md: Lightning code as it is, on 2 and 3 processes against one, here and by Lightning.
 
     python benchmarks/lightning_code.py > benchmarks/lightning_code.md
 

@@ -1,4 +1,4 @@
-"""Writes docs/reference.md: every key of conf/, its default, and the meaning that stands beside it.
+"""Write docs/reference.md: every key of conf/, its default, and the comment beside it.
 
 python docs/make_reference.py            # or: make reference
 """
@@ -39,7 +39,7 @@ chosen as `GROUP=OPTION`. `python train.py --cfg job` prints the composed config
 
 
 def reference() -> str:
-    """The whole page."""
+    """Return the page."""
     parts = [HEAD, section("base.yaml", CONF / "base.yaml", "")]
     for group in GROUPS:
         files = sorted((CONF / group).glob("*.yaml"))
@@ -48,33 +48,33 @@ def reference() -> str:
 
 
 def package(file: Path, group: str) -> str:
-    """What comes before the keys of a group's file: the group, or what its first line says instead."""
-    said = re.match(r"# @package (\S+)", file.read_text())
-    return said[1].replace("_global_", "") if said else group.replace("/", ".")
+    """Return the prefix of a file's keys: its `@package` line, else the group."""
+    line = re.match(r"# @package (\S+)", file.read_text())
+    return line[1].replace("_global_", "") if line else group.replace("/", ".")
 
 
 def section(title: str, file: Path, prefix: str) -> str:
-    """One file: what its first lines of comment say, and a table of its keys. What a key means is said in one file of a group."""
+    """Return the section of a file: its head comment, and a table of its keys, with comments from other files of the group."""
     comment = itertools.takewhile(lambda line: line.startswith("#"), file.read_text().splitlines())
-    said = [line.removeprefix("#").strip() for line in comment if not line.startswith("# @package")]
-    rows = [row(key, default, meaning or said_elsewhere(key, file, prefix)) for key, default, meaning in keys(file, prefix)]
+    head = [line.removeprefix("#").strip() for line in comment if not line.startswith("# @package")]
+    rows = [row(key, default, meaning or other_meaning(key, file, prefix)) for key, default, meaning in keys(file, prefix)]
     table = ["| key | default | meaning |", "|---|---|---|", *rows] if rows else []
-    return "\n".join([f"### {title}\n", escaped(" ".join(filter(None, said))), "", *table, ""])
+    return "\n".join([f"### {title}\n", escaped(" ".join(filter(None, head))), "", *table, ""])
 
 
 def row(key: str, default: str, meaning: str) -> str:
     return f"| `{key}` | `{default}` | {escaped(meaning)} |"
 
 
-def said_elsewhere(key: str, file: Path, prefix: str) -> str:
-    """What another file of the same folder says of the key."""
+def other_meaning(key: str, file: Path, prefix: str) -> str:
+    """Return the comment of the key in another file of the folder; empty without one."""
     others = (keys(other, prefix) for other in sorted(file.parent.glob("*.yaml")))
     return next((meaning for values in others for name, _, meaning in values if name == key and meaning), "")
 
 
 @functools.cache
 def keys(file: Path, prefix: str) -> list[tuple[str, str, str]]:
-    """Each value of a YAML file: its key, the value as it is written, and the comment beside it."""
+    """Return (key, value as written, comment beside it) for each value of a YAML file."""
     text = file.read_text()
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     return list(_values(root, prefix, text.splitlines())) if isinstance(root, yaml.MappingNode) else []
@@ -95,13 +95,13 @@ def _values(node: yaml.MappingNode, prefix: str, lines: list[str]) -> Iterator[t
 
 
 def _comment_above(number: int, lines: list[str]) -> str:
-    """The lines of comment between the one of this number and an empty line; nothing for those that open the file."""
+    """Return the comment lines directly above a line; empty for the head comment of the file."""
     comment = [*itertools.takewhile(lambda line: line.startswith("#"), reversed(lines[:number]))]
     return "" if len(comment) == number else " ".join(line.removeprefix("#").strip() for line in reversed(comment))
 
 
 def escaped(text: str) -> str:
-    """For a Markdown table."""
+    """Escape text for a Markdown table."""
     return re.sub(r"([|<])", r"\\\1", text)
 
 

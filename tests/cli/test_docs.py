@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from commands import ROOT, python, train
+from commands import LONG, ROOT, python, train
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(
@@ -116,16 +116,24 @@ def test_the_parts_of_the_recipes_train_together(tmp_path: Path) -> None:
     assert 0.1 < metrics["val/confidence"] < 1
 
 
+def write_project(folder: Path, page: str) -> None:
+    """Write the files that a page shows, and what else the shortest project has."""
+    text = (ROOT / "docs" / page).read_text()
+    files = re.findall(r"^# (\S+\.(?:py|yaml))\n(.*?)(?=^# |^```)", text, re.MULTILINE | re.DOTALL)
+    files += re.findall(r"`(conf/\S+\.yaml)` is `(.+?)`", text)
+    own = [
+        ("train.py", (ROOT / "train.py").read_text()),
+        ("conf/train.yaml", "defaults: [model: cnn, datamodule: digits, base, _self_]"),
+    ]
+    for name, content in (*own, *files):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+
+
 @pytest.mark.slow
 def test_a_callback_a_net_a_data_set_a_logger_and_a_strategy_are_two_files_each(tmp_path: Path) -> None:
-    """In a project of one's own, whose other files are those of the shortest one there can be."""
-    page = (ROOT / "docs" / "extending.md").read_text()
-    files = re.findall(r"^# (\S+\.(?:py|yaml))\n(.*?)(?=^# |^```)", page, re.MULTILINE | re.DOTALL)
-    assert len(files) == 10
-    for name, text in (("train.py", ""), ("conf/train.yaml", "defaults: [model: cnn, datamodule: digits, base, _self_]"), *files):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text or (ROOT / "train.py").read_text())
-    (command,) = [block for block in blocks() if block.page.name == "extending.md" and block.language == "bash"]
+    write_project(tmp_path, "extending.md")
+    command = next(block for block in blocks() if block.page.name == "extending.md" and block.language == "bash")
     (arguments,) = parse_commands(command)
     done = python(tmp_path / "train.py", *arguments[2:], *SHORT, "hydra.run.dir=run", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -133,6 +141,67 @@ def test_a_callback_a_net_a_data_set_a_logger_and_a_strategy_are_two_files_each(
     record = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert (record["world_size"], record["strategy"], "test/acc" in record["metrics"]) == (2, "Halved", True)
     assert "val/acc" in (tmp_path / "run" / "lines" / "metrics.csv").read_text()
+
+
+NOISY = """
+from torch import nn
+
+from my_model import MyModel
+from noisy import diffusion, mixup, variational
+
+
+class Mixup(MyModel):
+    def training_step(self, batch, batch_idx):
+        return mixup(self.net, *batch)
+
+
+class Variational(MyModel):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.ModuleList([nn.Linear(64, 16), nn.Linear(8, 64)])
+
+    def loss(self, x):
+        return variational(*self.net, x)
+
+    def training_step(self, batch, batch_idx):
+        return self.loss(batch[0].flatten(1))
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val/acc", self.loss(batch[0].flatten(1)))
+
+
+class Diffusion(Variational):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(65, 64)
+
+    def loss(self, x):
+        return diffusion(self.net, x)
+"""
+OWN = [block for block in blocks() if block.page.name == "your-code.md" and block.language == "bash"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", [*OWN, None], ids=["module", "segmentation", "noise"])
+def test_code_of_one_s_own_gives_on_two_processes_what_it_gives_on_one(block: Block | None, tmp_path: Path) -> None:
+    write_project(tmp_path, "your-code.md")
+    (command,) = (
+        parse_commands(block) if block else [["python", "train.py", "model=mixup,variational,diffusion", "trainer.devices=2"]]
+    )
+    assert command.pop() == "trainer.devices=2"
+    write_project(tmp_path, "recipes.md")
+    (tmp_path / "modules.py").write_text(NOISY)
+    for name in ("Mixup", "Variational", "Diffusion"):
+        (tmp_path / "conf" / "model" / f"{name.lower()}.yaml").write_text(f"_target_: modules.{name}")
+    options = ("-m", *command[2:], "trainer.devices=1,2", *SHORT, "hydra.sweep.dir=sweep")
+    done = python(tmp_path / "train.py", *options, cwd=tmp_path, timeout=LONG)
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = [json.loads(file.read_text()) for file in sorted((tmp_path / "sweep").glob("*/metrics.json"))]
+    one, two = ([record for record in records if record["world_size"] == number] for number in (1, 2))
+    assert len(one) == len(two) == (1 if block else 3)
+    for alone, together in zip(one, two, strict=True):
+        assert together["metrics"] == pytest.approx(alone["metrics"], rel=1e-4)
+        assert together["not_as_one_process"] == []
 
 
 def is_without_training(arguments: list[str]) -> bool:

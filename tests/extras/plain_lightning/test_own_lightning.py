@@ -1,4 +1,4 @@
-"""Lightning code that knows nothing of Lockstep, by the command lines of docs/your-lightning-code.md."""
+"""Lightning code that knows nothing of Lockstep, by the command lines of docs/your-code.md."""
 
 import json
 from pathlib import Path

@@ -17,7 +17,7 @@ from lockstep.errors import ConfigError
 from lockstep.models.schedule_from_config import Schedule
 from lockstep.models.schedules import TrainingLength
 
-PAGE = Path(__file__).parents[3] / "docs" / "your-model-and-data.md"
+PAGE = Path(__file__).parents[3] / "docs" / "recipes.md"
 TEN_EPOCHS = TrainingLength(steps=100, epochs=10, steps_per_epoch=10)
 KEY = "model.lr_scheduler"
 TORCH = "torch.optim.lr_scheduler"
@@ -103,17 +103,14 @@ def blocks(language: str) -> dict[str, str]:
 
 def test_the_page_s_examples_do_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = "schedules_of_the_page"
-    (tmp_path / f"{module}.py").write_text(blocks("python")["src/lockstep/models/my_schedules.py"])
+    (tmp_path / f"{module}.py").write_text(blocks("python")["my_schedules.py"])
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, module, raising=False)
     named = {Path(name).stem: yaml.safe_load(text) for name, text in blocks("yaml").items() if name.startswith("conf/model/")}
     nodes = {name: {key: value for key, value in node.items() if key != "_partial_"} for name, node in named.items()}
     exponential = Schedule(KEY, nodes["exponential"])(optimizer(), TEN_EPOCHS)
     assert exponential["interval"] == "epoch"
-    own = nodes["inverse_root"] | {"_target_": f"{module}.inverse_root"}
-    assert Schedule(KEY, own)(optimizer(), TEN_EPOCHS)["scheduler"].lr_lambdas[0](150) == 0.5
     assert entry(f"{module}.there_and_back")["interval"] == "step"
-    assert entry(f"{module}.patient")["monitor"] == "val/loss"
     values = nodes["rmsprop"].items()
     rmsprop = [f"{'' if key in ('_target_', 'lr') else '+'}model.optimizer.{key}={value}" for key, value in values]
     made = fitted(tmp_path / "run", "~model.optimizer.nesterov", "~model.optimizer.fused", *rmsprop)

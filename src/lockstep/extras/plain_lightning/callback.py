@@ -35,7 +35,7 @@ from lockstep.trainer.batchnorm import without_statistics
 
 log = logging.getLogger(__name__)
 
-_NOT_KNOWN = "what several processes can't know of them is in docs/your-lightning-code.md#what-holds-on-n-processes"
+_NOT_KNOWN = "what several processes can't know of them is in docs/your-code.md#what-is-said-when"
 _OWN_GRADIENTS = "each steps by its own gradients, as after loss.backward() in the place of self.manual_backward(loss)"
 _COMPARED = (2, 20)  # the batches before which processes compare what they hold: a step by hand may be that of several batches
 
