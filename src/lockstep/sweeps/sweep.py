@@ -20,7 +20,7 @@ from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.runs.continuation import check_length
-from lockstep.runs.fork import origin_of
+from lockstep.runs.fork import find_checkpoint
 from lockstep.runs.validation import check_run_dir, validated
 from lockstep.sweeps.jobs import OUTSIDE, computed_config, directory_name, identity, repetition, sweep_exit_code
 from lockstep.sweeps.local import choose_pool
@@ -163,7 +163,8 @@ class Sweep:
         check_run_dir(full)
         with as_composed(full):
             cfg, plan = validated(full, full.hydra, self.executor.node_gpus(full))
-        if (origin := origin_of(cfg)) is not None:
+        if cfg.get("fork") is not None:
+            origin = find_checkpoint(cfg.fork)
             check_length(cfg, origin.epoch, origin.path)
         if plan.device_ids is not None:
             raise config_error("trainer.devices", list(plan.device_ids), "the launcher hands out the GPUs; use a number")
