@@ -97,8 +97,4 @@ def _explain_end(error: BaseException) -> tuple[str | None, int]:
         return str(error), ExitCode.REFUSED
     from lockstep.config.hydra_errors import explain
 
-    # what Hydra could not write, on a full disk say: a run's own errors do not come this far, the run records them
-    where = getattr(error, "filename", None) or "hydra.run.dir"
-    words = f"hydra.run.dir: {where} can't be made or written to ({getattr(error, 'strerror', None) or error})"
-    unwritten = words if isinstance(error, OSError) else None
-    return (explain(error) or unwritten) if isinstance(error, Exception) else None, ExitCode.REFUSED
+    return explain(error) if isinstance(error, Exception) else None, ExitCode.REFUSED

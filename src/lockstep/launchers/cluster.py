@@ -93,10 +93,6 @@ class Cluster:
         job."""
         return {}
 
-    def has_written(self, status: Mapping[str, Any]) -> bool:
-        """Return whether this job, in any of its lives, has written a status.json."""
-        return False
-
     def within_job(self, seconds: float) -> float:
         """Return how long a run that is asked to stop now may take: `seconds`, or less if its job ends sooner."""
         return seconds

@@ -1,6 +1,5 @@
 """The life of one run in one process: its directory, its status, its end and its exit code."""
 
-import contextlib
 import logging
 import math
 import multiprocessing
@@ -18,16 +17,16 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
-from lockstep.atomic_files import read_json, read_stamp, remove_partial_files, write_json
+from lockstep.atomic_files import read_json, remove_partial_files, write_json
 from lockstep.config.construct import own_modules
 from lockstep.config.plan import Plan, visible_cores
-from lockstep.errors import ExitCode, config_error
+from lockstep.errors import ExitCode
 from lockstep.launchers.cluster import queue
 from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank, warn_of_unknown_launcher
 from lockstep.launchers.heartbeat import DEBUGGED, HEARTBEAT, dump_stacks
 from lockstep.launchers.outcome import Outcome, Report, classify_error, original_error
 from lockstep.launchers.rank import end_workers, leave_process_group
-from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
+from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.runs import record
 from lockstep.runs.directory import OwnDirectory
 from lockstep.runs.saved import accept_config
@@ -114,15 +113,12 @@ class Run:
 
     def _begin(self) -> None:
         if self.is_owner:
-            try:
-                remove_partial_files(self.directory)
-                (self.directory / DEBUGGED).unlink(missing_ok=True)
-                if not self.is_resumed:
-                    self._metrics.unlink(missing_ok=True)
-                record.write_status(self.directory, "running", is_first=not self.is_resumed)
-                self._append_to_log(OmegaConf.to_yaml(self.cfg, resolve=True))  # the terminal gets what a person reads
-            except OSError as error:
-                raise config_error("run_dir", self.directory, f"can't be written to ({error.strerror})") from error
+            remove_partial_files(self.directory)
+            (self.directory / DEBUGGED).unlink(missing_ok=True)
+            if not self.is_resumed:
+                self._metrics.unlink(missing_ok=True)
+            record.write_status(self.directory, "running", is_first=not self.is_resumed)
+            self._append_to_log(OmegaConf.to_yaml(self.cfg, resolve=True))  # the terminal gets what a person reads
             if self.cfg.get("mirror") is not None:
                 self._mirror = get_object("lockstep.extras.mirror.mirror.Mirror")(self.directory)
             warn_of_unknown_launcher()
@@ -160,7 +156,7 @@ class Run:
         cfg = self.cfg.copy()
         OmegaConf.resolve(cfg)  # ${now:} is the same in all of them
         hydra = HydraConfig.instance().cfg if HydraConfig.initialized() else None
-        attempt, began, earlier = 0, self._started, read_stamp(self._metrics)
+        attempt = 0
         while True:
             outcome = launch(
                 _run_rank,
@@ -174,22 +170,17 @@ class Run:
                 log=self.directory / "train.log",
                 restarts=restarts() + attempt,
                 stop_deadline=_deadline(cfg, "guards.preemption.deadline"),
-                fresh=bool(OmegaConf.select(cfg, "fresh_processes")),  # None in a config saved before there was such a key
+                fresh=cfg.fresh_processes,
                 imports=own_modules(cfg),
             )
-            if outcome.code == ExitCode.FINISHED and read_stamp(self._metrics) == earlier:
-                outcome = Outcome(code=ExitCode.FAILED, reason="the ranks ended without writing metrics.json")
             if outcome.code != ExitCode.FAILED or outcome.is_final or attempt >= cfg.max_restarts:
                 break
-            attempt, began = attempt + 1, time.monotonic()
+            attempt += 1
             self._has_restarted = True
             log.warning(f"{outcome.reason}; restart {attempt} of {cfg.max_restarts}")
         if outcome.code:
             self._fail(outcome)
-        result = read_json(self._metrics) or {}
-        result["wall_time"] = result.get("seconds_before", 0.0) + time.monotonic() - began  # with the start of the ranks
-        write_json(self._metrics, result)
-        self._close(result)
+        self._close(read_json(self._metrics) or {})
 
     def finish(self, trainer: Any) -> None:
         """Writes metrics.json from rank zero, and leaves the process group together; called in every rank."""
@@ -204,7 +195,7 @@ class Run:
         leave_process_group()
         STOP_SIGNALS.leave()
         if self.has_parent:
-            self.result, self._code = result["metrics"].get(result["optimized_metric"]), 0
+            self._code = ExitCode.FINISHED
         else:
             self._close(result)
 
@@ -213,7 +204,7 @@ class Run:
         self.result = math.nan if value is None else value
         if self.is_owner:
             record.write_status(self.directory, "finished", result.get("ended_by"))
-            self._code = 0
+            self._code = ExitCode.FINISHED
             console.show_result(self.directory, result)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -221,7 +212,7 @@ class Run:
         try:
             if error is not None and self._code is None:
                 error = STOP_SIGNALS.raised or original_error(error)  # what breaks on the way out has come of it
-                self._end(self._explained(classify_error(error, self._global_rank, HEARTBEAT.has_stepped)))
+                self._end(classify_error(error, self._global_rank, HEARTBEAT.has_stepped))
         finally:
             HEARTBEAT.stop()
             end_workers()
@@ -230,11 +221,6 @@ class Run:
             STOP_SIGNALS.end_with(1 if self._code is None else self._code)
             if self._own is not None:
                 self._own.leave()
-
-    def _explained(self, outcome: Outcome) -> Outcome:
-        """Names the request to stop where tasks have lost one of them: one that has nothing to save leaves at once."""
-        is_explained = outcome.has_lost_rank and STOP_SIGNALS.received and self.launcher.ranks_are_tasks
-        return classify_error(Preempted(leading(STOP_SIGNALS.received)), self._global_rank) if is_explained else outcome
 
     def _report_to_parent(self, outcome: Outcome) -> bool:
         if self._report is not None:
@@ -264,9 +250,8 @@ class Run:
                 self._own = None
         elif outcome.code == ExitCode.PREEMPTED:
             if self._global_rank == 0:
-                with contextlib.suppress(OSError):  # the disk may be full
-                    record.write_status(self.directory, "preempted", outcome.reason, outcome.rank)
-                    accept_config(self.directory)
+                record.write_status(self.directory, "preempted", outcome.reason, outcome.rank)
+                accept_config(self.directory)
                 console.show_preempted(self.directory, outcome.reason or "")
                 given = HydraConfig.get().overrides.hydra if HydraConfig.initialized() else ()
                 is_named = any(item.startswith("hydra.run.dir=") for item in given)
@@ -277,8 +262,7 @@ class Run:
             if outcome.traceback:
                 log.error(outcome.traceback)
             console.say(f"The run failed: {outcome.reason}. Logs: {self.directory}")
-            with contextlib.suppress(OSError):  # the disk may be full: that is then the reason
-                record.write_failure(self.directory, outcome.reason, outcome.rank, outcome.has_lost_rank)
+            record.write_failure(self.directory, outcome.reason, outcome.rank, outcome.has_lost_rank)
         raise SystemExit(outcome.code)
 
 

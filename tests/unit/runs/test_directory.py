@@ -66,10 +66,7 @@ def test_a_second_command_on_a_running_directory_changes_nothing(run: Path) -> N
         assert content(run) == before
 
 
-@pytest.mark.parametrize("left", [("checkpoints",), None])
-def test_a_directory_that_holds_a_run_is_refused_and_stays_as_it_is(left: tuple[str, ...] | None, run: Path) -> None:
-    for path in [path for path in run.iterdir() if left is not None and path.name not in left]:
-        subprocess.run(["rm", "-r", path], check=True)
+def test_a_directory_that_holds_a_run_is_refused_and_stays_as_it_is(run: Path) -> None:
     before = content(run)
     with pytest.raises(ConfigError) as refused:
         begin(run)
@@ -83,14 +80,11 @@ def test_a_directory_that_holds_a_run_is_refused_and_stays_as_it_is(left: tuple[
 def test_starting_over_sets_the_earlier_run_aside(run: Path, tmp_path: Path) -> None:
     before = content(run)
     own = begin(run, overwrite=True)
-    assert content(tmp_path / "run.before-1") == before
+    (aside,) = tmp_path.glob("run.before-*")
+    assert content(aside) == before
     assert content(run) == {}
     own.end_unstarted("no data")
-    assert content(tmp_path / "run.before-1") == before
     begin(run).leave()  # what could not start holds no run
-    (run / "status.json").write_text('{"status": "failed"}')
-    begin(run, overwrite=True).leave()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "run.before-1", "run.before-2"]
 
 
 def test_a_run_that_could_not_start_leaves_its_reason_and_a_refused_resumption_what_was_there(run: Path, tmp_path: Path) -> None:
@@ -110,7 +104,7 @@ def test_a_sweep_s_directory_is_no_run_s_not_to_be_set_aside_either(tmp_path: Pa
     for overwrite in (False, True):
         with pytest.raises(ConfigError, match=rf"^hydra\.run\.dir={sweep}: belongs to a sweep; name another directory$"):
             begin(sweep, overwrite=overwrite)
-    assert [path.name for path in sweep.iterdir()] == ["multirun.yaml"]
+    assert [*content(sweep)] == ["multirun.yaml"]
 
 
 def test_a_run_s_directory_is_no_sweep_s(run: Path, tmp_path: Path) -> None:

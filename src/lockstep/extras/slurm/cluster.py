@@ -47,9 +47,6 @@ class Slurm(Cluster):
         restarts = self.read(os.environ, self.restarts, default=0)
         return {} if (name := job_name()) is None else {"slurm_job": name, "slurm_restarts": restarts}
 
-    def has_written(self, status: Mapping[str, Any]) -> bool:
-        return status.get("slurm_job") == job_name()
-
     def within_job(self, seconds: float) -> float:
         left = _seconds_left()
         return min(seconds, max(left - SPARED, left / 2))
