@@ -73,7 +73,8 @@ class SteppedRate(AfterEachStep):
 
     def facts(self) -> dict[str, float | None]:
         rates = {"lr": self._highest, "lr_last": self._latest}
-        return {name: None if rate is None else float(rate) for name, rate in rates.items()}
+        known = {name: None if rate is None else float(rate) for name, rate in rates.items()}
+        return known | {"samples_before": self.samples_before, "seconds_before": self.seconds_before}
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint["samples_trained"] = self.samples_before + samples_trained(trainer)
