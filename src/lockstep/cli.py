@@ -4,43 +4,28 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from lockstep import console
 from lockstep.config.overrides import null_groups_left_out, quote_equals, split_flags, values_by_key
 from lockstep.errors import ConfigError, ExitCode
-from lockstep.launchers.environment import SWEPT_KEYS, register_resolvers
-from lockstep.launchers.heartbeat import HEARTBEAT
+from lockstep.launchers.environment import register_resolvers
 from lockstep.launchers.rank import attach_to_parent, process_group
 from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS, Preempted
 from lockstep.places import import_from_project
-
-LEAVING = 600.0  # seconds in which a process of a sweep's job is gone, once all is done: a logger may have something to upload
 
 register_resolvers()
 
 
 def start(main: Callable[[], Any]) -> None:
     """Runs a @hydra.main function; what is wrong in the config ends it with one line and exit code 2."""
-    code: Any = ExitCode.FINISHED
     try:
         _start(main)
-    except BaseException as error:
-        code = error.code if isinstance(error, SystemExit) else ExitCode.FAILED
-        if process_group() is not None and isinstance(error, SystemExit) and isinstance(code, int):
+    except SystemExit as error:
+        if process_group() is not None and isinstance(error.code, int):
             sys.stderr.flush()
-            os._exit(code)  # Python would wait for collectives that other ranks may not come to
+            os._exit(error.code)  # Python would wait for collectives that other ranks may not come to
         raise
-    finally:
-        if SWEPT_KEYS in os.environ:
-            _leave_in_time(code if isinstance(code, int) else bool(code))
-
-
-def _leave_in_time(code: int) -> None:
-    """Ends this process where a thread of the user's own code, or a function of atexit, never does: the sweep waits for it."""
-    HEARTBEAT.start(LEAVING, Path("/dev/stderr"), lambda _: os._exit(code))
-    HEARTBEAT.beat(f"after all was done (code {code})", LEAVING)
 
 
 def _start(main: Callable[[], Any]) -> None:
