@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from lockstep.callbacks.checkpoints import rewind_progress
 from lockstep.callbacks.stepped_rate import SteppedRate
 from lockstep.models.from_checkpoint import read_for
-from lockstep.runs.continuation import check_length
+from lockstep.runs.resume import check_length
 from lockstep.trainer.steps import batches_trained
 
 log = logging.getLogger(__name__)

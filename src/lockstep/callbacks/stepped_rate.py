@@ -36,7 +36,7 @@ class SteppedRate(AfterEachStep):
     From the first step on, the run's directory stays, however the run ends, and a run that goes on has its new config.
 
     Args:
-        trained_with: what a run that is resumed from a checkpoint of this one can't change; see lockstep.runs.continuation.
+        trained_with: what a run that is resumed from a checkpoint of this one can't change; see lockstep.runs.resume.
 
     Attributes:
         samples_before: number that the checkpoint from which this run goes on was trained on.

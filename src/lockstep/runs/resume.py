@@ -1,6 +1,6 @@
 """`resume=RUN_DIR`: a run that was broken off goes on in its own directory, by the config that is saved there."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.arguments import shown
 from lockstep.config.overrides import chooses_group, flat, override_key, quote, split_flags, values_by_key
+from lockstep.config.plan import Plan, rate_key
 from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
 from lockstep.runs.directories import newest_unfinished
@@ -71,3 +72,19 @@ def check_unchanged(saved: DictConfig, cfg: DictConfig, run_dir: Path) -> None:
 def _fixed_values(cfg: DictConfig) -> dict[str, Any]:
     content: Any = OmegaConf.to_container(cfg)
     return {key: value for key, value in flat(content).items() if f"{key}.".startswith(_FIXED)}
+
+
+def check_length(cfg: DictConfig, epoch: int, checkpoint: Path) -> None:
+    """Raises ConfigError where the checkpoint is of a later epoch than the last one."""
+    epochs = cfg.trainer.max_epochs
+    if 0 < (epochs or -1) < epoch:
+        raise config_error("trainer.max_epochs", epochs, f"{checkpoint} is of epoch {epoch}; use {epoch} or more, or -1")
+
+
+def check_rate(cfg: DictConfig, plan: Plan, content: Mapping[str, Any], checkpoint: Path) -> None:
+    """Raise ConfigError where another global batch, by lr_scaling, has another rate than the checkpoint's optimizer."""
+    rate = content.get("callbacks", {}).get("SteppedRate", {}).get("trained_with", {}).get("lr", plan.lr)
+    if rate != plan.lr:
+        key = rate_key(cfg.model)
+        words = f"{checkpoint} was trained with {rate}, and goes on with it; use {rate}, or a new run, by fork={checkpoint}"
+        raise config_error("lr_scaling" if key is None else f"model.{key}", plan.lr, words)

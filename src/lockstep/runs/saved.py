@@ -17,7 +17,6 @@ FILE = f"{FOLDER}/config.yaml"
 NEXT = f"{FOLDER}/next"  # what a run that goes on becomes
 RUN_ID = "run_id"
 RUN_DIR = "${hydra:runtime.output_dir}"  # of the run that Hydra composes
-_OF_THE_START = ("${hydra:", "${now:")  # interpolations that have their value of then
 
 
 def write_config(run_dir: Path, cfg: DictConfig, hydra: DictConfig, run_id: str, global_batch_size: int | None) -> None:
@@ -92,8 +91,9 @@ def _write(path: Path, cfg: DictConfig) -> None:
 
 
 def _to_save(cfg: DictConfig, run_id: str, global_batch_size: int | None) -> DictConfig:
-    saved: Any = OmegaConf.create(OmegaConf.to_container(cfg))
-    _fix(saved, cfg, _OF_THE_START)
+    saved: Any = cfg.copy()
+    OmegaConf.set_struct(saved, False)
+    fix_times(saved)
     saved.run_dir = RUN_DIR
     if global_batch_size is not None and OmegaConf.select(cfg, GLOBAL_BATCH, default=cfg) is not cfg:
         OmegaConf.update(saved, GLOBAL_BATCH, global_batch_size)
@@ -103,14 +103,10 @@ def _to_save(cfg: DictConfig, run_id: str, global_batch_size: int | None) -> Dic
 
 
 def fix_times(cfg: DictConfig) -> None:
-    """Replace ${now:} by its value: whoever copies the config would read the clock anew."""
-    _fix(cfg, cfg, ("${now:",))
-
-
-def _fix(cfg: DictConfig, source: DictConfig, interpolations: tuple[str, ...]) -> None:
+    """Replace ${now:} and ${hydra:} by their values: whoever copies the config would read the clock anew."""
     for key, value in [*nodes(OmegaConf.to_container(cfg))]:
-        if key != "run_dir" and isinstance(value, str) and any(name in value for name in interpolations):
-            OmegaConf.update(cfg, key, OmegaConf.select(source, key))
+        if key != "run_dir" and isinstance(value, str) and ("${now:" in value or "${hydra:" in value):
+            OmegaConf.update(cfg, key, OmegaConf.select(cfg, key))
 
 
 def is_queued(run_dir: Path) -> bool:

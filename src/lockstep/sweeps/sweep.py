@@ -19,8 +19,8 @@ from lockstep.config.overrides import constants, override_key, quote
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
-from lockstep.runs.continuation import check_length
 from lockstep.runs.fork import find_checkpoint
+from lockstep.runs.resume import check_length
 from lockstep.runs.validation import check_run_dir, validated
 from lockstep.sweeps.jobs import OUTSIDE, computed_config, directory_name, identity, repetition, sweep_exit_code
 from lockstep.sweeps.local import choose_pool
