@@ -10,7 +10,6 @@ from typing import Any
 from lightning import Callback, LightningModule
 from lightning.pytorch.utilities.types import LRSchedulerConfig
 from omegaconf import DictConfig
-from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
@@ -59,7 +58,7 @@ class Forked(Callback):
         """Note the configured options, while the optimizers are made and not restored yet."""
         if not self._checkpoint:
             return
-        self._options = [[_options(group) for group in optimizer.param_groups] for optimizer in trainer.optimizers]
+        self._options = [[_without_params(group) for group in optimizer.param_groups] for optimizer in trainer.optimizers]
         self._checkpoint["lr_schedulers"] = []
         if not self._has_same_parameters(trainer.optimizers):
             log.warning("Not carried over from the checkpoint: the optimizer's state, which is of another one or of other groups")
@@ -110,9 +109,8 @@ def _sizes(groups: Sequence[dict[str, Any]]) -> list[int]:
     return [len(group["params"]) for group in groups]
 
 
-def _options(group: dict[str, Any]) -> dict[str, Any]:
-    own = {name: value for name, value in group.items() if name != "params"}
-    return {name: value.clone() if isinstance(value, Tensor) else value for name, value in own.items()}
+def _without_params(group: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "params"}
 
 
 def _move(config: LRSchedulerConfig, trainer: Any) -> None:
