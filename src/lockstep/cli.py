@@ -18,41 +18,35 @@ register_resolvers()
 
 
 def start(main: Callable[[], Any]) -> None:
-    """Runs a @hydra.main function; what is wrong in the config ends it with one line and exit code 2."""
+    """Run a @hydra.main function; what is wrong in the config ends it with one line and exit code 2."""
     try:
-        _start(main)
+        return _run(main)
     except SystemExit as error:
-        if process_group() is not None and isinstance(error.code, int):
-            sys.stderr.flush()
-            os._exit(error.code)  # Python would wait for collectives that other ranks may not come to
-        raise
+        code = error.code
+    except BaseException as error:
+        line, code = _explain_end(STOP_SIGNALS.raised or error)
+        if line is None:
+            raise
+        console.say(line)
+    if process_group() is not None and isinstance(code, int):
+        sys.stderr.flush()
+        os._exit(code)  # Python would wait for collectives that other ranks may not come to
+    sys.exit(code)
 
 
-def _start(main: Callable[[], Any]) -> None:
+def _run(main: Callable[[], Any]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, where it would print many lines and exit with 1
     # -m between overrides, by which Hydra would be confused, is for all of them
     given = null_groups_left_out(sorted(map(quote_equals, sys.argv[1:]), key=lambda item: item not in ("-m", "--multirun")))
-    try:
-        STOP_SIGNALS.listen(signals={*SIGNALS} - {signal.SIGINT})  # who starts processes or trains takes Ctrl-C too
-        console.survive_lost_output()
-        import_from_project()
-        attach_to_parent()
-        if (arguments := _for_hydra(given)) is None:
-            console.say("The run has finished already. With an override, trainer.max_epochs=20 say, it goes on.")
-            return
-        sys.argv[1:] = arguments
-        main()
-    except SystemExit:
-        raise
-    except BaseException as error:
-        reason = STOP_SIGNALS.raised or error
-        line, code = _explain_end(reason)
-        if line is None:
-            raise
-    else:
+    STOP_SIGNALS.listen(signals={*SIGNALS} - {signal.SIGINT})  # who starts processes or trains takes Ctrl-C too
+    console.survive_lost_output()
+    import_from_project()
+    attach_to_parent()
+    if (arguments := _for_hydra(given)) is None:
+        console.say("The run has finished already. With an override, trainer.max_epochs=20 say, it goes on.")
         return
-    console.say(line)
-    sys.exit(code)
+    sys.argv[1:] = arguments
+    main()
 
 
 def _for_hydra(given: list[str]) -> list[str] | None:

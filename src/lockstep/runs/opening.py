@@ -16,14 +16,16 @@ from lockstep.runs.directory import OwnDirectory, absolute, take_new
 from lockstep.runs.resume import check_unchanged
 from lockstep.runs.run import Run
 from lockstep.runs.saved import FILE, RUN_ID, fix_times, is_queued, propose_config, read_config, read_overrides, write_config
-from lockstep.runs.validation import check_run_dir, validated
+from lockstep.runs.validation import check_run_dir, refusing, validated
 
 
+@refusing()
 def open_run(cfg: DictConfig) -> Run:
     """Take the directory of the run that Hydra has composed, and write into it what the run is; or go on with the run that it
     holds, where the config is that run's, or the same command has begun it, whose ranks are started again.
 
-    Raise ConfigError where the run can't start so. A new run's directory then says why, another one is as it was.
+    Leave by SystemExit, with one line and code 2, where the run can't start so. A new run's directory then says why, another one
+    is as it was.
     """
     hydra: Any = HydraConfig.get()
     overrides = list(hydra.overrides.task)
