@@ -149,7 +149,7 @@ def _step_to_continue_from(cfg: DictConfig, plan: Plan, model: nn.Module, checkp
     from it as configured."""
     if checkpoint is None or not checkpoint.is_relative_to(cfg.run_dir):
         return None
-    from lockstep.runs.continuation import check_length, check_rate
+    from lockstep.runs.resume import check_length, check_rate
 
     content = read_for(model, "resume", checkpoint)
     epoch, average = content.get("epoch", 0), content.get("callbacks", {}).get("StochasticWeightAveraging", {})

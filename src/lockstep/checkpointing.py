@@ -98,12 +98,6 @@ def latest_valid_checkpoint(folder: Path) -> Path | None:
     return None
 
 
-def run_id_in(checkpoint: dict[str, Any]) -> str | None:
-    """Return the id of the run that has saved it, as lockstep.callbacks.LastCheckpoint stores it among callbacks' states."""
-    states = checkpoint.get("callbacks", {}).values()
-    return next((state["run_id"] for state in states if isinstance(state, dict) and "run_id" in state), None)
-
-
 def _reason(error: Exception) -> str:
     """Return the error in one line, without torch's advice to load it all the same."""
     text = str(error)

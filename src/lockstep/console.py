@@ -1,9 +1,7 @@
 """Output on the terminal, and plain text where there is none."""
 
-import contextlib
 import io
 import os
-import select
 import shlex
 import sys
 from collections.abc import Sequence
@@ -13,77 +11,29 @@ from typing import Any
 
 from lockstep.places import SHIPPED, project
 
-PATIENCE = 5.0  # seconds a pipe may be full, because nobody reads it, before lines are dropped
+
+class _Output(io.FileIO):
+    """A file descriptor whose writes always succeed: after one that fails, output goes nowhere, that of C code and of processes
+    started from here too."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError:  # EPIPE, EIO of a terminal that has closed
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            return len(data)
 
 
 def survive_lost_output() -> None:
-    """Sees to it that nothing that this process prints can end it or hold it up: what is printed to a terminal that has closed,
-    a pipe whose reader has gone or sleeps, or a full disk is dropped. The log files in the run's directory have it.
-
-    Streams that are not the process's own, a notebook's say, are left as they are.
-    """
+    """Drop what is printed to a terminal that has closed or a pipe whose reader has gone; the log files in the run's directory
+    have it. Streams that are not the process's own, a notebook's say, are left as they are."""
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         stream = getattr(sys, name)
-        if stream is getattr(sys, f"__{name}__"):
-            encoding = getattr(stream, "encoding", None)
-            setattr(sys, name, _Text(_Output(name, descriptor), encoding, "backslashreplace", line_buffering=True))
-
-
-class _Output(io.RawIOBase):
-    """A file descriptor whose writes always succeed, each within PATIENCE."""
-
-    def __init__(self, name: str, descriptor: int) -> None:
-        self.name, self._descriptor, self._is_read = f"<{name}>", descriptor, True
-        self._writes_to = _not_blocking(descriptor)
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def isatty(self) -> bool:
-        return os.isatty(self._descriptor)
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        rest = memoryview(data).cast("B")
-        size = len(rest)
-        try:
-            while rest and self._has_room():
-                rest = rest[os.write(self._writes_to, rest[: select.PIPE_BUF]) :]  # more could block, by POSIX
-        except BlockingIOError:  # a terminal with less room than that
-            self._is_read = False
-        except OSError:  # EPIPE, EIO of a terminal that has closed, ENOSPC, EBADF
-            self._let_go()
-        return size
-
-    def _has_room(self) -> bool:
-        """Waits once; when nobody reads, then not again before somebody does."""
-        self._is_read = bool(select.select([], [self._writes_to], [], PATIENCE if self._is_read else 0)[1])
-        return self._is_read
-
-    def _let_go(self) -> None:
-        """Sends nowhere, too, what is written by C code, by processes started from here, and when Python exits."""
-        with contextlib.suppress(OSError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            for descriptor in {self._descriptor, self._writes_to} - {nowhere}:
-                os.dup2(nowhere, descriptor)
-            if nowhere != self._descriptor:
-                os.close(nowhere)
-
-
-def _not_blocking(descriptor: int) -> int:
-    """A terminal opened anew: the flag on the descriptor itself would be the shell's, too. Others as they are."""
-    try:
-        return os.open(os.ttyname(descriptor), os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
-    except OSError:
-        return descriptor
-
-
-class _Text(io.TextIOWrapper):
-    def close(self) -> None:
-        """Flushes, and does not close: others print here too, and would get a ValueError."""
-        self.flush()
+        if stream is not None and stream is getattr(sys, f"__{name}__"):
+            buffer = io.BufferedWriter(_Output(descriptor, "w", closefd=False))
+            setattr(sys, name, io.TextIOWrapper(buffer, stream.encoding, "backslashreplace", line_buffering=True))
 
 
 def say(line: str) -> None:

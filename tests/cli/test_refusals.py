@@ -45,7 +45,6 @@ WRONG = {
     "hydra.run.dir=mine seed=0,1 -m": "hydra.run.dir=mine: is for one run; use hydra.sweep.dir=mine",
     "hydra.launcher.jobs=2": "hydra.launcher.jobs=2: is for sweeps; use -m",
     "run_dir=a": "run_dir=a: is set by Hydra; give hydra.run.dir=a",
-    "hydra.run.dir=/dev/null/run": "hydra.run.dir: /dev/null/run can't be made or written to (Not a directory)",
 }
 
 

@@ -1,17 +1,13 @@
 """The command line's words for what Hydra could not apply."""
 
-import os
 import signal
-import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from lockstep.cli import _for_hydra, start
 from lockstep.console import say
-from lockstep.launchers.environment import SWEPT_KEYS
 
 pytestmark = pytest.mark.usefixtures("no_process_group")  # a rank that has one leaves at once
 
@@ -65,18 +61,6 @@ def test_what_an_ended_run_has_left_in_the_environment_is_named(
         start(lambda: None)
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith(f"{name}={value}: is left over from a run that has ended; ")
-
-
-def test_a_job_whose_process_does_not_end_by_itself_is_ended_with_its_own_code(tmp_path: Path) -> None:
-    """It kept its place in the sweep for ever, with its record written."""
-    text = "import atexit, sys, threading, time\nfrom lockstep import cli\ncli.LEAVING = 1.0\ndef wait(): time.sleep(300)\n"
-    text += "def main():\n    threading.Thread(target=wait).start()\ncli.start(main)"
-    environment = os.environ | {SWEPT_KEYS: "seed"}
-    command = [sys.executable, "-c", text]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
-    assert done.returncode == 0
-    assert "no progress for 1 s, after all was done (code 0)" in done.stderr
-    assert "in wait" in done.stderr
 
 
 @pytest.mark.usefixtures("_full_errors")

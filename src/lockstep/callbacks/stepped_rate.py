@@ -36,7 +36,7 @@ class SteppedRate(AfterEachStep):
     From the first step on, the run's directory stays, however the run ends, and a run that goes on has its new config.
 
     Args:
-        trained_with: what a run that is resumed from a checkpoint of this one can't change; see lockstep.runs.continuation.
+        trained_with: what a run that is resumed from a checkpoint of this one can't change; see lockstep.runs.resume.
 
     Attributes:
         samples_before: number that the checkpoint from which this run goes on was trained on.
@@ -72,7 +72,8 @@ class SteppedRate(AfterEachStep):
 
     def facts(self) -> dict[str, float | None]:
         rates = {"lr": self._highest, "lr_last": self._latest}
-        return {name: None if rate is None else float(rate) for name, rate in rates.items()}
+        known = {name: None if rate is None else float(rate) for name, rate in rates.items()}
+        return known | {"samples_before": self.samples_before, "seconds_before": self.seconds_before}
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint["samples_trained"] = self.samples_before + samples_trained(trainer)

@@ -93,9 +93,6 @@ class Cluster:
         job."""
         return {}
 
-    def has_written(self, status: Mapping[str, Any]) -> bool:
-        """Return whether this job, in any of its lives, has written a status.json."""
-        return False
 
     def requeue_when_warned(self, number: int, keeps_directory: bool) -> str | None:
         """Requeue the job if the signal has warned of its end, and if it will come to its run directory again. Return a line that

@@ -15,20 +15,16 @@ _DEPTH = 4  # of folders below the working directory: logs/NAME/RUN is 3
 
 
 def run_directories(folder: Path, depth: int = sys.maxsize) -> Iterator[Path]:
-    """Yield the directories of runs at most `depth` below a folder, jobs of sweeps too.
-
-    Links are followed, since logs/ may be one to a larger disk, and each place is visited once.
-    """
-    visited: set[str] = set()
+    """Yield the directories of runs at most `depth` below a folder, jobs of sweeps too. Follow links to folders, since logs/ may
+    be one to a larger disk, but not to runs."""
     for name, folders, _ in os.walk(folder, followlinks=True):
-        path, place = Path(name), os.path.realpath(name)
-        if (is_run := (path / FILE).is_file()) and place not in visited:
+        path = Path(name)
+        is_run = (path / FILE).is_file()
+        if is_run and not path.is_symlink():
             yield path
-        if is_run or place in visited or len(path.relative_to(folder).parts) == depth:
+        if is_run or len(path.relative_to(folder).parts) == depth:
             folders.clear()
-        visited.add(place)
-        below = (name for name in folders if not name.startswith("."))
-        folders[:] = sorted(below, key=lambda name: (path / name).is_symlink())  # a run has its own name, not that of a link
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
 
 
 def newest_unfinished(folder: Path) -> Path:

@@ -11,11 +11,11 @@ from omegaconf import DictConfig
 
 from lockstep.atomic_files import read_json
 from lockstep.config.overrides import check_single
-from lockstep.errors import config_error
 from lockstep.launchers.environment import SWEPT_KEYS, can_resume, restarts, this_rank
 from lockstep.runs.directory import OwnDirectory, absolute, take_new
+from lockstep.runs.resume import check_unchanged
 from lockstep.runs.run import Run
-from lockstep.runs.saved import RUN_ID, fix_times, is_queued, propose_config, read_overrides, read_run_id, write_config
+from lockstep.runs.saved import FILE, RUN_ID, fix_times, is_queued, propose_config, read_config, read_overrides, write_config
 from lockstep.runs.validation import check_run_dir, refusing, validated
 
 
@@ -34,11 +34,10 @@ def open_run(cfg: DictConfig) -> Run:
     check_run_dir(cfg)
     fix_times(cfg)
     directory, rank = absolute(cfg.run_dir), this_rank()
-    run_id = read_run_id(directory)
-    goes_on = cfg.get(RUN_ID) is not None
-    if goes_on and cfg[RUN_ID] != run_id:
-        raise config_error(RUN_ID, cfg[RUN_ID], f"is not the run in {directory}; it is set by the run itself")
-    goes_on = goes_on or (run_id is not None and has_begun(directory, overrides))
+    goes_on = cfg.get(RUN_ID) is not None or has_begun(directory, overrides)
+    saved = read_config(directory) if goes_on else None
+    if saved is not None:
+        check_unchanged(saved, cfg, directory)
     if cfg.forked_from is None and cfg.get("fork") is not None:
         from lockstep.runs.fork import describe_origin  # most runs begin anew
 
@@ -49,7 +48,7 @@ def open_run(cfg: DictConfig) -> Run:
     own = OwnDirectory(directory, "resume") if goes_on else take_new(directory, cfg.overwrite)
     try:
         run = Run(*validated(cfg.copy(), hydra), is_resumed=is_resumed, own=own)
-        _save(run, cfg, hydra, run_id if goes_on else None)
+        _save(run, cfg, hydra, None if saved is None else saved.run_id)
     except BaseException as error:
         own.end_unstarted(str(error) or type(error).__name__)
         raise
@@ -59,7 +58,7 @@ def open_run(cfg: DictConfig) -> Run:
 def has_begun(directory: Path, overrides: list[str]) -> bool:
     """Return whether the same command has begun the run in a directory, whose ranks are started again or meet again at their
     rendezvous. Each rank reads it for itself, before or after rank zero has gone on: the answer is the same."""
-    if not can_resume() or read_overrides(directory) != overrides:
+    if not can_resume() or not (directory / FILE).is_file() or read_overrides(directory) != overrides:
         return False
     return restarts() > 0 or (read_json(directory / "status.json") or {}).get("status") != "finished"
 
@@ -67,13 +66,10 @@ def has_begun(directory: Path, overrides: list[str]) -> bool:
 def _save(run: Run, composed: DictConfig, hydra: Any, run_id: str | None) -> None:
     """Write what the run is, as it was composed: before `derive` has set values that follow from others. `run_id`: None for a new
     run."""
-    is_new, run_id = run_id is None, run_id or uuid.uuid4().hex
+    size = run.plan.global_batch_size
     if run.cfg.get("mirror") is not None:
-        get_object("lockstep.extras.mirror.mirror.claim")(run.cfg.mirror, run.directory, is_new)
-    try:
-        if is_new:
-            write_config(run.directory, composed, hydra, run_id, run.plan.global_batch_size)
-        else:
-            propose_config(run.directory, composed, run_id, run.plan.global_batch_size, list(hydra.overrides.task))
-    except OSError as error:
-        raise config_error("hydra.run.dir", run.directory, f"can't be written to ({error.strerror})") from error
+        get_object("lockstep.extras.mirror.mirror.claim")(run.cfg.mirror, run.directory, run_id is None)
+    if run_id is None:
+        write_config(run.directory, composed, hydra, uuid.uuid4().hex, size)
+    else:
+        propose_config(run.directory, composed, run_id, size, list(hydra.overrides.task))

@@ -18,7 +18,6 @@ from lockstep.runs.locks import is_held
 LOST_RANK, JOB = "has_lost_rank", "job"  # in status.json; the last is what a sweep says of its job
 Status = Literal["queued", "running", "finished", "failed", "preempted"]
 _PACKAGES = ("lockstep", "torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
-GIT_STATUS = ("status", "--porcelain=v2", "--branch", "--no-ahead-behind")  # arguments of git(1)
 
 
 def write_status(
@@ -52,37 +51,26 @@ def write_failure(run_dir: Path, reason: str | None, rank: int | None, has_lost_
 
 
 def environment() -> dict[str, Any]:
-    """Returns versions, host, its load and commit: what it takes to weigh or repeat a number."""
-    commit, is_dirty = _checkout()
-    machine = {"host": platform.node(), "cpu_count": os.cpu_count(), "load": os.getloadavg()[0]}
-    return installed() | machine | {"git_commit": commit, "git_dirty": is_dirty}
+    """Return versions, host, its load and commit: what it takes to weigh or repeat a number."""
+    return {
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in _PACKAGES},
+        "platform": platform.platform(),
+        "host": platform.node(),
+        "cpu_count": os.cpu_count(),
+        "load": os.getloadavg()[0],
+        "git_commit": _git("rev-parse", "HEAD"),
+        "git_dirty": None if (changes := _git("status", "--porcelain")) is None else bool(changes),
+    }
 
 
-def installed() -> dict[str, Any]:
-    """Returns the versions of Python and of packages, and the platform, which are looked up once in a process and its forks."""
-    versions = {name: _version(name) for name in _PACKAGES}
-    return {"python": platform.python_version(), "versions": versions, "platform": platform.platform()}
-
-
-def git_commit() -> str | None:
-    """Returns the commit of the project that runs; None outside a checkout."""
-    return _checkout()[0]
-
-
-def read_git_status(printed: str) -> tuple[str | None, bool]:
-    """Returns the commit, None before the first one, and whether the tree has changes, of what GIT_STATUS has printed."""
-    first, *lines = printed.splitlines()
-    commit = first.removeprefix("# branch.oid ")
-    return None if commit == "(initial)" else commit, any(line[0] != "#" for line in lines)
-
-
-def _checkout() -> tuple[str | None, bool | None]:
-    """Returns what read_git_status does; None for both outside a checkout or without git."""
+def _git(*arguments: str) -> str | None:
+    """Return what git says of the project; None outside a checkout or without git."""
     try:
-        done = subprocess.run(["git", *GIT_STATUS], cwd=project(), capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None, None
-    return (None, None) if done.returncode else read_git_status(done.stdout)
+        done = subprocess.run(["git", *arguments], cwd=project(), capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
 
 
 @functools.cache

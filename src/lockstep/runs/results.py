@@ -1,13 +1,13 @@
 """Results of a run, gathered from the trainer for its record and its loggers."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning import LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint, Timer
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, Timer
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.model_helpers import is_overridden
@@ -34,11 +34,6 @@ def best_checkpoint(trainer: Any) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def accountant(trainer: Any) -> Any:
-    """Returns what counts samples, times and metrics: the model, or a callback that does so in the place of one that does not."""
-    return next((callback for callback in trainer.callbacks if hasattr(callback, "samples_trained")), trainer.lightning_module)
-
-
 def read_best(trainer: Trainer) -> dict[str, Any]:
     """Return the content of the best checkpoint, empty if there is none."""
     path = best_checkpoint(trainer)
@@ -48,16 +43,18 @@ def read_best(trainer: Trainer) -> dict[str, Any]:
 def collect_metrics(trainer: Trainer, best: Mapping[str, Any]) -> dict[str, float]:
     """The metrics of the checkpoint to use: training and validation as of when the best one was saved, then the test.
 
-    Without a best checkpoint they are the last ones. In float64 where the model keeps them so. What a test has logged by a name
-    of the validation is test/NAME; if that begins with test, the validation's is val/NAME.
+    Without a best checkpoint they are the last ones. What a test has logged by a name of the validation is test/NAME.
     """
-    trained = getattr(accountant(trainer), "results", {}) | best.get("metrics", {})
+    trained = getattr(_counter(trainer), "results", {}) | best.get("metrics", {})
     latest = logged_numbers(trainer)
     if trainer.state.fn == TrainerFn.TESTING:
-        latest = {f"test/{name}" if name in trained and not name.startswith("test") else name: latest[name] for name in latest}
-        if accountant(trainer) is not trainer.lightning_module:  # else the model has the test's own values in float64
-            trained = {f"val/{name}" if name in latest else name: value for name, value in trained.items()}
+        latest = {f"test/{name}" if name in trained else name: value for name, value in latest.items()}
     return latest | trained
+
+
+def _counter(trainer: Any) -> Any:
+    """Return the callback that counts samples, times and metrics of a training; None without it."""
+    return next((callback for callback in trainer.callbacks if hasattr(callback, "samples_trained")), None)
 
 
 def collect_result(cfg: DictConfig, plan: Plan, trainer: Trainer, seconds: float) -> dict[str, Any]:
@@ -75,7 +72,7 @@ def collect_result(cfg: DictConfig, plan: Plan, trainer: Trainer, seconds: float
         "best_epoch": best["epoch"] + 1 if best else None,
         "ended_by": ended_by(trainer),
         "forked_from": None if (origin := cfg.get("forked_from")) is None else OmegaConf.to_container(origin),
-        "wall_time": facts["seconds_before"] + seconds,
+        "wall_time": facts.get("seconds_before", 0.0) + seconds,
         **facts,
         **environment(),
     }
@@ -93,20 +90,18 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
     """Returns sizes, times and devices, and the facts of callbacks; called on every rank, which count their samples together."""
     model: Any = trainer.lightning_module
     datamodule: Any = getattr(trainer, "datamodule", None)
-    counted, samples = accountant(trainer), samples_trained(trainer)
+    counted, samples = _counter(trainer), samples_trained(trainer)
     train_time = getattr(counted, "train_time", 0.0)
     device = trainer.strategy.root_device  # Lightning has brought the model to the CPU
     is_gpu = device.type == "cuda"
     facts = {
-        "train_time": earlier(trainer, "seconds_before") + train_time,
+        "train_time": train_time,
         "train_cpu_time": getattr(counted, "train_cpu_time", 0.0),
         "samples_per_second": samples / train_time if train_time else None,  # of the last start
-        "samples_trained": samples + earlier(trainer, "samples_before"),
-        "seconds_before": earlier(trainer, "seconds_before"),
+        "samples_trained": samples,
         "samples_per_epoch": getattr(datamodule, "samples_per_epoch", None),
         "samples": datamodule.describe() if hasattr(datamodule, "describe") else {},
-        "has_test": (lacking := lacking_for_test(model, datamodule)) is None,
-        "lacking_for_test": lacking,
+        "has_test": lacking_for_test(model, datamodule) is None,
         "test_note": getattr(datamodule, "test_note", None),
         "epochs": trainer.current_epoch,
         "steps": steps_made(trainer),
@@ -120,6 +115,8 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
     for callback in trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
         if hasattr(callback, "facts"):
             facts |= callback.facts() or {}
+    facts["samples_trained"] += facts.get("samples_before", 0)
+    facts["train_time"] += facts.get("seconds_before", 0.0)
     return facts
 
 
@@ -130,13 +127,9 @@ def steps_made(trainer: Any) -> int:
 
 def samples_trained(trainer: Trainer) -> int:
     """Returns how many samples all processes have trained on since they began; a collective."""
-    counted = int(sum(_gather(trainer, getattr(accountant(trainer), "samples_trained", 0))))
+    own = torch.tensor(getattr(_counter(trainer), "samples_trained", 0), device=trainer.strategy.root_device)
+    counted = int(trainer.strategy.reduce(own, reduce_op="sum"))
     return counted * dp_rank_and_size(trainer)[1] // trainer.world_size  # ranks may have the same samples
-
-
-def earlier(trainer: Any, what: str) -> Any:
-    """Returns "samples_before" or "seconds_before" of the checkpoint that the run goes on from, as its SteppedRate has it."""
-    return sum(getattr(callback, what, 0) for callback in trainer.callbacks)
 
 
 def lacking_for_test(model: Any, datamodule: Any) -> str | None:
@@ -156,25 +149,14 @@ def ended_by(trainer: Any) -> str | None:
         return f"trainer.max_steps={trainer.max_steps}"
     if trainer.max_epochs is not None and 0 <= trainer.max_epochs <= trainer.current_epoch:
         return f"trainer.max_epochs={trainer.max_epochs}"
-    reasons = (why for callback in trainer.callbacks if (why := _stopping_reason(callback)) is not None)
-    return next(reasons, "trainer.should_stop, which the model or a callback has set" if trainer.should_stop else None)
-
-
-def _stopping_reason(callback: Any) -> str | None:
-    if isinstance(callback, Timer):
-        left = callback.time_remaining()
-        return None if left is None or left > 0 else f"trainer.max_time, after {callback.time_elapsed():.0f} s"
-    message = getattr(callback, "stopping_reason_message", None)  # of Lightning's EarlyStopping
-    return getattr(callback, "ended_by", None) if message is None else f"early stopping: {message.removesuffix(_SIGNALING)}"
-
-
-def _gather(trainer: Trainer, value: float) -> list[float]:
-    """Returns the values of all ranks, in their order; a collective."""
-    device = trainer.strategy.root_device
-    own = torch.zeros(trainer.world_size, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
-    own[trainer.global_rank] = value
-    ranks: Any = trainer.strategy.reduce(own, reduce_op="sum")
-    return ranks.tolist()
+    for callback in trainer.callbacks:
+        if isinstance(callback, Timer) and (callback.time_remaining() or 1.0) <= 0:
+            return f"trainer.max_time, after {callback.time_elapsed():.0f} s"
+        if isinstance(callback, EarlyStopping) and callback.stopping_reason_message is not None:
+            return f"early stopping: {callback.stopping_reason_message.removesuffix(_SIGNALING)}"
+        if (why := getattr(callback, "ended_by", None)) is not None:
+            return why
+    return "trainer.should_stop, which the model or a callback has set" if trainer.should_stop else None
 
 
 def log_result(cfg: DictConfig, trainer: Any, facts: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
@@ -183,8 +165,7 @@ def log_result(cfg: DictConfig, trainer: Any, facts: Mapping[str, Any], metrics:
 
     A logger with a method `log_result` gets both by it, and the last step; the run ends with that.
     """
-    run_dir = Path(cfg.run_dir)
-    values = hyperparameters(cfg, read_choices(run_dir), swept(read_overrides(run_dir)), facts)
+    values = hyperparameters(cfg, facts)
     for logger in trainer.loggers:
         if (log_by_itself := getattr(logger, "log_result", None)) is not None:
             log_by_itself(values, metrics, trainer.global_step)
@@ -198,34 +179,24 @@ def log_result(cfg: DictConfig, trainer: Any, facts: Mapping[str, Any], metrics:
         logger.finalize("success")
 
 
-def hyperparameters(
-    cfg: DictConfig, choices: Mapping[str, Any], overrides: Sequence[str], facts: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the overridden keys, of groups the option (`choices`), and the facts that no key is called by. In a job of a sweep
-    the columns of the keys that are swept leave room for no others."""
-    chosen = {key: choices[key] if key in choices else OmegaConf.select(cfg, key) for key in map(override_key, overrides)}
-    values = {
-        key: value if isinstance(value, str | int | float) else str(value) for key, value in chosen.items() if value is not None
-    }
-    named = {key.rpartition(".")[2] for key in values}
-    names = _SHOWN if SWEPT_KEYS not in os.environ else ()
-    return values | {name: facts[name] for name in names if name not in named and facts.get(name) is not None}
-
-
-def swept(overrides: Sequence[str]) -> list[str]:
-    """Returns the overrides; in a job of a sweep without those that all its jobs have."""
-    keys = os.environ.get(SWEPT_KEYS)
-    return [override for override in overrides if keys is None or override_key(override) in keys.split()]
+def hyperparameters(cfg: DictConfig, facts: Mapping[str, Any]) -> dict[str, str | float]:
+    """Return the overridden keys, of groups the option, and the facts that follow from them; in a job of a sweep the swept keys
+    alone."""
+    keys, choices = [*map(override_key, read_overrides(Path(cfg.run_dir)))], read_choices(Path(cfg.run_dir))
+    if (swept := os.environ.get(SWEPT_KEYS)) is not None:
+        keys, facts = [key for key in keys if key in swept.split()], {}
+    values = {key: choices[key] if key in choices else OmegaConf.select(cfg, key) for key in keys}
+    values |= {name: facts[name] for name in _SHOWN if name in facts}
+    return {key: value if isinstance(value, str | int | float) else str(value) for key, value in values.items()}
 
 
 def write_session(folder: Path, values: Mapping[str, str | float]) -> None:
-    """Writes the values, into an event file of its own beside a logger's, as those of a session that has ended. torch writes True
-    as 1, so here it is text. No experiment is described: of several TensorBoard takes the first it finds for all runs, and leaves
-    out the columns that this one does not name. Without any it makes the columns from the sessions."""
+    """Write the values, into an event file of its own beside a logger's, as those of a session that has ended. No experiment is
+    described: of several TensorBoard takes the first it finds for all runs, and leaves out the columns that it does not name."""
     from torch.utils.tensorboard import SummaryWriter
     from torch.utils.tensorboard.summary import hparams
 
-    _, *session = hparams({name: str(v).lower() if isinstance(v, bool) else v for name, v in values.items()}, {})
+    _, *session = hparams(dict(values), {})
     with SummaryWriter(str(folder)) as writer:
         for summary in session:
             writer.file_writer.add_summary(summary)  # pyright: ignore[reportOptionalMemberAccess]

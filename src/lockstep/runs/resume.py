@@ -1,60 +1,48 @@
 """`resume=RUN_DIR`: a run that was broken off goes on in its own directory, by the config that is saved there."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.atomic_files import read_json
 from lockstep.config.arguments import shown
-from lockstep.config.overrides import chooses_group, flat, is_group, override_key, quote, split_flags, values_by_key
+from lockstep.config.overrides import chooses_group, flat, override_key, quote, split_flags, values_by_key
+from lockstep.config.plan import Plan, rate_key
 from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
-from lockstep.places import config_file
 from lockstep.runs.directories import newest_unfinished
 from lockstep.runs.directory import absolute
-from lockstep.runs.locks import TAKING, check_free
 from lockstep.runs.record import actual_status
-from lockstep.runs.saved import FOLDER, RUN_ID, read_config, read_overrides
+from lockstep.runs.saved import FILE, FOLDER, read_overrides
 
-_IN_THE_CHECKPOINT = ("model.optimizer.", "model.lr_scheduler.", "seed.", "lr_scaling.", "base_batch_size.")
-_OF_ITS_OWN = ("init_from", "fork")
+_FIXED = ("model.optimizer.", "model.lr_scheduler.", "seed.", "lr_scaling.", "base_batch_size.", "init_from.", "fork.")
 _NOT_OF_THE_RUN = ("resume", "overwrite", "hydra.run.dir")
-_SHOWN = 5  # values of a group, in a message
 
 
 def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
-    """Return the arguments with a `resume=` among them as Hydra is to read them: the saved config, with what is new. Without one
-    as they are; None where the run has finished and nothing new is asked of it.
+    """Return the arguments with a `resume=` among them as Hydra is to read them: the saved config, with what is new. None where
+    the run has finished and nothing new is asked of it.
 
-    Raise ConfigError where there is no such run, where it is still running, or for what a resumption can't change.
+    Raise ConfigError where there is no such run, or for a group's option.
     """
     flags, overrides = split_flags(arguments)
-    values, rank = values_by_key(overrides), this_rank()
-    wanted = values.get("resume", "null")
-    if wanted == "null":
-        return list(arguments)
+    wanted = values_by_key(overrides)["resume"]
     if {"-m", "--multirun"} & {*flags}:
         raise config_error("resume", wanted, "is for one run; give a sweep its own command again, or lockstep sweep resume")
     run_dir = locate_run(wanted)
-    saved = read_config(run_dir, "resume")
-    if saved is None:
-        raise config_error("resume", wanted, f"has no {FOLDER}/config.yaml; name the directory of a run")
-    if saved.get(RUN_ID) is None:
-        words = f"is of an earlier version; begin a new run by fork={run_dir}/checkpoints/last.ckpt"
-        raise config_error("resume", wanted, words)
-    if rank is None or rank.global_rank == 0:
-        check_free(run_dir, "resume", TAKING)
+    if not (run_dir / FILE).is_file():
+        raise config_error("resume", wanted, f"has no {FILE}; name the directory of a run")
     known = read_overrides(run_dir)
     new = [item for item in overrides if override_key(item) not in _NOT_OF_THE_RUN]
-    new = [item for item in new if not (item in known and chooses_group(item))]  # chosen once and for all
-    changed = [pair for item in new for pair in _changes(saved, item)]
-    if not changed and actual_status(run_dir) == "finished" and read_json(run_dir / "metrics.json") is not None:
+    new = [item for item in new if not (item in known and chooses_group(item))]
+    latest = {override_key(item): item for item in known}
+    has_finished = actual_status(run_dir) == "finished" and (run_dir / "metrics.json").is_file()
+    if has_finished and all(latest.get(override_key(item)) == item for item in new):
         return None
-    for key, value in changed:
-        _check(key, value, run_dir)
+    for key, value in ((override_key(item), item.partition("=")[2]) for item in new if chooses_group(item)):
+        words = f"a group is chosen once, when a run begins; give values in it, or begin a new run by fork={run_dir}"
+        raise config_error(key, value or "null", words)
     return [*flags, *arguments_for(run_dir / FOLDER, new), f"hydra.run.dir={quote(str(run_dir))}"]
 
 
@@ -73,37 +61,30 @@ def locate_run(wanted: str) -> Path:
     return newest_unfinished(Path.cwd())
 
 
-def _changes(saved: DictConfig, item: str) -> list[tuple[str, str]]:
-    """Return the keys that an override gives another value than the saved config's. Hydra refuses what it can't read."""
-    override, key = OverridesParser.create().parse_override(item), override_key(item)
-    if override.is_delete() or override.is_sweep_override() or chooses_group(item):
-        return [(key, item.partition("=")[2])]
-    values = flat({key: override.value()})
-    return [(name, shown(value)) for name, value in values.items() if value != _value(saved, name)]
+def check_unchanged(saved: DictConfig, cfg: DictConfig, run_dir: Path) -> None:
+    """Raise ConfigError if the config of a run that goes on has other values in what its checkpoint decides."""
+    before, now = _fixed_values(saved), _fixed_values(cfg)
+    for key in (key for key in before | now if before.get(key) != now.get(key)):
+        words = f"is decided by the run's checkpoint, with {shown(before.get(key))}; begin a new run by fork={run_dir}"
+        raise config_error(key, shown(now.get(key)), words)
 
 
-def _value(saved: DictConfig, key: str) -> Any:
-    """Return the value of a key in plain containers; the config itself where there is no such key."""
-    value: Any = OmegaConf.select(saved, key, default=saved)
-    return OmegaConf.to_container(value) if OmegaConf.is_config(value) and value is not saved else value
+def _fixed_values(cfg: DictConfig) -> dict[str, Any]:
+    content: Any = OmegaConf.to_container(cfg)
+    return {key: value for key, value in flat(content).items() if f"{key}.".startswith(_FIXED)}
 
 
-def _check(key: str, value: str, run_dir: Path) -> None:
-    """Raise ConfigError for what a resumption can't change: a group, what is in the checkpoint, what makes another run."""
-    if f"{key.replace('/', '.')}.".startswith(_IN_THE_CHECKPOINT):
-        raise config_error(key, value, f"comes from the checkpoint; begin a new run by fork={run_dir}")
-    if key in _OF_ITS_OWN and value != "null":
-        raise config_error(key, value, "a run goes on from its own checkpoint; begin a new run, without resume")
-    if is_group(key):
-        words = f"a group is chosen once, when a run begins; give its values{_values(key, value)}, or begin a new run"
-        raise config_error(key, value or "null", f"{words} by fork={run_dir}")
+def check_length(cfg: DictConfig, epoch: int, checkpoint: Path) -> None:
+    """Raises ConfigError where the checkpoint is of a later epoch than the last one."""
+    epochs = cfg.trainer.max_epochs
+    if 0 < (epochs or -1) < epoch:
+        raise config_error("trainer.max_epochs", epochs, f"{checkpoint} is of epoch {epoch}; use {epoch} or more, or -1")
 
 
-def _values(group: str, option: str) -> str:
-    path = config_file(f"{group}/{option}.yaml")
-    if not path.is_file():
-        return ""
-    content: Any = OmegaConf.to_container(OmegaConf.load(path))
-    values = [(name, value) for name, value in flat(content).items() if not name.startswith(("defaults", "_target_"))]
-    shown = ", ".join(f"{group.replace('/', '.')}.{name}={value}" for name, value in values[:_SHOWN])
-    return f" ({shown}{', ...' if len(values) > _SHOWN else ''})" if shown else ""
+def check_rate(cfg: DictConfig, plan: Plan, content: Mapping[str, Any], checkpoint: Path) -> None:
+    """Raise ConfigError where another global batch, by lr_scaling, has another rate than the checkpoint's optimizer."""
+    rate = content.get("callbacks", {}).get("SteppedRate", {}).get("trained_with", {}).get("lr", plan.lr)
+    if rate != plan.lr:
+        key = rate_key(cfg.model)
+        words = f"{checkpoint} was trained with {rate}, and goes on with it; use {rate}, or a new run, by fork={checkpoint}"
+        raise config_error("lr_scaling" if key is None else f"model.{key}", plan.lr, words)

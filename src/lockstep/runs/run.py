@@ -1,6 +1,5 @@
 """The life of one run in one process: its directory, its status, its end and its exit code."""
 
-import contextlib
 import logging
 import math
 import multiprocessing
@@ -18,16 +17,16 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
-from lockstep.atomic_files import read_json, read_stamp, remove_partial_files, write_json
+from lockstep.atomic_files import read_json, remove_partial_files, write_json
 from lockstep.config.construct import own_modules
 from lockstep.config.plan import Plan, visible_cores
-from lockstep.errors import ExitCode, config_error
+from lockstep.errors import ExitCode
 from lockstep.launchers.cluster import queue
 from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank, warn_of_unknown_launcher
 from lockstep.launchers.heartbeat import DEBUGGED, HEARTBEAT, dump_stacks
 from lockstep.launchers.outcome import Outcome, Report, classify_error, original_error
 from lockstep.launchers.rank import end_workers, leave_process_group
-from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
+from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.runs import record
 from lockstep.runs.directory import OwnDirectory
 from lockstep.runs.saved import accept_config
@@ -58,17 +57,16 @@ class Run:
         self._log, self._metrics = self.directory / rank_log(), self.directory / "metrics.json"
         self.rank, self.launcher = this_rank(), launcher()
         self.is_parent = self.rank is None and (self.plan.world_size > 1 or cfg.max_restarts > 0)
-        self.has_parent = report is not None
         self.checkpoint: Path | None = None
         self.result: float | None = None
         self._code: int | None = None  # to exit with, once it is known
         self._mirror: Any = None
-        self._has_begun, self._has_restarted, self._started = False, False, time.monotonic()
+        self._has_begun, self._started = False, time.monotonic()
 
     @property
     def is_owner(self) -> bool:
         """Return whether this process writes the status and speaks to the person: the parent, or rank zero without one."""
-        return not self.has_parent and (self.rank is None or self.rank.global_rank == 0)
+        return self._report is None and self._global_rank == 0
 
     def __enter__(self) -> Self:
         if self.is_owner and self._own is None:
@@ -101,8 +99,8 @@ class Run:
     def _leave_stuck(self, outcome: Outcome) -> None:
         """Leaves without the main thread, from another one, and waits for nobody."""
         try:
-            if self._code is None and not self._report_to_parent(outcome):
-                self._fail(outcome)
+            if self._code is None:
+                self._end(outcome)
         finally:
             for worker in multiprocessing.active_children():
                 worker.kill()
@@ -114,15 +112,12 @@ class Run:
 
     def _begin(self) -> None:
         if self.is_owner:
-            try:
-                remove_partial_files(self.directory)
-                (self.directory / DEBUGGED).unlink(missing_ok=True)
-                if not self.is_resumed:
-                    self._metrics.unlink(missing_ok=True)
-                record.write_status(self.directory, "running", is_first=not self.is_resumed)
-                self._append_to_log(OmegaConf.to_yaml(self.cfg, resolve=True))  # the terminal gets what a person reads
-            except OSError as error:
-                raise config_error("run_dir", self.directory, f"can't be written to ({error.strerror})") from error
+            remove_partial_files(self.directory)
+            (self.directory / DEBUGGED).unlink(missing_ok=True)
+            if not self.is_resumed:
+                self._metrics.unlink(missing_ok=True)
+            record.write_status(self.directory, "running", is_first=not self.is_resumed)
+            self._append_to_log(OmegaConf.to_yaml(self.cfg, resolve=True))  # the terminal gets what a person reads
             if self.cfg.get("mirror") is not None:
                 self._mirror = get_object("lockstep.extras.mirror.mirror.Mirror")(self.directory)
             warn_of_unknown_launcher()
@@ -160,7 +155,7 @@ class Run:
         cfg = self.cfg.copy()
         OmegaConf.resolve(cfg)  # ${now:} is the same in all of them
         hydra = HydraConfig.instance().cfg if HydraConfig.initialized() else None
-        attempt, began, earlier = 0, self._started, read_stamp(self._metrics)
+        attempt = 0
         while True:
             outcome = launch(
                 _run_rank,
@@ -174,54 +169,47 @@ class Run:
                 log=self.directory / "train.log",
                 restarts=restarts() + attempt,
                 stop_deadline=_deadline(cfg, "guards.preemption.deadline"),
-                fresh=bool(OmegaConf.select(cfg, "fresh_processes")),  # None in a config saved before there was such a key
+                fresh=cfg.fresh_processes,
                 imports=own_modules(cfg),
             )
-            if outcome.code == ExitCode.FINISHED and read_stamp(self._metrics) == earlier:
-                outcome = Outcome(code=ExitCode.FAILED, reason="the ranks ended without writing metrics.json")
             if outcome.code != ExitCode.FAILED or outcome.is_final or attempt >= cfg.max_restarts:
                 break
-            attempt, began = attempt + 1, time.monotonic()
-            self._has_restarted = True
+            attempt += 1
             log.warning(f"{outcome.reason}; restart {attempt} of {cfg.max_restarts}")
+        if attempt and outcome.code == ExitCode.REFUSED:  # it has trained before
+            outcome = replace(outcome, code=ExitCode.FAILED)
         if outcome.code:
-            self._fail(outcome)
-        result = read_json(self._metrics) or {}
-        result["wall_time"] = result.get("seconds_before", 0.0) + time.monotonic() - began  # with the start of the ranks
-        write_json(self._metrics, result)
-        self._close(result)
+            self._end(outcome)
+        self._close(read_json(self._metrics) or {})
 
     def finish(self, trainer: Any) -> None:
         """Writes metrics.json from rank zero, and leaves the process group together; called in every rank."""
         from lockstep.runs.results import collect_result, log_result
 
         result = collect_result(self.cfg, self.plan, trainer, time.monotonic() - self._started)
-        result["cores"] = visible_cores() if self.has_parent else None  # which all of its processes share
+        result["cores"] = None if self._report is None else visible_cores()  # which all of its processes share
         if trainer.is_global_zero:
             accept_config(self.directory)
             log_result(self.cfg, trainer, result, result["metrics"])
             write_json(self._metrics, result)
         leave_process_group()
         STOP_SIGNALS.leave()
-        if self.has_parent:
-            self.result, self._code = result["metrics"].get(result["optimized_metric"]), 0
-        else:
-            self._close(result)
+        self._close(result)
 
     def _close(self, result: dict[str, Any]) -> None:
         value = result["metrics"].get(result["optimized_metric"])
         self.result = math.nan if value is None else value
         if self.is_owner:
             record.write_status(self.directory, "finished", result.get("ended_by"))
-            self._code = 0
             console.show_result(self.directory, result)
+        self._code = ExitCode.FINISHED
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         STOP_SIGNALS.leave()
         try:
             if error is not None and self._code is None:
                 error = STOP_SIGNALS.raised or original_error(error)  # what breaks on the way out has come of it
-                self._end(self._explained(classify_error(error, self._global_rank, HEARTBEAT.has_stepped)))
+                self._end(classify_error(error, self._global_rank, HEARTBEAT.has_stepped))
         finally:
             HEARTBEAT.stop()
             end_workers()
@@ -231,55 +219,46 @@ class Run:
             if self._own is not None:
                 self._own.leave()
 
-    def _explained(self, outcome: Outcome) -> Outcome:
-        """Names the request to stop where tasks have lost one of them: one that has nothing to save leaves at once."""
-        is_explained = outcome.has_lost_rank and STOP_SIGNALS.received and self.launcher.ranks_are_tasks
-        return classify_error(Preempted(leading(STOP_SIGNALS.received)), self._global_rank) if is_explained else outcome
-
-    def _report_to_parent(self, outcome: Outcome) -> bool:
+    def _end(self, outcome: Outcome) -> None:
+        """Say once why the run ends, to its parent or to the person, and leave. Without a parent any rank may be the one who
+        knows."""
+        if outcome.code == ExitCode.PREEMPTED and self._has_begun:
+            outcome = self._recorded_failure() or outcome
+        self._code = outcome.code
         if self._report is not None:
             self._report(outcome)
-        return self.has_parent
-
-    def _end(self, outcome: Outcome) -> None:
-        if self._report_to_parent(outcome):
-            self._code = outcome.code
-            if outcome.traceback:
-                self._append_to_log(outcome.traceback)
-            raise SystemExit(outcome.code)
-        self._fail(outcome)
-
-    def _fail(self, outcome: Outcome) -> None:
-        """Says why once, records it, and leaves. Without a parent any rank may be the one who knows."""
-        if outcome.code == ExitCode.REFUSED and (HEARTBEAT.has_stepped or self._has_restarted):
-            outcome = replace(outcome, code=ExitCode.FAILED)
-        before = (self._has_begun and read_json(self.directory / "status.json")) or {}
-        if outcome.code == ExitCode.PREEMPTED and before.get("status") == "failed":  # torchrun then asks the other ranks to stop
-            outcome = Outcome(code=ExitCode.FAILED, reason=before.get("reason"), rank=before.get("rank"))
-        self._code = outcome.code
-        if outcome.code == ExitCode.REFUSED:
+            self._append_to_log(outcome.traceback or "")
+        elif outcome.code == ExitCode.REFUSED:
             console.say(outcome.reason or "")
             if self._own is not None:
                 self._own.end_unstarted(outcome.reason or "")
                 self._own = None
         elif outcome.code == ExitCode.PREEMPTED:
-            if self._global_rank == 0:
-                with contextlib.suppress(OSError):  # the disk may be full
-                    record.write_status(self.directory, "preempted", outcome.reason, outcome.rank)
-                    accept_config(self.directory)
-                console.show_preempted(self.directory, outcome.reason or "")
-                given = HydraConfig.get().overrides.hydra if HydraConfig.initialized() else ()
-                is_named = any(item.startswith("hydra.run.dir=") for item in given)
-                resumes = is_named or self.launcher.ranks_are_tasks  # the same command, requeued, comes here
-                if (line := queue().requeue_when_warned(outcome.signal, resumes)) is not None:  # which may end this process
-                    console.say(line)
+            self._end_preempted(outcome)
         else:
             if outcome.traceback:
                 log.error(outcome.traceback)
             console.say(f"The run failed: {outcome.reason}. Logs: {self.directory}")
-            with contextlib.suppress(OSError):  # the disk may be full: that is then the reason
-                record.write_failure(self.directory, outcome.reason, outcome.rank, outcome.has_lost_rank)
+            record.write_failure(self.directory, outcome.reason, outcome.rank, outcome.has_lost_rank)
         raise SystemExit(outcome.code)
+
+    def _recorded_failure(self) -> Outcome | None:
+        """Return the failure that another rank has recorded: torchrun then asks the others to stop."""
+        status = read_json(self.directory / "status.json") or {}
+        is_failure = status.get("status") == "failed"
+        return Outcome(code=ExitCode.FAILED, reason=status["reason"], rank=status["rank"]) if is_failure else None
+
+    def _end_preempted(self, outcome: Outcome) -> None:
+        if self._global_rank != 0:
+            return
+        record.write_status(self.directory, "preempted", outcome.reason, outcome.rank)
+        accept_config(self.directory)
+        console.show_preempted(self.directory, outcome.reason or "")
+        given = HydraConfig.get().overrides.hydra if HydraConfig.initialized() else ()
+        is_named = any(item.startswith("hydra.run.dir=") for item in given)
+        resumes = is_named or self.launcher.ranks_are_tasks  # the same command, requeued, comes here
+        if (line := queue().requeue_when_warned(outcome.signal, resumes)) is not None:  # which may end this process
+            console.say(line)
 
 
 def _run_rank(

@@ -1,6 +1,5 @@
 """`.hydra/` of a run's directory, in Hydra's format: config.yaml is what the run is, and what it goes on with."""
 
-import contextlib
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,19 +7,16 @@ from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from lockstep.atomic_files import read_json, replacing
-from lockstep.config.overrides import nodes
+from lockstep.atomic_files import read_json, replace_text
+from lockstep.config.overrides import nodes, override_key
 from lockstep.config.plan import BATCH, GLOBAL_BATCH
-from lockstep.errors import ConfigError, config_error
 
 FOLDER = ".hydra"
 FILE = f"{FOLDER}/config.yaml"
 NEXT = f"{FOLDER}/next"  # what a run that goes on becomes
 RUN_ID = "run_id"
 RUN_DIR = "${hydra:runtime.output_dir}"  # of the run that Hydra composes
-_OF_THE_START = ("${hydra:", "${now:")  # interpolations that have their value of then
 
 
 def write_config(run_dir: Path, cfg: DictConfig, hydra: DictConfig, run_id: str, global_batch_size: int | None) -> None:
@@ -47,11 +43,11 @@ def write_for_hydra(folder: Path, cfg: DictConfig, groups: Sequence[str] = ()) -
 
 def propose_config(run_dir: Path, cfg: DictConfig, run_id: str, global_batch_size: int | None, overrides: list[str]) -> None:
     """Write what a run that goes on becomes once it can't be refused any more, and what was overridden for that."""
-    folder, known = run_dir / NEXT, read_overrides(run_dir)
+    folder, given = run_dir / NEXT, {override_key(item) for item in overrides}
     folder.mkdir(exist_ok=True)
     _write(folder / "config.yaml", _to_save(cfg, run_id, global_batch_size))
-    with replacing(folder / "overrides.yaml") as file:
-        file.write(yaml.safe_dump([*known, *(item for item in overrides if item not in known)]))
+    earlier = [item for item in read_overrides(run_dir) if override_key(item) not in given]
+    replace_text(folder / "overrides.yaml", yaml.safe_dump([*earlier, *overrides]))
 
 
 def accept_config(run_dir: Path) -> None:
@@ -63,55 +59,41 @@ def accept_config(run_dir: Path) -> None:
         shutil.rmtree(run_dir / NEXT, ignore_errors=True)
 
 
-def read_config(run_dir: Path, key: str = "RUN_DIR") -> DictConfig | None:
-    """Return the config of the run in a directory, None where there is none. Raise ConfigError, naming `key`, if damaged."""
-    try:
-        cfg: Any = OmegaConf.load(run_dir / FILE)
-    except (FileNotFoundError, NotADirectoryError):
+def read_config(run_dir: Path) -> DictConfig | None:
+    """Return the config of the run in a directory, None where there is none."""
+    if not (run_dir / FILE).is_file():
         return None
-    except (OSError, ValueError, yaml.YAMLError, OmegaConfBaseException) as error:
-        reason = " ".join(str(error).split())
-    else:
-        if OmegaConf.is_dict(cfg) and "run_dir" in cfg.keys():  # noqa: SIM118  the last key but the id
-            cfg.run_dir = str(run_dir)
-            return cfg
-        reason = "it is cut short"
-    raise config_error(key, run_dir, f"{FILE} is damaged ({reason}); begin a new run by fork={run_dir}/checkpoints/last.ckpt")
+    cfg: Any = OmegaConf.load(run_dir / FILE)
+    cfg.run_dir = str(run_dir)
+    return cfg
 
 
 def read_run_id(run_dir: Path) -> str | None:
-    """Return the id that checkpoints of the run in a directory carry; None where there is no run that can go on."""
-    with contextlib.suppress(ConfigError):
-        if (cfg := read_config(run_dir)) is not None:
-            return cfg.get(RUN_ID)
-    return None
+    """Return the id that checkpoints of the run in a directory carry; None where there is no run."""
+    cfg = read_config(run_dir)
+    return None if cfg is None else cfg.get(RUN_ID)
 
 
 def read_overrides(run_dir: Path) -> list[str]:
     """Return what was overridden for the run, and for its resumptions, in this order."""
-    return _read(run_dir / FOLDER / "overrides.yaml") or []
+    path = run_dir / FOLDER / "overrides.yaml"
+    return yaml.safe_load(path.read_bytes()) if path.is_file() else []
 
 
 def read_choices(run_dir: Path) -> dict[str, Any]:
     """Return the option of each group that the run was composed of."""
-    content = _read(run_dir / FOLDER / "hydra.yaml") or {}
-    return content.get("hydra", {}).get("runtime", {}).get("choices", {})
-
-
-def _read(path: Path) -> Any:
-    with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
-        return yaml.safe_load(path.read_bytes())
-    return None
+    path = run_dir / FOLDER / "hydra.yaml"
+    return yaml.safe_load(path.read_bytes())["hydra"]["runtime"]["choices"] if path.is_file() else {}
 
 
 def _write(path: Path, cfg: DictConfig) -> None:
-    with replacing(path, "w") as file:
-        file.write(OmegaConf.to_yaml(cfg))
+    replace_text(path, OmegaConf.to_yaml(cfg))
 
 
 def _to_save(cfg: DictConfig, run_id: str, global_batch_size: int | None) -> DictConfig:
-    saved: Any = OmegaConf.create(OmegaConf.to_container(cfg))
-    _fix(saved, cfg, _OF_THE_START)
+    saved: Any = cfg.copy()
+    OmegaConf.set_struct(saved, False)
+    fix_times(saved)
     saved.run_dir = RUN_DIR
     if global_batch_size is not None and OmegaConf.select(cfg, GLOBAL_BATCH, default=cfg) is not cfg:
         OmegaConf.update(saved, GLOBAL_BATCH, global_batch_size)
@@ -121,14 +103,10 @@ def _to_save(cfg: DictConfig, run_id: str, global_batch_size: int | None) -> Dic
 
 
 def fix_times(cfg: DictConfig) -> None:
-    """Replace ${now:} by its value: whoever copies the config would read the clock anew."""
-    _fix(cfg, cfg, ("${now:",))
-
-
-def _fix(cfg: DictConfig, source: DictConfig, interpolations: tuple[str, ...]) -> None:
+    """Replace ${now:} and ${hydra:} by their values: whoever copies the config would read the clock anew."""
     for key, value in [*nodes(OmegaConf.to_container(cfg))]:
-        if key != "run_dir" and isinstance(value, str) and any(name in value for name in interpolations):
-            OmegaConf.update(cfg, key, OmegaConf.select(source, key))
+        if key != "run_dir" and isinstance(value, str) and ("${now:" in value or "${hydra:" in value):
+            OmegaConf.update(cfg, key, OmegaConf.select(cfg, key))
 
 
 def is_queued(run_dir: Path) -> bool:

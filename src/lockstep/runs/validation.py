@@ -87,7 +87,8 @@ def _check_launch(plan: Plan) -> None:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Ends the process in Hydra's callbacks, where an exception would be a warning: by one line and code 2, or 1 for a bug."""
+    """End the process by one line and code 2, or 1 for a bug: in Hydra's callbacks an exception would be a warning, and of one in
+    a job Hydra prints lines of its own."""
     try:
         yield
     except (ConfigError, OmegaConfBaseException) as error:

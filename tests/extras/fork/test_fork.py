@@ -10,7 +10,6 @@ import pytest
 import torch
 from bitwise import differences
 from in_process import KeepAll, prepared, trained
-from saved_run import save_run
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
@@ -33,6 +32,7 @@ SCHEDULES = {
         "+model.lr_scheduler={_target_: torch.optim.lr_scheduler.StepLR, step_size: 2, gamma: 0.5, interval: step}",
     ),
 }
+LOST = "Not carried over from the checkpoint: the optimizer's state, which is of another one or of other groups"
 NOISE = ("model.net.dropout=0.3", "datamodule.augment={crop: 1, flip: true}")
 
 
@@ -48,19 +48,20 @@ def kept(folder: Path, *overrides: str) -> tuple[dict[str, Any], Path]:
     return whole, folder / "kept"
 
 
-def fork(run: Path, checkpoint: Path, *overrides: str, changed: tuple[str, ...] = ("model.optimizer.lr",)) -> dict[str, Any]:
-    origin = {"run": "another", "step": FORKED_AT, "checkpoint": f"{checkpoint}@{FORKED_AT}", "changed": [*changed]}
-    save_run(run, forked_from=origin)
-    return trained(run, *overrides, f"fork={checkpoint}", ckpt_path=checkpoint)[0]
+def fork(run: Path, checkpoint: Path, *overrides: str, changed: str = "model.optimizer.lr") -> tuple[dict[str, Any], Any]:
+    """The end of a run that begins from a checkpoint, with the keys that are `changed`, and its trainer."""
+    origin = f"forked_from={{changed: [{changed}]}}"
+    return trained(run, *overrides, f"fork={checkpoint}", origin, ckpt_path=checkpoint)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["cosine", "steps"])
 def test_another_rate_is_that_of_a_schedule_written_to_change_there(schedule: str, tmp_path: Path) -> None:
     whole, checkpoints = kept(tmp_path, *NOISE, *SCHEDULES[schedule])
-    same = fork(tmp_path / "same", checkpoints / f"{FORKED_AT}.ckpt", *NOISE, *SCHEDULES[schedule], changed=())
+    checkpoint = checkpoints / f"{FORKED_AT}.ckpt"
+    same, _ = fork(tmp_path / "same", checkpoint, *NOISE, *SCHEDULES[schedule], changed="")
     assert not differences(whole | {"callbacks": None}, same | {"callbacks": None})
-    lower = fork(tmp_path / "lower", checkpoints / f"{FORKED_AT}.ckpt", *NOISE, *SCHEDULES[schedule], "model.optimizer.lr=0.001")
+    lower, _ = fork(tmp_path / "lower", checkpoint, *NOISE, *SCHEDULES[schedule], "model.optimizer.lr=0.001")
     sys.modules["test_fork"] = sys.modules[__name__]
     written = (
         "~model.lr_scheduler",
@@ -95,102 +96,67 @@ def by_hand(checkpoint: Path, start: tuple[int, int], size: int) -> dict[str, An
 
 @pytest.mark.slow
 def test_another_batch_or_other_data_counts_from_there_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """From the end of an epoch, and from within one: after 600 of 1293 samples, which are three batches of 200; where they are
-    one and a half of 400, and of other data, the epoch begins again."""
+    """From the end of an epoch; from within one, which begins again."""
     _, checkpoints = kept(tmp_path)
-    cases = [  # the step, the batch, what is changed, epoch and batches that are over, number of steps in the end
-        (8, 150, (), (2, 0), 8 + 8),
-        (6, 200, (), (1, 3), 6 + 3 + 6),
-        (6, 400, (), (1, 0), 6 + 3 + 3),
-        (6, 300, ("datamodule.val_fraction=0.2",), (1, 0), 6 + 3 + 3),
+    batch, data = "datamodule.batch_size", "datamodule.val_fraction"
+    cases = [  # the step, what is changed, the epoch from which the fork goes on, number of steps in the end
+        (8, {batch: 150}, 2, 8 + 8),
+        (6, {batch: 200}, 1, 6 + 6 + 6),
+        (6, {data: 0.2}, 1, 6 + 3 + 3),
+        (6, {"datamodule.num_workers": 1}, None, 12),
     ]
-    lost: list[str] = []
-    for step, size, overrides, start, steps in cases:
+    for step, new, epoch, steps in cases:
         caplog.clear()
-        run = tmp_path / f"{step} {size}"
-        run.mkdir()
-        changed = (f"datamodule.batch_size={size}", *overrides)
-        again, _ = trained(run, *changed, f"fork={checkpoints}/{step}.ckpt", ckpt_path=checkpoints / f"{step}.ckpt")
+        overrides = [f"{key}={value}" for key, value in new.items()]
+        again, _ = fork(tmp_path / f"{step} {new}", checkpoints / f"{step}.ckpt", *overrides, changed=",".join(new))
         assert (again["global_step"], again["epoch"]) == (steps, 3)
-        lost = [record.message for record in caplog.records if "Not carried over" in record.message]
-        assert len(lost) == (start == (1, 0))
-        if not overrides:
-            assert not differences(by_hand(checkpoints / f"{step}.ckpt", start, size), again["state_dict"])
-    assert lost == [
-        "Not carried over from the checkpoint: epoch 2 begins again, not after 2 batches, since datamodule is another"
-    ]
-
-
-def test_other_data_of_the_same_length_begins_its_epoch_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What a loader does, and the size of the batch, do not make it other data."""
-    _, checkpoints = kept(tmp_path, "trainer.max_epochs=2")
-    save_run(tmp_path, run_id="another")
-    options = ("datamodule.batch_size=200", "datamodule.augment={flip: true}")
-    for name, keys, steps in (("other", ("datamodule._target_",), 6 + 6), ("same", (), 6 + 3)):
-        changed = (*keys, "datamodule.augment", "datamodule.batch_size", "datamodule.num_workers")
-        again = fork(tmp_path / name, checkpoints / "6.ckpt", "trainer.max_epochs=2", *options, changed=changed)
-        assert again["global_step"] == steps
-    lost = [record.message for record in caplog.records if "Not carried over" in record.message]
-    where = "epoch 2 begins again, not after 3 batches"
-    assert lost == [f"Not carried over from the checkpoint: {where}, since datamodule._target_ is another"]
+        line = f"Epoch 2 begins again, since its batches change with {', '.join(new)}"
+        assert (line in caplog.messages) == (epoch == 1)
+        if batch in new:
+            assert not differences(by_hand(checkpoints / f"{step}.ckpt", (epoch, 0), new[batch]), again["state_dict"])
 
 
 def test_a_fork_from_the_end_says_that_nothing_was_trained(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trained(tmp_path / "run", "trainer.max_epochs=1")
     checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
-    datamodule, model, trainer = prepared(tmp_path / "fork", "trainer.max_epochs=1", f"fork={checkpoint}", ckpt_path=checkpoint)
+    new = ("trainer.max_epochs=1", f"fork={checkpoint}", "forked_from={changed: []}")
+    datamodule, model, trainer = prepared(tmp_path / "fork", *new, ckpt_path=checkpoint)
     trainer.fit(model, datamodule, ckpt_path=checkpoint)
-    end = "the checkpoint is at the end that trainer.max_epochs=1 sets"
-    assert f"Nothing was trained: {end}; a later one lets the fork go on." in caplog.messages
+    line = "Nothing was trained: the checkpoint is at the end of training; use a larger trainer.max_epochs"
+    assert line in caplog.messages
 
 
 def test_the_moments_of_another_optimizer_are_not_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trained(tmp_path / "run", "trainer.max_epochs=1", "model/lr_scheduler=one_cycle")
     checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
     other = ("model/optimizer=sgd", "model.optimizer.lr=0.25", "model/lr_scheduler=linear", "trainer.max_epochs=2")
-    content, trainer = trained(tmp_path / "fork", *other, f"fork={checkpoint}", ckpt_path=checkpoint)
+    content, trainer = fork(tmp_path / "fork", checkpoint, *other)
     assert "momentum_buffer" in content["optimizer_states"][0]["state"][0]
-    lost = "Not carried over from the checkpoint: the optimizer's state, which is of AdamW"
-    assert lost in [record.message for record in caplog.records]
+    assert LOST in caplog.messages
     assert content["global_step"] == 8
     rates = next(callback for callback in trainer.callbacks if isinstance(callback, SteppedRate))  # pyright: ignore
     assert rates.facts()["lr"] == pytest.approx(0.25 * 0.5)  # at the fifth of eight steps, down to zero
-    longer, _ = trained(
-        tmp_path / "longer", "model/lr_scheduler=one_cycle", "trainer.max_epochs=2", f"fork={checkpoint}", ckpt_path=checkpoint
+    longer, _ = fork(
+        tmp_path / "longer", checkpoint, "model/lr_scheduler=one_cycle", "trainer.max_epochs=2", changed="trainer.max_epochs"
     )
     assert longer["lr_schedulers"][0]["total_steps"] == longer["global_step"] == 8
 
 
-BIAS, WEIGHT = ("layers.1.bias", "layers.1.weight")
-OTHERS = {
-    "other parameters in a group of that size": (
-        (f"+model.param_groups.one.match={BIAS}",),
-        (f"+model.param_groups.one.match={WEIGHT}",),
-        f"is of model.param_groups.one.match={BIAS}",
-    ),
-    "an option that needs more of a state": ((), ("+model.optimizer.amsgrad=true",), "has nothing for amsgrad"),
-}
-
-
-@pytest.mark.parametrize("other", OTHERS)
-def test_a_state_that_is_not_that_of_the_same_parameters_is_not_taken(
-    other: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    before, now, why = OTHERS[other]
-    trained(tmp_path / "run", "trainer.max_epochs=1", *before)
+def test_the_state_of_other_parameters_is_not_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of another group of the same size."""
+    key = "model.param_groups.one.match"
+    trained(tmp_path / "run", "trainer.max_epochs=1", f"+{key}=layers.1.bias")
     checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
-    content, _ = trained(tmp_path / "fork", "trainer.max_epochs=2", *now, f"fork={checkpoint}", ckpt_path=checkpoint)
-    assert f"Not carried over from the checkpoint: the optimizer's state, which {why}" in caplog.text
+    content, _ = fork(tmp_path / "fork", checkpoint, "trainer.max_epochs=2", f"+{key}=layers.1.weight", changed=key)
+    assert LOST in caplog.messages
     assert content["global_step"] == 8
 
 
-def test_a_plateau_keeps_what_it_has_seen(tmp_path: Path) -> None:
+def test_a_plateau_begins_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     plateau = ("model/lr_scheduler=plateau", "model.lr_scheduler.patience=0", "optimized_mode=min")  # worse and worse: it falls
-    source, _ = trained(tmp_path / "run", *plateau)
+    trained(tmp_path / "run", *plateau)
     checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
-    for lr, expected in (("0.002", source["optimizer_states"][0]["param_groups"][0]["lr"]), ("0.5", 0.5)):
-        options = (*plateau, f"model.optimizer.lr={lr}", "trainer.max_steps=13", "trainer.max_epochs=4")
-        _, trainer = trained(tmp_path / lr, *options, f"fork={checkpoint}", ckpt_path=checkpoint)
-        rates = next(callback for callback in trainer.callbacks if isinstance(callback, SteppedRate))  # pyright: ignore
-        assert rates.facts()["lr"] == expected != 0.002
-        assert trainer.lr_scheduler_configs[0].scheduler.best == source["lr_schedulers"][0]["best"]
+    _, trainer = fork(tmp_path / "fork", checkpoint, *plateau, "model.optimizer.lr=0.5", "trainer.max_epochs=4")
+    rates = next(callback for callback in trainer.callbacks if isinstance(callback, SteppedRate))  # pyright: ignore
+    assert rates.facts()["lr"] == 0.5
+    assert "Not carried over from the checkpoint: ReduceLROnPlateau, which begins anew" in caplog.text

@@ -37,6 +37,11 @@ def test_forks_of_a_run(tmp_path: Path) -> None:
         assert (record["lr"], record["steps"], record["epochs"]) == (rate, 16, 2)
         assert record["forked_from"] == origin | {"changed": changed}
 
+    done = train("-m", "fork=source", "trainer.max_epochs=4,1", "hydra.sweep.dir=short", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("job 1 (")
+    assert done.stderr.endswith("last.ckpt is of epoch 2; use 2 or more, or -1\n")
+
     # killed before its first checkpoint, then after it: it goes on, and is not forked again
     fault = "+callbacks.fault={{_target_:faults.Fault,rank:0,how:kill,epoch:1,batch:{},once:true}}"
     options = ("fork=source@8", f"{RATE}=0.001", "hydra.run.dir=killed", "guards.checkpoint.every_n_steps=1")

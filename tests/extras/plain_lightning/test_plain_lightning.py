@@ -10,7 +10,6 @@ import torch
 from in_process import SMALL, KeepAll, composed, last, logged
 from omegaconf import OmegaConf
 from plain_lightning import DigitsData, LitClassifier
-from saved_run import save_run
 from torch.utils.data import DataLoader, SequentialSampler
 
 from lockstep.build import build
@@ -101,13 +100,9 @@ def test_a_fork_with_other_batches_begins_its_epoch_again(
     source, key = tmp_path / "source" / "checkpoints" / "last.ckpt", override.partition("=")[0].lstrip("+")
     source.parent.mkdir(parents=True)
     shutil.copy(whole[0] / "20.ckpt", source)
-    save_run(tmp_path / "source", run_id="another")
-    origin = {"run": "another", "step": 20, "checkpoint": f"{source}@20", "changed": [key]}
-    save_run(tmp_path / "run", forked_from=origin)
-    assert fitted(tmp_path / "run", override, f"fork={source}", ckpt_path=source).global_step == steps
-    lost = [message for message in caplog.messages if "Not carried over" in message]
-    where = f"epoch 2 begins again, not after 6 batches, since {key} is another"
-    assert lost == ([f"Not carried over from the checkpoint: {where}"] if steps < 28 else [])
+    origin = f"forked_from={{changed: [{key}]}}"
+    assert fitted(tmp_path / "run", override, f"fork={source}", origin, ckpt_path=source).global_step == steps
+    assert (f"Epoch 2 begins again, since its batches change with {key}" in caplog.messages) == (steps < 28)
 
 
 @pytest.mark.filterwarnings(GOES_ON)
@@ -115,11 +110,12 @@ def test_within_an_epoch_batches_keep_their_size(
     whole: tuple[Path, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Another number of processes changes it, too: after 6 batches of 50 some samples would be trained on twice."""
+    another = ("datamodule.batch_size=50", "forked_from={changed: [trainer.devices]}")
     line = r"is within an epoch whose batches have 100 samples over all processes; here they have 50; use a batch size"
     with pytest.raises(ConfigError, match=rf"^checkpoint=.*20\.ckpt: {line} with which they have as many$"):
-        fitted(tmp_path / "within", "datamodule.batch_size=50", f"fork={whole[0]}/20.ckpt", ckpt_path=whole[0] / "20.ckpt")
+        fitted(tmp_path / "within", *another, f"fork={whole[0]}/20.ckpt", ckpt_path=whole[0] / "20.ckpt")
     there = whole[0] / "14.ckpt"
-    trainer = fitted(tmp_path / "between", "datamodule.batch_size=50", f"fork={there}", ckpt_path=there)
+    trainer = fitted(tmp_path / "between", *another, f"fork={there}", ckpt_path=there)
     assert trainer.global_step == 14 + 28
     assert "From here on batches have 50 samples over all processes; before they had 100" in caplog.messages
 

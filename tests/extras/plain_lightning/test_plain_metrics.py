@@ -97,5 +97,5 @@ def test_a_test_s_value_is_kept_where_the_validation_logs_the_name_too(tmp_path:
     trainer = fitted(tmp_path, "model._target_=test_plain_metrics.WatchesTheTest", "trainer.max_epochs=1")
     (tested,) = trainer.test(trainer.lightning_module, trainer.datamodule, verbose=False)
     metrics = collect_metrics(trainer, read_best(trainer))
-    assert (metrics["test_acc"], metrics["val/test_acc"]) == (tested["test_acc"], 33.0)
+    assert (metrics["test/test_acc"], metrics["test_acc"]) == (tested["test_acc"], 33.0)
     assert "val/val_acc" not in metrics

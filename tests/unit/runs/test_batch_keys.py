@@ -12,11 +12,8 @@ from lockstep.runs.composition import compose
     [
         ((), (32, 64)),
         (("datamodule.batch_size=16",), (16, 32)),
-        (("datamodule.global_batch_size=8",), (4, 8)),
         (("experiment=mnist_ddp",), (64, 128)),  # which has a batch_size
         (("experiment=mnist_ddp", "datamodule.global_batch_size=8"), (4, 8)),
-        (("sweep=weak_scaling",), (64, 128)),
-        (("datamodule=text",), (8, 16)),
     ],
 )
 def test_one_of_the_two_counts(given: tuple[str, ...], sizes: tuple[int, int]) -> None:

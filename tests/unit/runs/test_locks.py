@@ -1,6 +1,5 @@
 """A directory has one holder, and is free when that process has ended."""
 
-import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.errors import ConfigError
-from lockstep.runs.locks import Lock, check_free, is_held
+from lockstep.runs.locks import Lock, is_held
 
 HOLDER = """
 import sys
@@ -28,34 +27,16 @@ def test_a_directory_has_one_holder(tmp_path: Path) -> None:
         assert other.stdout is not None
         other.stdout.readline()
         assert is_held(tmp_path)
-        for refused in (Lock, check_free):
-            with pytest.raises(ConfigError, match=rf"^resume={tmp_path}: is being run by process {other.pid} on "):
-                refused(tmp_path, "resume")
+        with pytest.raises(ConfigError, match=rf"^resume={tmp_path}: is being run by process {other.pid} on "):
+            Lock(tmp_path, "resume")
         other.kill()
         other.wait()
     assert not is_held(tmp_path)
     lock = Lock(tmp_path, "resume")
     (tmp_path / "link").symlink_to(tmp_path)
     assert is_held(tmp_path / "link")  # by another name; to open the lock file once more would give it up
-    check_free(tmp_path, "resume")  # it is ours
     lock.close()
     assert not is_held(tmp_path)
-    check_free(tmp_path, "resume")
-
-
-def test_a_file_system_without_locks_is_said_and_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refused(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr("lockstep.runs.locks.fcntl.lockf", refused)
-    lock = Lock(tmp_path, "resume")
-    assert f"{tmp_path}: this file system has no locks (No locks available); a second run in this" in caplog.text
-    lock.close()
-    caplog.clear()
-    check_free(tmp_path, "resume")  # asked again and again, by whoever watches a run
-    assert not caplog.text
 
 
 def test_who_wants_to_run_waits_for_a_process_that_is_leaving(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_the_record_names_the_gpu_after_lightning_has_brought_the_model_to_the_c
     monkeypatch.setattr(type(trainer.strategy), "root_device", torch.device("cuda", 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", str)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 3 * 2**30)
-    monkeypatch.setattr(results, "_gather", lambda _, value: [value])
+    monkeypatch.setattr(results, "samples_trained", lambda _: 4)
     facts = collect_facts(trainer)
     assert (facts["device_name"], facts["device_memory_gib"]) == ("cuda:0", 3)
 
@@ -101,15 +101,6 @@ def test_a_run_that_max_steps_ends_before_its_first_validation_is_validated(
     assert collect_metrics(trainer, read_best(trainer))["val/acc"] > 0
 
 
-def test_continued_it_is_not_validated_where_it_would_not_have_been(tmp_path: Path) -> None:
-    datamodule, model, trainer = prepared(tmp_path, "trainer.max_steps=4")
-    trainer.fit(model, datamodule)
-    last, validations = tmp_path / "checkpoints" / "last.ckpt", Validations()
-    datamodule, model, trainer = prepared(tmp_path, "trainer.max_steps=6", extra=[validations], ckpt_path=last)
-    trainer.fit(model, datamodule, ckpt_path=last)
-    assert validations.steps == []
-
-
 def test_the_time_of_a_run_that_was_killed_during_its_test_is_that_of_its_training(tmp_path: Path) -> None:
     _, trainer = trained(tmp_path, "trainer.max_epochs=1")
     facts, last = collect_facts(trainer), tmp_path / "checkpoints" / "last.ckpt"
@@ -130,7 +121,6 @@ class AsksToStop(Callback):
     ("overrides", "why"),
     [
         (["trainer.max_epochs=1"], "trainer.max_epochs=1"),
-        (["trainer.max_steps=4"], "trainer.max_steps=4"),
         (["trainer.max_steps=6"], "trainer.max_steps=6"),
         (["trainer.max_epochs=-1", "trainer.max_time='00:00:00:01'"], "trainer.max_time, after "),
         ([], "trainer.should_stop, which the model or a callback has set"),

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from omegaconf import DictConfig
-from torch.utils.data import DataLoader, Dataset
 
 from lockstep.atomic_files import read_json
 from lockstep.callbacks import SteppedRate
@@ -60,24 +59,6 @@ def test_a_refusal_is_a_failure_from_the_first_step_on(
     assert (status["status"], COULD_NOT_START in status) == ("failed", code == 2)
 
 
-class Broken(Dataset[int]):
-    def __len__(self) -> int:
-        return 2
-
-    def __getitem__(self, index: int) -> int:
-        raise ValueError("shard 7\nis broken")
-
-
-def test_what_a_data_worker_raises_is_named_without_its_traceback() -> None:
-    """A sweep's table shows the first words of a reason."""
-    with pytest.raises(ValueError, match="Original Traceback") as raised:
-        next(iter(DataLoader(Broken(), num_workers=1)))
-    outcome = classify_error(raised.value, 1)
-    assert outcome.reason == "rank 1: ValueError: shard 7\nis broken (in DataLoader worker process 0)"
-    assert outcome.traceback is not None
-    assert "__getitem__" in outcome.traceback
-
-
 GLHF = "[.../gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:24221. Check the logs. GLHF!"
 LOST = "rank 1 has lost its connection to another rank; the logs of the others may say why"
 
@@ -100,18 +81,6 @@ def preempted(number: int) -> Outcome:
 )
 def test_an_error_is_an_outcome(error: BaseException, expected: Outcome) -> None:
     assert classify_error(error, 1) == expected
-
-
-SLOW = "[.../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 5000ms for recv operation to complete"
-
-
-def test_who_has_waited_too_long_names_the_key_and_where_it_was() -> None:
-    outcome = classify_error(RuntimeError(SLOW), 1)
-    assert outcome.reason == (
-        "rank 1 has waited for another one as long as trainer.strategy.timeout allows: that one hangs, or the connection to it "
-        "is cut; the logs of the others may say why"
-    )
-    assert "Timed out waiting 5000ms" in (outcome.traceback or "")
 
 
 def test_a_rank_that_is_asked_to_stop_since_another_has_failed_leaves_that_reason(

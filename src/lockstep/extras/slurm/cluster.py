@@ -43,8 +43,6 @@ class Slurm(Cluster):
         restarts = self.read(os.environ, self.restarts, default=0)
         return {"slurm_job": name, "slurm_restarts": restarts} if (name := os.environ.get("SLURM_JOB_ID")) else {}
 
-    def has_written(self, status: Mapping[str, Any]) -> bool:
-        return status.get("slurm_job") == os.environ.get("SLURM_JOB_ID")
 
     def requeue_when_warned(self, number: int, keeps_directory: bool) -> str | None:
         """SIGUSR1 is the warning. Under SIGTERM it is SLURM that decides: a cancelled job would come back to life."""
