@@ -68,8 +68,8 @@ def _save(run: Run, composed: DictConfig, hydra: Any, run_id: str | None) -> Non
     """Write what the run is, as it was composed: before `derive` has set values that follow from others. `run_id`: None for a new
     run."""
     is_new, run_id = run_id is None, run_id or uuid.uuid4().hex
-    if run.cfg.get("mirror") is not None:
-        get_object("lockstep.extras.mirror.mirror.claim")(run.cfg.mirror, run.directory, is_new)
+    if is_new and run.cfg.get("mirror") is not None:
+        get_object("lockstep.extras.mirror.mirror.check_new")(run.cfg.mirror, run.directory)
     try:
         if is_new:
             write_config(run.directory, composed, hydra, run_id, run.plan.global_batch_size)

@@ -124,7 +124,7 @@ class Run:
             except OSError as error:
                 raise config_error("run_dir", self.directory, f"can't be written to ({error.strerror})") from error
             if self.cfg.get("mirror") is not None:
-                self._mirror = get_object("lockstep.extras.mirror.mirror.Mirror")(self.directory)
+                self._mirror = get_object("lockstep.extras.mirror.mirror.Mirror")(self.cfg.mirror, self.directory)
             warn_of_unknown_launcher()
             log.info(str(self.plan))
             self._has_begun = True
