@@ -9,7 +9,6 @@ from pathlib import Path
 
 from lockstep.atomic_files import read_json, replacing
 from lockstep.errors import config_error
-from lockstep.launchers.cluster import queue
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.locks import Lock, check_free
 from lockstep.runs.record import write_status
@@ -113,10 +112,9 @@ def take_sweep_directory(directory: Path) -> OwnDirectory:
 
 
 def has_run(directory: Path) -> bool:
-    """Return whether an earlier run has the directory. A status alone, of this very job in a queue, is what a rank has left that
-    was asked to stop while rank zero had not begun."""
-    names, status = [name for name in _RUN_FILES if (directory / name).exists()], read_json(directory / "status.json") or {}
-    return bool(names) and not (status.get(COULD_NOT_START) or (names == ["status.json"] and queue().has_written(status)))
+    """Return whether an earlier run has the directory."""
+    is_unstarted = (read_json(directory / "status.json") or {}).get(COULD_NOT_START)
+    return any((directory / name).exists() for name in _RUN_FILES) and not is_unstarted
 
 
 def absolute(path: str | Path) -> Path:

@@ -23,7 +23,7 @@ from lockstep.config.construct import own_modules
 from lockstep.config.plan import Plan, visible_cores
 from lockstep.errors import ExitCode, config_error
 from lockstep.launchers.cluster import queue
-from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank, warn_of_unknown_launcher
+from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank
 from lockstep.launchers.heartbeat import DEBUGGED, HEARTBEAT, dump_stacks
 from lockstep.launchers.outcome import Outcome, Report, classify_error, original_error
 from lockstep.launchers.rank import end_workers, leave_process_group
@@ -125,7 +125,6 @@ class Run:
                 raise config_error("run_dir", self.directory, f"can't be written to ({error.strerror})") from error
             if self.cfg.get("mirror") is not None:
                 self._mirror = get_object("lockstep.extras.mirror.mirror.Mirror")(self.cfg.mirror, self.directory)
-            warn_of_unknown_launcher()
             log.info(str(self.plan))
             self._has_begun = True
         if not self.is_parent:

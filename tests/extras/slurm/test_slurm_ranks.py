@@ -10,9 +10,8 @@ from commands import ROOT, runs, started, train
 from environments import PARENT
 
 from lockstep.errors import ConfigError
-from lockstep.extras.slurm.cluster import Slurm
 from lockstep.launchers.cluster import Rank
-from lockstep.launchers.environment import rank_environment, rank_in, rank_log, run_id, this_rank
+from lockstep.launchers.environment import rank_in, rank_log, run_id, this_rank
 
 SRUN = {
     "SLURM_JOB_ID": "77",
@@ -49,8 +48,6 @@ def test_rank_of_anrank_environment(env: dict[str, str], rank: Rank | None) -> N
             {name: value for name, value in SRUN.items() if name != "SLURM_NTASKS_PER_NODE"},
             "SLURM_NTASKS=8: give --ntasks-per-node to srun or sbatch, which Lightning needs",
         ),
-        (SRUN | {"SLURM_NNODES": "0"}, "SLURM_NNODES=0: is no number of at least 1; use the environment of srun"),
-        ({"SLURM_PROCID": "x"}, "SLURM_PROCID=x: is no number of at least 0; use the environment of srun"),
     ],
 )
 def test_an_environment_by_which_ranks_would_train_alone_is_refused(env: dict[str, str], line: str) -> None:
@@ -76,15 +73,6 @@ def test_the_run_is_named_after_the_step_and_each_rank_has_a_log(monkeypatch: py
     monkeypatch.setenv("SLURM_PROCID", "0")
     this_rank.cache_clear()
     assert rank_log() == "train.log"
-
-
-def test_ranks_of_our_own_parent_do_not_see_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in Slurm.rank_variables:
-        monkeypatch.setenv(name, "3")
-    monkeypatch.setenv("SLURM_JOB_ID", "77")
-    environment = rank_environment(world_size=3, port=12345)
-    assert not environment.keys() & set(Slurm.rank_variables)
-    assert environment["SLURM_JOB_ID"] == "77"
 
 
 @pytest.mark.slow

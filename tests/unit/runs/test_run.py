@@ -28,15 +28,6 @@ def prepared(cfg: DictConfig) -> Run:
     return Run(cfg, Plan.from_config(cfg))
 
 
-def test_ranks_of_a_program_that_nobody_knows_say_that_each_trains_by_itself(
-    tmp_path: Path, compose: Callable[..., DictConfig], caplog: pytest.LogCaptureFixture, started: Any
-) -> None:
-    started({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"})
-    with caplog.at_level("WARNING"), prepared(compose("trainer=cpu", run_dir=tmp_path)) as run:
-        run.result = 1.0
-    assert any(text.startswith("WORLD_SIZE=2: is set by neither torchrun nor srun") for text in caplog.messages)
-
-
 @pytest.mark.parametrize(("steps", "code"), [(0, 2), (1, 1)])
 def test_a_refusal_is_a_failure_from_the_first_step_on(
     steps: int, code: int, tmp_path: Path, compose: Callable[..., DictConfig]

@@ -44,6 +44,10 @@ class RunRecord:
         settings = _read_yaml(self.path / ".hydra" / "hydra.yaml")
         return settings["hydra"]["runtime"]["choices"] if settings else {}
 
+    @property
+    def overrides(self) -> list[str]:
+        return list(_read_yaml(self.path / ".hydra" / "overrides.yaml"))
+
     @cached_property
     def metrics(self) -> dict[str, float | None]:
         """The final metrics, or the last ones if there is no result. A run writes null for one that is not finite."""

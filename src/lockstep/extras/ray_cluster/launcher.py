@@ -18,14 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.config.plan import Plan, cores
 from lockstep.errors import ExitCode, config_error
 from lockstep.extras.ray_cluster.worker import JobWorker
-from lockstep.launchers.environment import (
-    JOB_MARK,
-    PARENT_PID,
-    RANK_VARIABLES,
-    SWEEP_PIPE,
-    SWEPT_KEYS,
-    without_rank_variables,
-)
+from lockstep.launchers.environment import JOB_MARK, PARENT_PID, RANK_VARIABLES, SWEEP_PIPE, SWEPT_KEYS
 from lockstep.launchers.stop_signals import Preempted
 from lockstep.runs.locks import is_held
 from lockstep.sweeps.jobs import FAILED, INTERRUPTED, OUTPUT, Exit, JobState, read_status
@@ -138,7 +131,7 @@ class RayExecutor(Executor):
         """Return the variables that a job gets on any node: this process's, as sbatch gives them, but for those of a place."""
         threads = os.environ.get("OMP_NUM_THREADS", str(max(1, int(self.settings.cpus_per_device))))
         own = {name for name in os.environ if name.startswith("RAY_") or name in _OF_A_PLACE}
-        kept = {name: value for name, value in without_rank_variables(os.environ).items() if name not in own}
+        kept = {name: value for name, value in os.environ.items() if name not in own}
         return kept | {SWEPT_KEYS: " ".join(job.start.swept), "OMP_NUM_THREADS": threads}
 
 
