@@ -19,7 +19,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
 from lockstep.atomic_files import read_json, read_stamp, remove_partial_files, write_json
-from lockstep.config.construct import own_modules
 from lockstep.config.plan import Plan, visible_cores
 from lockstep.errors import ExitCode, config_error
 from lockstep.launchers.cluster import queue
@@ -154,7 +153,7 @@ class Run:
     def launch(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Call `function(run, *arguments)` in each rank, which may die max_restarts times; rank zero's record is the result."""
         from lockstep.launchers.launch import launch  # most runs have one process
-        from lockstep.launchers.processes import Function
+        from lockstep.launchers.processes import importable
 
         cfg = self.cfg.copy()
         OmegaConf.resolve(cfg)  # ${now:} is the same in all of them
@@ -163,7 +162,7 @@ class Run:
         while True:
             outcome = launch(
                 _run_rank,
-                Function.of(function),
+                importable(function),
                 arguments,
                 hydra,
                 cfg,
@@ -174,7 +173,6 @@ class Run:
                 restarts=restarts() + attempt,
                 stop_deadline=_deadline(cfg, "guards.preemption.deadline"),
                 fresh=bool(OmegaConf.select(cfg, "fresh_processes")),  # None in a config saved before there was such a key
-                imports=own_modules(cfg),
             )
             if outcome.code == ExitCode.FINISHED and read_stamp(self._metrics) == earlier:
                 outcome = Outcome(code=ExitCode.FAILED, reason="the ranks ended without writing metrics.json")

@@ -16,7 +16,7 @@ from typing import Any, Self
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.construct import construct, own_modules
+from lockstep.config.construct import construct
 from lockstep.config.plan import Plan, check_cores, cores, visible_gpus
 from lockstep.errors import config_error
 from lockstep.launchers.environment import JOB_MARK, PARENT_PID, RANK_VARIABLES, SWEPT_KEYS
@@ -214,9 +214,8 @@ class LocalExecutor(Executor):
                 title=f"lockstep job {job.directory.name}",
                 environment=environment,
                 output=job.directory / OUTPUT,
-                cores_kept=kept,
+                cores=kept,
                 fresh=job.start.fresh,
-                imports=() if job.start.config is None else own_modules(job.start.config),
             )
         except OSError:
             pool.give_back(slots)

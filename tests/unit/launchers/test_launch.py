@@ -148,7 +148,7 @@ def test_ranks_that_are_suspended_or_deaf_are_ended(
     asked: list[int], deadline: float, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launch, "LATE", 0.2)
+    monkeypatch.setattr(launch, "GRACE", 0.2)
     monkeypatch.setattr(processes, "KILL_GRACE", 0.1)
 
     def ask() -> None:
@@ -164,7 +164,7 @@ def test_ranks_that_are_suspended_or_deaf_are_ended(
 
 def test_what_a_stuck_rank_says_of_itself_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has left within its own deadline; the other one is suspended, and ended by the parent."""
-    monkeypatch.setattr(launch, "LEAVING_TOGETHER", 0.1)
+    monkeypatch.setattr(launch, "GRACE", 0.1)
     reports = said(0, code=75, signal=signal.SIGTERM, unsaved="no answer within 5 s")
     outcome = _watch(ended(75, None, reports=reports), [signal.SIGINT], Path("none"))
     assert outcome.reason == "preempted by SIGINT, with nothing saved anew: no answer within 5 s"
@@ -172,13 +172,13 @@ def test_what_a_stuck_rank_says_of_itself_is_the_reason(monkeypatch: pytest.Monk
 
 def test_a_rank_that_has_finished_is_no_preemption(monkeypatch: pytest.MonkeyPatch) -> None:
     """They finish together: the other one hangs in what Python does when it ends."""
-    monkeypatch.setattr(launch, "FINISHED_TOGETHER", 0.1)
+    monkeypatch.setattr(launch, "FINISHED_GRACE", 0.1)
     for received in ([], [signal.SIGTERM]):
         assert _watch(ended(0, None), received, Path("none")) == Outcome(code=0)
 
 
 def test_nobody_is_ended_while_a_rank_is_at_a_debugger_s_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "SHUTDOWN_GRACE", 0.1)
+    monkeypatch.setattr(launch, "GRACE", 0.1)
     mark = tmp_path / ".debugged"
     mark.touch()
     ranks = ended(1, None, reports=said(0))
