@@ -13,7 +13,7 @@ from lockstep.errors import ConfigError, ExitCode
 from lockstep.launchers.environment import SWEPT_KEYS, register_resolvers
 from lockstep.launchers.heartbeat import HEARTBEAT
 from lockstep.launchers.rank import attach_to_parent, process_group
-from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS, Preempted
+from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.places import import_from_project
 
 LEAVING = 600.0  # seconds in which a process of a sweep's job is gone, once all is done: a logger may have something to upload
@@ -48,7 +48,7 @@ def _start(main: Callable[[], Any]) -> None:
     # -m between overrides, by which Hydra would be confused, is for all of them
     given = null_groups_left_out(sorted(map(quote_equals, sys.argv[1:]), key=lambda item: item not in ("-m", "--multirun")))
     try:
-        STOP_SIGNALS.listen(signals={*SIGNALS} - {signal.SIGINT})  # who starts processes or trains takes Ctrl-C too
+        STOP_SIGNALS.listen()
         console.survive_lost_output()
         import_from_project()
         attach_to_parent()

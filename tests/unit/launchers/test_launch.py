@@ -49,7 +49,6 @@ KILLED = [(number, f"rank 1 was killed by {number.name}") for number in (signal.
     [
         ([1, 1, 1], said(0, time=5.0, reason="lost") | said(2, time=3.0, reason="1 / 0") | said(1, time=4.0), 2, "1 / 0"),
         *(([1, -number, 1], LOST | said(2, reason="connection closed by peer"), 1, line) for number, line in KILLED),
-        ([-40, 0], {}, 0, "rank 0 was killed by signal 40"),
         ([1, 7], LOST, 1, "rank 1 ended with code 7 and no word"),
         ([None, -9, -11], {}, 1, "rank 1 was killed by SIGKILL"),
         ([-signal.SIGABRT, 1], said(1, reason="ValueError: bad"), 1, "ValueError: bad"),  # it aborts because its peer raised
