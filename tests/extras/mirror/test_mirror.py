@@ -88,7 +88,7 @@ def test_a_store_that_fails_is_said_in_one_line_and_tried_again_with_the_next_ch
     copy = started(run, prefix)
     save(run, 2)
     wait_for(lambda: caplog.messages)
-    assert caplog.messages == [f"{prefix}/run lacks checkpoints/last.ckpt (the bucket is on holiday); {run} has it"]
+    assert caplog.messages == [f"{prefix}/run lacks files (the bucket is on holiday); {run} has them"]
     assert not (place / "checkpoints" / "last.ckpt").exists()
     Store.fault = well
     save(run, 3)
@@ -97,7 +97,7 @@ def test_a_store_that_fails_is_said_in_one_line_and_tried_again_with_the_next_ch
     Store.fault = refuse_checkpoints
     save(run, 4)
     copy.finish()
-    assert caplog.messages[-1] == f"{prefix}/run lacks checkpoints/last.ckpt (the bucket is on holiday); {run} has it"
+    assert caplog.messages[-1] == f"{prefix}/run lacks files (the bucket is on holiday); {run} has them"
     assert step_at(place) == 3  # half of the next one was there, under another name
 
 
@@ -112,7 +112,7 @@ def test_a_run_does_not_wait_for_a_store_that_hangs_when_it_is_asked_to_stop(
     began = time.monotonic()
     copy.finish()
     assert time.monotonic() - began < 10
-    assert f"(the run does not wait any longer); {run} has it" in caplog.messages[-1]
+    assert f"(the run does not wait any longer); {run} has them" in caplog.messages[-1]
 
 
 def test_the_copy_of_an_earlier_run_is_not_written_over(run: Path, prefix: str) -> None:

@@ -94,20 +94,6 @@ def test_ranks_share_the_cores(cores: int, world_size: int, threads: str, monkey
     assert rank_environment(world_size, 1)["OMP_NUM_THREADS"] == threads
 
 
-def test_threads_and_interface_of_the_user_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
-    found = rank_environment(2, 1)
-    assert (found["OMP_NUM_THREADS"], found["GLOO_SOCKET_IFNAME"]) == ("5", "eth7")
-
-
-@pytest.mark.parametrize(("names", "chosen"), [(["eth0", "lo"], "lo"), (["en0", "lo0"], "lo0"), (["eth0"], None)])
-def test_gloo_uses_the_loopback_where_there_is_one(names: list[str], chosen: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("socket.if_nameindex", lambda: list(enumerate(names, 1)))
-    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    assert rank_environment(2, 1).get("GLOO_SOCKET_IFNAME") == chosen
-
-
 @pytest.mark.parametrize(
     ("report", "code", "reason"),
     [
@@ -187,9 +173,6 @@ def test_nobody_is_ended_while_a_rank_is_at_a_debugger_s_prompt(tmp_path: Path, 
             outcome.result(0.5)
         mark.unlink()
         assert outcome.result(10).rank == 0
-
-
-# What ranks are reached by, and what they follow
 
 
 def test_the_port_is_on_the_loopback_and_can_be_listened_on() -> None:

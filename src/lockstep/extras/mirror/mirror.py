@@ -7,7 +7,6 @@ from pathlib import Path, PurePosixPath
 
 from fsspec.core import url_to_fs
 
-from lockstep import console
 from lockstep.atomic_files import Stamp, read_stamp
 from lockstep.errors import config_error
 from lockstep.launchers.stop_signals import STOP_SIGNALS
@@ -69,13 +68,13 @@ def check_new(prefix: str, directory: Path) -> None:
 class Mirror:
     """Copy what has changed after every checkpoint, and at the end of the run, in a thread.
 
-    The files here are the run. A file that can't be copied is named, tried again with the next checkpoint, and never an error.
+    The files here are the run. A file that can't be copied is a warning, and tried again with the next checkpoint.
     """
 
     def __init__(self, prefix: str, directory: Path) -> None:
         self._url, self._directory = copy_url(prefix, directory), directory
         self._copied: dict[Path, Stamp | None] = {}
-        self._left: list[Path] = []
+        self._is_complete = False
         self._checkpoints_before = self._checkpoints()  # before the thread starts, which may be after the first save
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
@@ -90,7 +89,7 @@ class Mirror:
             self._thread.join(0.1)
         if self._thread.is_alive():
             self._warn("the run does not wait any longer")
-        elif not self._left:
+        elif self._is_complete:
             log.info(f"Copied to {self._url}")
 
     def _work(self) -> None:
@@ -104,15 +103,15 @@ class Mirror:
         return [read_stamp(path) for path in sorted(self._directory.glob("checkpoints/*.ckpt"))]
 
     def _copy(self) -> None:
+        self._is_complete = False
         try:
-            self._left, remote = self._changed(), Remote(self._url)
-            while self._left:
-                path = self._left[0]
+            remote = Remote(self._url)
+            for path in self._changed():
                 if (stamp := read_stamp(path)) is not None:  # the run has not removed it meanwhile
                     remote.put(path, path.relative_to(self._directory).as_posix())
                     self._copied[path] = stamp
-                del self._left[0]
-        except Exception as error:
+            self._is_complete = True
+        except Exception as error:  # each library has its own
             self._warn(str(error))
 
     def _changed(self) -> list[Path]:
@@ -122,8 +121,7 @@ class Mirror:
         return sorted((path for path in stamps if stamps[path] != self._copied.get(path)), key=lambda path: stamps[path][1])
 
     def _warn(self, why: str) -> None:
-        names = console.join_first([path.relative_to(self._directory) for path in self._left])
-        log.warning(f"{self._url} lacks {names} ({why}); {self._directory} has it")
+        log.warning(f"{self._url} lacks files ({why}); {self._directory} has them")
 
 
 def fetch(url: str, directory: Path) -> None:
