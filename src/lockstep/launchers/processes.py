@@ -12,14 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from lockstep.launchers.cluster import stat
 from lockstep.launchers.environment import this_rank
-from lockstep.launchers.rank import process_group
+from lockstep.launchers.rank import end_with, process_group
 from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS
 
 KILL_GRACE = 1.0  # seconds between SIGTERM and SIGKILL
@@ -127,14 +126,15 @@ def _begin(
     """Run in the new process: make it like one that was started by hand, and exit as one."""
     os.setsid()
     set_title(title)  # found by the environment's place in memory, which is as it was
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    end_with(parent.sentinel)
     if sys.platform == "linux":
         multiprocessing.set_start_method("fork", force=True)  # for data workers, which would else outlive this process
         if cores:
             os.sched_setaffinity(0, cores)
-        parent = multiprocessing.parent_process()
-        if parent is not None and parent.pid == os.getppid():  # forked by the parent itself, whose later forks hold the pipe, too
+        if parent.pid == os.getppid():  # forked by the parent itself, whose later forks hold the pipe, too
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    threading.Thread(target=_end_with_parent, name="follow-parent", daemon=True).start()
     STOP_SIGNALS.stop_listening()  # with the handlers of the process that this is a fork of
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
@@ -171,13 +171,6 @@ def set_title(title: str) -> None:
 
     setproctitle(title)
     del os.environ["SPT_NOENV"]
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
 def _renew_imported() -> None:

@@ -2,29 +2,31 @@
 
 import multiprocessing
 import os
-import select
 import signal
 import sys
 import threading
+from multiprocessing.connection import wait
 from typing import Any
 
 from lockstep.launchers.environment import SWEEP_PIPE, launcher
 
 
 def attach_to_parent() -> None:
-    """Kill this process group when the one that started it is gone, kill -9 included: torchrun, or the sweep of a job on another
-    machine. Do nothing in a process that a person has started."""
+    """End with the process that started this one: torchrun, or the sweep of a job on another machine. Do nothing in a process
+    that a person has started."""
     if (pipe := os.environ.pop(SWEEP_PIPE, None)) is not None:  # the job's own processes can't read it
-        descriptor = int(pipe)
+        end_with(int(pipe))
     elif launcher().is_followed and sys.platform == "linux":
-        descriptor = os.pidfd_open(os.getppid())
-    else:
-        return
+        end_with(os.pidfd_open(os.getppid()))
+
+
+def end_with(descriptor: int) -> None:
+    """Kill this process group when a pipe from another process closes, which it does after kill -9, too."""
     threading.Thread(target=_die_with, args=(descriptor,), name="follow-parent", daemon=True).start()
 
 
 def _die_with(descriptor: int) -> None:
-    select.select([descriptor], [], [])  # nothing is ever written to a pipe from the parent
+    wait([descriptor])  # nothing is ever written to it
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 

@@ -14,4 +14,4 @@ from lockstep.launchers.stop_signals import STOP_SIGNALS
 
 if "LOCKSTEP_PARENT" not in os.environ:  # in a rank the run has begun
     STOP_SIGNALS.listen()
-    STOP_SIGNALS.end_with(75, b"Stopped before anything had begun. The same command starts it.\n")
+    STOP_SIGNALS.end_with(75)

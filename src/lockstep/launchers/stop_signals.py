@@ -52,7 +52,7 @@ class StopSignals:
         self.raised: Preempted | None = None  # the reason of the process's end, whatever it ends with then
         self.process = 0  # that listens; a fork of it, a data worker, ignores what it receives and ends with its parent
         self._may_raise = True
-        self._end: tuple[int, bytes] | None = None  # the code to exit with at once, and a line to say
+        self._end: int | None = None  # the code to exit with at once
 
     def listen(self, deadline: float = math.inf, overdue: Overdue | None = None) -> None:
         """Listen in this process; raise Preempted where it listens already, and has been asked.
@@ -106,17 +106,16 @@ class StopSignals:
         """Raise nothing from now on: the process is on its way out."""
         self._may_raise = False
 
-    def end_with(self, code: int, line: bytes = b"") -> None:
-        """Exit immediately with `code` on any signal from now on, after saying the line."""
-        self._end = code, line
+    def end_with(self, code: int) -> None:
+        """Exit immediately with `code` on any signal from now on."""
+        self._end = code
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self.process:
             return
         self.received.append(number)
         if self._end is not None:
-            _say(self._end[1])
-            os._exit(self._end[0])
+            os._exit(self._end)
         if self._may_raise and (not self.deferred or self.received.count(signal.SIGINT) > 1):
             if any(one.f_code.co_filename.startswith("<frozen importlib") for one, _ in traceback.walk_stack(frame)):
                 self.received.pop()  # sent again below: code in C++ that imports, torch's, aborts if something is raised in it
@@ -125,7 +124,8 @@ class StopSignals:
             self._raise(number, "asked for twice" if self.deferred else None)
         if self.deferred and number == signal.SIGINT:
             hint = " At the debugger's prompt, type c." if in_debugger() else ""
-            _say(f"\nStopping at the next step; Ctrl-C again stops at once.{hint}\n".encode())
+            with contextlib.suppress(OSError):  # the terminal is gone
+                os.write(2, f"\nStopping at the next step; Ctrl-C again stops at once.{hint}\n".encode())
 
     def _raise(self, number: int, unsaved: str | None = None) -> NoReturn:
         self._may_raise = False
@@ -135,11 +135,6 @@ class StopSignals:
     def _ignore(self) -> None:
         for number in self._previous:  # while Python tears itself down, when it would put the default handlers back
             signal.signal(number, signal.SIG_IGN)
-
-
-def _say(line: bytes) -> None:
-    with contextlib.suppress(OSError):  # the terminal is gone
-        os.write(2, line)
 
 
 def _wait(reader: int, deadline: float, overdue: Overdue) -> None:

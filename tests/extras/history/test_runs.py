@@ -74,12 +74,6 @@ def test_the_best_is_first_and_what_has_no_value_is_last(logs: Path) -> None:
     assert best_run(runs).name == "a/sweep/1"
 
 
-def test_the_best_is_the_smallest_where_less_is_better(tmp_path: Path) -> None:
-    for name, value in (("a/0", 0.5), ("a/1", 0.9)):
-        make_run(tmp_path, name, value, mode="min")
-    assert best_run(find_runs(tmp_path)).name == "a/0"
-
-
 def test_the_best_has_finished(logs: Path) -> None:
     """Metrics are recorded before everything is done that a run has to do."""
     for number, state in enumerate(("failed", "preempted")):
@@ -108,15 +102,6 @@ def test_what_two_runs_have_not_in_common(logs: Path) -> None:
         "recorded": {"lr": (0.1, 0.001)},
         "metrics": {"val/acc": (0.5, 0.9)},
     }
-
-
-def test_each_run_has_one_line_though_its_error_had_several(logs: Path) -> None:
-    (logs / "b/2/status.json").write_text(
-        json.dumps({"status": "failed", "reason": "rank 0: ValueError: sizes\n  (3, 4)\n  (5, 6)"})
-    )
-    listed = python(RUNS, logs, cwd=logs)
-    assert len(listed.stdout.splitlines()) == 4
-    assert "ValueError: sizes (3, 4) (5, 6)" in listed.stdout
 
 
 @pytest.mark.slow
