@@ -1,20 +1,24 @@
 """Bring the copy of a run that `mirror=URL` has made to this machine.
 
-    lockstep fetch s3://bucket/prefix/logs/NAME/RUN                    # to logs/NAME/RUN
+    lockstep fetch s3://bucket/prefix/logs/NAME/RUN logs/NAME/RUN
     python train.py resume=logs/NAME/RUN
 
-A directory that is as new as its copy is left as it is; an older one is to be moved first.
+The log of the run says the URL. RUN_DIR is a new directory.
 """
+
+from pathlib import Path
 
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
-from lockstep.extras.mirror.mirror import bring
+from lockstep.extras.mirror.mirror import fetch
 
 
 def main() -> None:
     parser = script_parser(__doc__)
-    parser.add_argument("url", metavar="URL", help="of a run; its mirror.json says it")
-    print(bring(parser.parse_args().url))
+    parser.add_argument("url", metavar="URL", help="of the run's copy")
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    given = parser.parse_args()
+    fetch(given.url, given.run_dir)
 
 
 if __name__ == "__main__":

@@ -26,8 +26,6 @@ def main() -> None:
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
     parser.add_argument("path", type=Path, nargs="?", metavar="PATH")
     given = parser.parse_args()
-    if "=" in str(given.path):
-        raise config_error("PATH", given.path, "is an override; give it behind the command that this prints")
     run, checkout = read_config(given.run_dir), project()
     if run is None or not (given.run_dir / FILE).is_file():
         raise config_error("RUN_DIR", given.run_dir, f"has no {FILE}; choose a run that was started in a checkout of git")

@@ -19,6 +19,7 @@ from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.config.overrides import override_key, quote
 from lockstep.errors import ExitCode, config_error
+from lockstep.launchers.stop_signals import Preempted
 from lockstep.places import project
 from lockstep.runs.directory import SWEEP_FILE
 from lockstep.sweeps.sweep import sweep_command
@@ -57,7 +58,7 @@ def watch(sweep_dir: Path) -> int:
         while is_under_way(sweep_jobs := look_at(sweep_dir)):
             table.show(sweep_jobs)
             time.sleep(QUEUE_INTERVAL if sweep_jobs.in_queue() else INTERVAL)
-    except KeyboardInterrupt:
+    except Preempted:
         return ExitCode.FINISHED
     finally:
         table.close()

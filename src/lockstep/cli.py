@@ -11,7 +11,7 @@ from lockstep.config.overrides import null_groups_left_out, quote_equals, split_
 from lockstep.errors import ConfigError, ExitCode
 from lockstep.launchers.environment import register_resolvers
 from lockstep.launchers.rank import attach_to_parent, process_group
-from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS, Preempted
+from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.places import import_from_project
 
 register_resolvers()
@@ -38,7 +38,7 @@ def _run(main: Callable[[], Any]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, where it would print many lines and exit with 1
     # -m between overrides, by which Hydra would be confused, is for all of them
     given = null_groups_left_out(sorted(map(quote_equals, sys.argv[1:]), key=lambda item: item not in ("-m", "--multirun")))
-    STOP_SIGNALS.listen(signals={*SIGNALS} - {signal.SIGINT})  # who starts processes or trains takes Ctrl-C too
+    STOP_SIGNALS.listen()
     console.survive_lost_output()
     import_from_project()
     attach_to_parent()

@@ -152,8 +152,7 @@ def tell(file):
         json.dump({
             "leads": os.getsid(0) == os.getpgid(0) == os.getpid(), "given": os.environ.get("GIVEN"), "path": "PATH" in os.environ,
             "threads": torch.get_num_threads(), "cores": sorted(os.sched_getaffinity(0)), "frozen": "lightning" in sys.modules,
-            "title": open("/proc/self/cmdline").read().strip(chr(0)), "stat": open("/proc/self/stat").read().split()[1],
-            "hup": signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, "term": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
+            "title": open("/proc/self/cmdline").read().strip(chr(0)), "term": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
         }, output)
     print("said", flush=True)
 
@@ -178,11 +177,10 @@ def ended(process):
     return code
 
 def main():
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     given = {"GIVEN": "x y", "OMP_NUM_THREADS": "3", "PYTHONPATH": os.environ["PYTHONPATH"]}
     for fresh in (False, True):
         file = Path(f"told.{fresh}")
-        assert ended(start(tell, file, title="a job", environment=given, output=Path("output"), cores_kept=[0], fresh=fresh)) == 0
+        assert ended(start(tell, file, title="a job", environment=given, output=Path("output"), cores=[0], fresh=fresh)) == 0
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the process begins
     asked = start(end, 0, title="a job", environment=given, output=Path("output.asked"), fresh=True)
     asked.send_signal(signal.SIGINT)
@@ -202,8 +200,8 @@ def test_a_process_is_what_a_fresh_one_is_and_ends_as_one(tmp_path: Path) -> Non
     told, other = (json.loads((tmp_path / f"told.{fresh}").read_text()) for fresh in (False, True))
     assert (told.pop("frozen"), other.pop("frozen")) == (True, False)
     assert told == other
-    expected = {"leads": True, "given": "x y", "path": False, "threads": 3, "cores": [0], "title": "a job", "stat": "(a-job)"}
-    assert told == expected | {"hup": True, "term": True}, done.stderr
+    expected = {"leads": True, "given": "x y", "path": False, "threads": 3, "cores": [0], "title": "a job"}
+    assert told == expected | {"term": True}, done.stderr
     assert (tmp_path / "output").read_text() == "said\nsaid\n"
     assert done.stdout.splitlines() == ["asked -2", "0 0", "5 5", "why 1", "bug 1"], done.stderr
     assert (tmp_path / "output.asked").read_text() == ""
@@ -218,7 +216,7 @@ def test_a_process_is_what_a_fresh_one_is_and_ends_as_one(tmp_path: Path) -> Non
 PROGRAM = """
 import os
 from pathlib import Path
-from lockstep.launchers.processes import Function, start
+from lockstep.launchers.processes import importable, start
 
 with open("imported", "a") as file:
     print(os.environ.get("GIVEN"), file=file)
@@ -229,7 +227,7 @@ def work():
 if __name__ == "__main__":
     environment = {**os.environ, "GIVEN": "before the imports"}
     for fresh in (False, True):
-        process = start(Function.of(work), title="work", environment=environment, output=Path("output"), fresh=fresh)
+        process = start(importable(work), title="work", environment=environment, output=Path("output"), fresh=fresh)
         while process.poll() is None:
             pass
 """

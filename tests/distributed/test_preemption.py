@@ -17,7 +17,6 @@ from bitwise import differences
 from faults import Poison
 from in_process import KeepAll, become_rank, last, prepared, trained, without_batches
 from lightning import Callback, LightningModule, Trainer
-from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from ranks import in_ranks
 from torch.utils.data import DataLoader
 
@@ -214,35 +213,3 @@ def leave_out(rank: int, world_size: int, folder: Path) -> Any:
 
 def test_a_step_is_left_out_by_all_when_one_rank_s_loss_is_nan(tmp_path: Path) -> None:
     assert in_ranks(2, partial(leave_out, folder=tmp_path), tmp_path) == [[], []]
-
-
-def count_collectives(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
-    become_rank(rank, world_size)
-    calls = {"lightning": 0, "agree": 0}
-    broadcast, agree = _TrainingEpochLoop._broadcast_sigterm_tensor, dist.all_reduce
-
-    def counted_broadcast(self: Any) -> None:
-        calls["lightning"] += 1
-        broadcast(self)
-
-    def counted_agree(tensor: Any, *arguments: Any, **more: Any) -> Any:
-        calls["agree"] += arguments == (dist.ReduceOp.MAX,)
-        return agree(tensor, *arguments, **more)
-
-    _TrainingEpochLoop._broadcast_sigterm_tensor = counted_broadcast
-    dist.all_reduce = counted_agree
-
-    class Handlers(Callback):
-        def on_train_batch_start(self, *_: Any) -> None:
-            calls["handlers"] = [signal.getsignal(number) == STOP_SIGNALS._receive for number in (signal.SIGTERM, signal.SIGUSR1)]
-
-    STOP_SIGNALS.listen()
-    epochs = ("trainer.max_epochs=1", "datamodule.global_batch_size=30", "guards.preemption.every_n_steps=10")  # 43 steps
-    trained(folder / "run", *OPTIONS, *epochs, f"trainer.devices={world_size}", extra=[Handlers()])
-    return calls
-
-
-def test_lightning_s_signal_handling_is_not_in_use(tmp_path: Path) -> None:
-    """Ours is an all-reduce at the start, one every ten steps, at 10, 20, 30 and 40, and one at the end."""
-    expected = {"lightning": 0, "agree": 6, "handlers": [True, True]}
-    assert in_ranks(2, partial(count_collectives, folder=tmp_path), tmp_path) == [expected, expected]

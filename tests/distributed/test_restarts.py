@@ -24,7 +24,7 @@ from pathlib import Path
 from rank import wait
 from lockstep.launchers import launch
 
-launch.LEAVING_TOGETHER = 60
+launch.GRACE = 60
 outcome = launch.launch(wait, world_size=2, log=Path("train.log"))
 print(outcome.code, outcome.reason, int(outcome.signal))
 """

@@ -51,16 +51,6 @@ def test_a_request_to_stop_before_a_run_has_begun_is_a_line(
     assert (ended.value.code, capsys.readouterr().err) == (75, "Stopped by SIGTERM. The same command starts it.\n")
 
 
-@pytest.mark.usefixtures("_full_errors")
-@pytest.mark.parametrize(("name", "value"), [("LOCKSTEP_PARENT", "77777")])
-def test_what_an_ended_run_has_left_in_the_environment_is_named(
-    name: str, value: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(name, value)
-    with pytest.raises(SystemExit) as ended:
-        start(lambda: None)
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith(f"{name}={value}: is left over from a run that has ended; ")
 
 
 @pytest.mark.usefixtures("_full_errors")

@@ -8,7 +8,6 @@ from typing import Any
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.arguments import Arguments, arguments_of, shown
 from lockstep.config.overrides import nodes
@@ -76,12 +75,6 @@ def targets_in(config: Any) -> Iterator[tuple[str, Any]]:
     for key, value in (("", config), *nodes(config)):
         if isinstance(value, Mapping) and "_target_" in value:
             yield key, value["_target_"]
-
-
-def own_modules(cfg: DictConfig) -> list[str]:
-    """Return the modules of this package that a config names, for the fork server to import."""
-    targets = {str(target) for _, target in targets_in(OmegaConf.to_container(cfg))}
-    return sorted({target.rpartition(".")[0] for target in targets if target.startswith("lockstep.")})
 
 
 @contextmanager

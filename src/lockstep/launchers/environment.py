@@ -8,15 +8,13 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 
 from omegaconf import OmegaConf
 
 from lockstep.config.metrics import register_mode_resolvers
 from lockstep.config.plan import cores
 from lockstep.launchers.cluster import Cluster, Rank, clusters
-
-log = logging.getLogger(__name__)
 
 PARENT_PID = "LOCKSTEP_PARENT"  # the process that has started this one as a rank
 SWEEP_PIPE = "LOCKSTEP_SWEEP_PIPE"  # a file descriptor of a job on another machine that closes when its sweep dies
@@ -41,20 +39,6 @@ def rank_in(env: Mapping[str, str]) -> Rank | None:
     return next(filter(None, (cluster.rank(env) for cluster in clusters(env))), None)
 
 
-def warn_of_unknown_launcher() -> None:
-    """Warn where variables make this process one of several ranks, and no launcher that is known has set them."""
-    size = os.environ.get("WORLD_SIZE", "")
-    if this_rank() is None and size.isdecimal() and int(size) > 1:
-        why = "is set by neither torchrun nor srun, and not read; each process that has it trains by itself"
-        log.warning(f"WORLD_SIZE={size}: {why}")
-
-
-def without_rank_variables(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without the variables by which a process takes itself for a rank that a cluster has started."""
-    foreign = {name for cluster in clusters(env) for name in cluster.rank_variables}
-    return {name: value for name, value in env.items() if name not in foreign}
-
-
 @contextlib.contextmanager
 def reserved_port(host: str = "127.0.0.1") -> Iterator[int]:
     """Reserve a free port of the address `host`, or of all addresses for "".
@@ -70,19 +54,14 @@ def reserved_port(host: str = "127.0.0.1") -> Iterator[int]:
 
 def rank_environment(world_size: int, port: int) -> dict[str, str]:
     """Return what the ranks of this process find in their environment, less their numbers."""
-    environment = without_rank_variables(os.environ) | {PARENT_PID: str(os.getpid())}
+    environment = os.environ | {PARENT_PID: str(os.getpid())}
     environment |= {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size), "NODE_RANK": "0"}
     environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     environment.setdefault("OMP_NUM_THREADS", str(max(1, len(cores()) // world_size)))
-    use_loopback(environment)
-    return environment
-
-
-def use_loopback(environment: MutableMapping[str, str]) -> None:
-    """Let gloo use the loopback interface unless the user names another: it looks up the host's own name, and hangs where that
-    does not resolve (pytorch issue 74316)."""
+    # By itself gloo looks up the host's own name, and hangs where that does not resolve (pytorch issue 74316).
     if loopback := next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None):
         environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    return environment
 
 
 def launcher() -> Cluster:
@@ -124,13 +103,13 @@ def rank_log() -> str:
 
 def restarts() -> int:
     """Number of restarts of these ranks in the same run directory: by our parent, torchrun, or a requeue."""
-    return max(cluster.read(os.environ, cluster.restarts, default=0) for cluster in (Cluster(), *clusters()))
+    return max(int(os.environ.get(cluster.restarts, 0)) for cluster in (Cluster(), *clusters()))
 
 
 def can_resume() -> bool:
     """Return whether these ranks' run may have begun before, in the same directory: a node that comes to a rendezvous later
     counts no restarts, and may have rank zero."""
-    return restarts() > 0 or launcher().rendezvous() is not None
+    return restarts() > 0 or launcher().is_elastic()
 
 
 def register_resolvers() -> None:

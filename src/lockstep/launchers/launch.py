@@ -4,7 +4,7 @@ import contextlib
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Pipe
 from pathlib import Path
@@ -15,14 +15,12 @@ from lockstep.errors import ExitCode
 from lockstep.launchers.environment import RESTARTS, rank_environment, reserved_port, this_rank
 from lockstep.launchers.heartbeat import DEBUGGED
 from lockstep.launchers.outcome import Outcome, classify_error, judge, preempted
-from lockstep.launchers.processes import SERVER_DIED, Function, Process, end, start
+from lockstep.launchers.processes import SERVER_DIED, Process, end, importable, start
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 
 POLL = 0.05  # seconds between two looks at the ranks
-SHUTDOWN_GRACE = 2.0  # seconds the others get to end by themselves once a rank has failed
-LEAVING_TOGETHER = 8.0  # seconds they get once a rank has left because the run was preempted: all have saved by then
-LATE = 4.0  # seconds that ranks which are asked to stop may be late: at the deadline they write their stacks
-FINISHED_TOGETHER = 600.0  # seconds they get once a rank has finished: a logger may have something to upload
+GRACE = 6.0  # seconds the others get to end by themselves once a rank has left, and all of them after the deadline of a request
+FINISHED_GRACE = 600.0  # seconds they get once a rank has finished: a logger may have something to upload
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,6 @@ def launch(
     restarts: int = 0,
     stop_deadline: float = float("inf"),
     fresh: bool = False,
-    imports: Iterable[str] = (),
 ) -> Outcome:
     """Call `function(report, *arguments)` in `world_size` ranks until all have ended; leave no process behind.
 
@@ -50,7 +47,6 @@ def launch(
         log: The output of rank k is appended to it with `.rank{k}` before the suffix; rank zero shares this terminal.
         stop_deadline: Seconds in which ranks that are asked to stop end by themselves; they are ended soon after.
         fresh: Spawn interpreters, which import torch anew.
-        imports: Modules of this package that the ranks need.
     """
     ranks: list[Rank] = []
     (log.parent / DEBUGGED).unlink(missing_ok=True)
@@ -65,13 +61,12 @@ def launch(
                     process = start(
                         _run_rank,
                         sender,
-                        Function.of(function),
+                        importable(function),
                         arguments,
                         title=f"lockstep rank {number}/{world_size} {log.parent.name}",
                         environment=environment | {"RANK": str(number), "LOCAL_RANK": str(number)},
                         output=log.with_suffix(f".rank{number}{log.suffix}") if number else None,
                         fresh=fresh,
-                        imports=imports,
                     )
                 ranks.append(Rank(process, receiver))
             return _watch(ranks, received, log.parent / DEBUGGED, stop_deadline)
@@ -107,7 +102,7 @@ def _watch(ranks: Sequence[Rank], received: list[int], debugged: Path, stop_dead
             if not forwarded:
                 hint = " At the debugger's prompt, type c." if debugged.exists() else ""
                 say(f"Stopping at the next step; Ctrl-C twice kills the ranks at once.{hint}")
-                ends_by = min(ends_by, now + stop_deadline + LATE)
+                ends_by = min(ends_by, now + stop_deadline + GRACE)
             forwarded += 1
         if received[:forwarded].count(signal.SIGINT) > 1:
             why = "asked for twice"
@@ -147,6 +142,4 @@ def _time_to_leave(codes: Sequence[int | None]) -> float:
     ended = [code for code in codes if code is not None]
     if not ended:
         return float("inf")
-    if not any(ended):
-        return FINISHED_TOGETHER
-    return LEAVING_TOGETHER if ExitCode.PREEMPTED in ended else SHUTDOWN_GRACE
+    return GRACE if any(ended) else FINISHED_GRACE

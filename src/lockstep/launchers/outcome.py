@@ -1,6 +1,5 @@
 """Outcomes of ranks and runs, and their exit codes."""
 
-import errno
 import re
 import signal
 import traceback
@@ -11,10 +10,7 @@ from lockstep.errors import ConfigError, ExitCode, NamedFailure
 from lockstep.launchers.stop_signals import Preempted, leading
 
 # messages of gloo, NCCL, torch's store
-_TIMED_OUT = re.compile("Timed out waiting|timeout caused pair closure|collective operation timeout")
 _LOST_PEER = re.compile("closed by peer|reset by peer|remote process exit|Broken pipe|Connection timed out")
-# torch.utils.data: the error of a data worker, whose text is the worker's traceback
-_OF_WORKER = re.compile(r"Caught (\w+) (in .*?)\.\nOriginal Traceback.*\n((?:[\w.]+\.)?\1.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -54,36 +50,27 @@ def classify_error(error: BaseException, rank: int, has_stepped: bool = False) -
         return Outcome(code=ExitCode.PREEMPTED, reason=str(error), rank=rank, signal=error.number, unsaved=error.unsaved)
     if isinstance(error, KeyboardInterrupt):
         return Outcome(code=ExitCode.PREEMPTED, reason=str(Preempted(signal.SIGINT)), rank=rank, signal=signal.SIGINT)
-    if isinstance(error, SystemExit):
-        return Outcome(code=ExitCode.FAILED, reason=f"rank {rank}: sys.exit({error.code!r}) was called", rank=rank)
     if isinstance(error, NamedFailure):
         return Outcome(code=ExitCode.FAILED, reason=f"rank {rank}: {error}", rank=rank, is_final=True)
     if isinstance(error, RuntimeError) and _LOST_PEER.search(str(error)):
         reason = f"rank {rank} has lost its connection to another rank; the logs of the others may say why"
         return Outcome(code=ExitCode.FAILED, reason=reason, rank=rank, has_lost_rank=True)
-    text = None if getattr(error, "errno", None) == errno.ENOSPC else "".join(traceback.format_exception(error))
-    worker = _OF_WORKER.search(str(error))
-    said = f"{type(error).__name__}: {error}" if worker is None else f"{worker[3].strip()} ({worker[2]})"
-    reason = f"rank {rank}: {said}"
-    if isinstance(error, RuntimeError) and _TIMED_OUT.search(str(error)):
-        reason = f"rank {rank} has waited for another one as long as trainer.strategy.timeout allows: that one hangs, or the "
-        reason += "connection to it is cut; the logs of the others may say why"
-    return Outcome(code=ExitCode.FAILED, reason=reason, rank=rank, traceback=text)
+    said = f"{type(error).__name__}: {error}"
+    if "\nOriginal Traceback" in said:  # of a data worker, which ends with its error
+        said = said.rstrip().splitlines()[-1]
+    text = "".join(traceback.format_exception(error))
+    return Outcome(code=ExitCode.FAILED, reason=f"rank {rank}: {said}", rank=rank, traceback=text)
 
 
 def killed_by(code: int) -> str:
-    """Describe the end of a process with this negative code. Most signals of real time have numbers alone."""
-    name = signal.Signals(-code).name if -code in {*signal.Signals} else f"signal {-code}"
-    return f"killed by {name}"
+    """Describe the end of a process with this negative code."""
+    return f"killed by {signal.Signals(-code).name}"
 
 
 def original_error(error: BaseException) -> BaseException:
     """Return the error for which Lightning was ending a stage when it raised this one: it asks a loader that could not start its
-    workers for its length, say. The cause of a refusal comes first, and so does the system's error if Lightning's
-    TensorBoardLogger has taken it for a value that it does not support."""
-    modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
-    first_of = (ConfigError, OSError) if modules[-1:] == ["lightning.fabric.loggers.tensorboard"] else ConfigError
-    if isinstance(error.__cause__, first_of):
+    workers for its length, say. The cause of a refusal comes first."""
+    if isinstance(error.__cause__, ConfigError):
         return error.__cause__
     first = error.__context__
     if first is None or first.__traceback__ is None:

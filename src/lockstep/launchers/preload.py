@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 
-from lockstep.launchers.processes import PRELOAD, set_title
+from lockstep.launchers.processes import set_title
 
 MODULES = (
     "lockstep.cli",
@@ -39,7 +39,7 @@ def preload() -> None:
     handler = logging.NullHandler()
     logging.root.addHandler(handler)  # else Lightning adds a handler of its own
     gc.disable()
-    for name in (*MODULES, *os.environ.pop(PRELOAD, "").split()):
+    for name in MODULES:
         with contextlib.suppress(Exception):  # the code that needs it says why it can't be imported
             importlib.import_module(name)
     logging.root.removeHandler(handler)

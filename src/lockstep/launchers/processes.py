@@ -3,75 +3,40 @@
 import atexit
 import contextlib
 import ctypes
-import importlib.util
-import inspect
-import logging
+import functools
 import multiprocessing
-import multiprocessing.util
+import multiprocessing.spawn
 import os
 import signal
 import sys
 import threading
 import time
-import traceback
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from multiprocessing.connection import wait
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from lockstep.config.plan import cores
 from lockstep.launchers.cluster import stat
 from lockstep.launchers.environment import this_rank
-from lockstep.launchers.rank import process_group
+from lockstep.launchers.rank import end_with, process_group
 from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS
 
-PRELOAD = "LOCKSTEP_PRELOAD"  # modules of this package that the server imports besides those that every run needs
-_MAIN = "__mp_main__"  # multiprocessing's name of the main module in a new process
 KILL_GRACE = 1.0  # seconds between SIGTERM and SIGKILL
 PATIENCE = 10.0  # seconds in which a process that was killed is gone
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 SERVER_DIED = 255  # the exit code that multiprocessing has for a process whose fork server is gone (popen_forkserver.py)
 
 
-@dataclass(frozen=True)
-class Function:
-    """A function of the program that was started, whose module has no name by which another process could import it."""
-
-    file: str
-    name: str
-    is_wrapped: bool  # as the function under @hydra.main
-
-    @classmethod
-    def of(cls, function: Callable[..., Any]) -> Callable[..., Any]:
-        is_found = getattr(sys.modules[function.__module__], function.__name__, None) is function
-        if is_found and function.__module__ not in ("__main__", _MAIN):
-            return function
-        return cls(inspect.unwrap(function).__code__.co_filename, function.__name__, not is_found)
-
-    def __call__(self, *arguments: Any) -> Any:
-        module = sys.modules.get(_MAIN)
-        if getattr(module, "__file__", None) != self.file:
-            spec = importlib.util.spec_from_file_location(_MAIN, self.file)
-            assert spec is not None
-            assert spec.loader is not None
-            sys.modules["__main__"] = sys.modules[_MAIN] = module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-        function = getattr(module, self.name)
-        return (inspect.unwrap(function) if self.is_wrapped else function)(*arguments)
+def importable(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that other processes can import: one of the program itself by the program's path."""
+    if function.__module__ not in ("__main__", "__mp_main__"):  # the latter is multiprocessing's name of the program
+        return function
+    return functools.partial(_call_in_program, function.__code__.co_filename, function.__name__)
 
 
-@dataclass(frozen=True)
-class Surroundings:
-    """Surroundings of a new process. output: the file that its output is appended to; None for this process's."""
-
-    title: str
-    environment: Mapping[str, str]
-    output: Path | None = None
-    cores: Sequence[int] = ()
-    ignored: frozenset[int] = frozenset()
+def _call_in_program(file: str, name: str, *arguments: Any) -> Any:
+    multiprocessing.spawn.import_main_path(file)
+    return getattr(sys.modules["__main__"], name)(*arguments)
 
 
 class Process:
@@ -108,36 +73,29 @@ def start(
     title: str,
     environment: Mapping[str, str],
     output: Path | None = None,
-    cores_kept: Iterable[int] | None = None,
+    cores: Sequence[int] = (),
     fresh: bool = False,
-    imports: Iterable[str] = (),
 ) -> Process:
     """Start a process that calls `function(*arguments)`, in a session of its own, and ends when this process has ended.
 
     Args:
         title: Its name in ps, top and nvidia-smi.
-        cores_kept: The cores that it keeps to; this process's by default.
+        output: The file that its output is appended to; this process's by default.
+        cores: The cores that it keeps to; this process's by default.
         fresh: Spawn an interpreter, which imports torch anew.
-        imports: Modules of this package that it will need, which the server imports once for all.
     """
     if output is not None:
         output.open("ab").close()  # raises OSError here rather than in the new process
-    ignored = frozenset(number for number in SIGNALS if signal.getsignal(number) is signal.SIG_IGN)  # nohup
-    kept = sorted(cores() if cores_kept is None else cores_kept)
-    surroundings = Surroundings(title, dict(environment), output, kept, ignored)
-    process = _context(fresh).Process(target=_begin, args=(surroundings, function, arguments), name=title)
-    os.environ[PRELOAD] = " ".join(sorted(imports))
-    try:
-        with _main_hidden():
-            process.start()
-    finally:
-        del os.environ[PRELOAD]
+    surroundings = (title, dict(environment), output, cores)
+    process = _context(fresh).Process(target=_begin, args=(*surroundings, function, arguments), name=title)
+    with _main_hidden():
+        process.start()
     return Process(process)
 
 
 @contextlib.contextmanager
 def _main_hidden() -> Iterator[None]:
-    """Keep multiprocessing from importing the main module before the new process has its environment: Function does so."""
+    """Keep multiprocessing from importing the program before the new process has its environment; see `importable`."""
     main = vars(sys.modules["__main__"])
     before = {name: main.get(name) for name in ("__file__", "__spec__")}
     main.update(dict.fromkeys(before))
@@ -157,92 +115,73 @@ def _context(fresh: bool) -> Any:
     return context
 
 
-def _begin(surroundings: Surroundings, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+def _begin(
+    title: str,
+    environment: Mapping[str, str],
+    output: Path | None,
+    cores: Sequence[int],
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+) -> None:
     """Run in the new process: make it like one that was started by hand, and exit as one."""
     os.setsid()
-    set_title(surroundings.title)  # found by the environment's place in memory, which is as it was
+    set_title(title)  # found by the environment's place in memory, which is as it was
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    end_with(parent.sentinel)
     if sys.platform == "linux":
         multiprocessing.set_start_method("fork", force=True)  # for data workers, which would else outlive this process
-        os.sched_setaffinity(0, surroundings.cores)
-        parent = multiprocessing.parent_process()
-        if parent is not None and parent.pid == os.getppid():  # forked by the parent itself, whose later forks hold the pipe, too
+        if cores:
+            os.sched_setaffinity(0, cores)
+        if parent.pid == os.getppid():  # forked by the parent itself, whose later forks hold the pipe, too
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    threading.Thread(target=_end_with_parent, name="follow-parent", daemon=True).start()
     STOP_SIGNALS.stop_listening()  # with the handlers of the process that this is a fork of
     for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN if number in surroundings.ignored else signal.SIG_DFL)
+        signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the server has blocked them
-    _forget_exit_functions()
+    if "lockstep.launchers.preload" in sys.modules:  # a fork of the server, or of a job that is one
+        atexit._clear()  # their exit functions
     began_in = vars(multiprocessing.process)["ORIGINAL_DIR"]  # pyright: ignore[reportAttributeAccessIssue]  before job.chdir
     sys.argv[0] = str(Path(began_in or "", sys.argv[0]))
     os.environ.clear()
-    os.environ.update(surroundings.environment)
-    this_rank.cache_clear()
-    if surroundings.output is None:  # the terminal's: breakpoint() reads it, where multiprocessing has put /dev/null
+    os.environ.update(environment)
+    _renew_imported()
+    if output is None:  # the terminal's: breakpoint() reads it, where multiprocessing has put /dev/null
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
     else:
-        output = os.open(surroundings.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        for descriptor, file in enumerate((os.open(os.devnull, os.O_RDONLY), output, output)):
-            os.dup2(file, descriptor)
-    _renew_imported()
-    code: Any = 0
-    if signal.SIGINT not in surroundings.ignored:  # until here it ends the process without a trace
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        for descriptor, source in enumerate((os.open(os.devnull, os.O_RDONLY), file, file)):
+            os.dup2(source, descriptor)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         function(*arguments)
     except SystemExit as left:
-        code = left.code or 0
-        if not isinstance(code, int):
-            print(code, file=sys.stderr)
-    except BaseException:
-        traceback.print_exc()
-        code = 1
-    if code and process_group() is not None:
-        os._exit(code if isinstance(code, int) else 1)  # Python would wait for collectives that other ranks may not come to
-    threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]  as multiprocessing does: waits for threads
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code if isinstance(code, int) else 1)
+        if isinstance(left.code, int) and left.code and process_group() is not None:
+            os._exit(left.code)  # Python would wait for collectives that other ranks may not come to
+        raise
+    finally:  # which multiprocessing leaves out
+        threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]  waits for threads
+        atexit._run_exitfuncs()
 
 
 def set_title(title: str) -> None:
     """Name this process in ps, top and nvidia-smi."""
     os.environ["SPT_NOENV"] = "1"  # read when setproctitle is first used: /proc/PID/environ stays as it is
-    from setproctitle import setproctitle, setthreadtitle
+    from setproctitle import setproctitle
 
     setproctitle(title)
-    setthreadtitle(title.replace(" ", "-"))  # SLURM's proctrack/linuxproc splits /proc/PID/stat at spaces
     del os.environ["SPT_NOENV"]
 
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os.killpg(os.getpgrp(), signal.SIGKILL)
-
-
-def _forget_exit_functions() -> None:
-    """Drop the exit functions of the server, or of the job that this process is a fork of."""
-    for finalizer in list(weakref.finalize._registry):  # pyright: ignore[reportAttributeAccessIssue]
-        finalizer.atexit = False
-    atexit._clear()
-    for function in (logging.shutdown, multiprocessing.util._exit_function, weakref.finalize._exitfunc):  # pyright: ignore
-        atexit.register(function)
-
-
 def _renew_imported() -> None:
-    """Renew what modules have read from the environment, or drawn at random, when the server imported them."""
+    """Renew what modules have read from the environment when the server imported them."""
+    this_rank.cache_clear()
     threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     if (torch := sys.modules.get("torch")) and threads.isdecimal():
         torch.set_num_threads(max(1, int(threads)))
     if lightning := sys.modules.get("lightning.pytorch.utilities.rank_zero"):
         rank = this_rank()
         lightning.rank_zero_only.rank = 0 if rank is None else rank.global_rank
-    if numpy := sys.modules.get("numpy"):
-        numpy.random.seed()
 
 
 def end(processes: Sequence[Process]) -> None:

@@ -2,30 +2,31 @@
 
 import multiprocessing
 import os
-import select
 import signal
 import sys
 import threading
+from multiprocessing.connection import wait
 from typing import Any
 
-from lockstep.errors import config_error
-from lockstep.launchers.environment import PARENT_PID, SWEEP_PIPE, launcher
+from lockstep.launchers.environment import SWEEP_PIPE, launcher
 
 
 def attach_to_parent() -> None:
-    """Kill this process group when the one that started it is gone, kill -9 included: torchrun, or the sweep of a job on another
-    machine. Do nothing in a process that a person has started. Raise ConfigError for variables that are left over."""
-    if PARENT_PID in os.environ and multiprocessing.parent_process() is None:
-        words = "is left over from a run that has ended; start it in an environment without it"
-        raise config_error(PARENT_PID, os.environ[PARENT_PID], words)
-    pipe = os.environ.pop(SWEEP_PIPE, None)  # the job's own processes can't read it
-    descriptor = launcher().attach() if pipe is None else int(pipe)
-    if descriptor is not None:
-        threading.Thread(target=_die_with, args=(descriptor,), name="follow-parent", daemon=True).start()
+    """End with the process that started this one: torchrun, or the sweep of a job on another machine. Do nothing in a process
+    that a person has started."""
+    if (pipe := os.environ.pop(SWEEP_PIPE, None)) is not None:  # the job's own processes can't read it
+        end_with(int(pipe))
+    elif launcher().is_followed and sys.platform == "linux":
+        end_with(os.pidfd_open(os.getppid()))
+
+
+def end_with(descriptor: int) -> None:
+    """Kill this process group when a pipe from another process closes, which it does after kill -9, too."""
+    threading.Thread(target=_die_with, args=(descriptor,), name="follow-parent", daemon=True).start()
 
 
 def _die_with(descriptor: int) -> None:
-    select.select([descriptor], [], [])  # nothing is ever written to a pipe from the parent
+    wait([descriptor])  # nothing is ever written to it
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 

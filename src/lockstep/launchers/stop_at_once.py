@@ -10,10 +10,8 @@ if "PYTHONHASHSEED" not in os.environ and "LOCKSTEP_PARENT" not in os.environ an
     if sys.executable and sys.gettrace() is None and not {"torch", "debugpy"} & sys.modules.keys():  # nothing has begun
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
-import signal
-
-from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS
+from lockstep.launchers.stop_signals import STOP_SIGNALS
 
 if "LOCKSTEP_PARENT" not in os.environ:  # in a rank the run has begun
-    STOP_SIGNALS.listen(signals={*SIGNALS} - {signal.SIGINT})  # Ctrl-C stays Python's
-    STOP_SIGNALS.end_with(75, b"Stopped before anything had begun. The same command starts it.\n")
+    STOP_SIGNALS.listen()
+    STOP_SIGNALS.end_with(75)

@@ -9,16 +9,15 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
 from lockstep.launchers.heartbeat import in_debugger
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
-FORCE_QUIT_GRACE = 5.0  # seconds that a process gets to leave by itself after the second Ctrl-C
+SECOND_CTRL_C = 5.0  # seconds that a process gets to leave by itself after the second Ctrl-C
 Overdue = Callable[["Preempted"], None]
-HEARD = 10.0  # seconds in which a process that has nothing to save runs its handler, or is stuck
 
 
 class Preempted(BaseException):
@@ -36,8 +35,11 @@ def leading(received: Sequence[int]) -> int:
 
 
 class StopSignals:
-    """The requests to stop that this process has received. Raises Preempted at once and only once; while `deferred`, notes them
-    for whoever asks at the next step boundary, where a checkpoint can be saved. The second Ctrl-C is always at once."""
+    """The requests to stop that this process has received.
+
+    The first raises Preempted at once. While `deferred`, requests are only noted, for the next step boundary, where a checkpoint
+    can be saved; the second Ctrl-C raises at once all the same.
+    """
 
     def __init__(self) -> None:
         self._previous: dict[int, Any] = {}  # the handlers there were
@@ -49,23 +51,29 @@ class StopSignals:
         self.received: list[int] = []
         self.raised: Preempted | None = None  # the reason of the process's end, whatever it ends with then
         self.process = 0  # that listens; a fork of it, a data worker, ignores what it receives and ends with its parent
-        self._may_raise, self._end = True, (-1, b"")
+        self._may_raise = True
+        self._end: int | None = None  # the code to exit with at once
 
-    def listen(self, deadline: float = math.inf, overdue: Overdue | None = None, signals: Collection[int] = SIGNALS) -> None:
+    def listen(self, deadline: float = math.inf, overdue: Overdue | None = None) -> None:
         """Listen in this process; raise Preempted where it listens already, and has been asked.
 
         Call `overdue` from another thread if this process is still there `deadline` seconds after the first request, or less
         where its job ends sooner: its main thread may be stuck where no handler of Python's is run, in a collective that waits
-        for a rank, say. While nothing is `deferred` there is nothing to save, and nobody waits for a main thread that is stuck.
+        for a rank, say.
         """
-        self._handle(signals)
-        self.deferred, self._may_raise, self._end = False, True, (-1, b"")
+        if self.process != os.getpid():
+            self.stop_listening()
+            self.process = os.getpid()
+            atexit.register(self._ignore)
+            for number in SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+                    self._previous[number] = signal.signal(number, self._receive)
+        self.deferred, self._may_raise, self._end = False, True, None
         if overdue is not None:
             reader, self._wakeup = os.pipe()
             os.set_blocking(self._wakeup, False)
             signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)  # written to by C code, at once
-            arguments = (reader, deadline, overdue, lambda: not self.deferred and not self.received)
-            threading.Thread(target=_wait, args=arguments, name="stop-deadline", daemon=True).start()
+            threading.Thread(target=_wait, args=(reader, deadline, overdue), name="stop-deadline", daemon=True).start()
         if self.received:
             self._raise(leading(self.received))
 
@@ -80,28 +88,17 @@ class StopSignals:
             signal.signal(number, self._previous.pop(number))
         self._forget()
 
-    def _handle(self, signals: Collection[int]) -> list[int]:
-        if self.process != os.getpid():
-            self.stop_listening()
-            self.process = os.getpid()
-            atexit.register(self._ignore)
-        new = [n for n in signals if n not in self._previous and signal.getsignal(n) is not signal.SIG_IGN]  # nohup
-        for number in new:
-            self._previous[number] = signal.signal(number, self._receive)
-        return new
-
     @contextlib.contextmanager
     def deferring(self) -> Iterator[list[int]]:
         """Raise nothing until the block exits: the caller looks at the list and decides, or else the next to listen."""
         was_listening, might_raise = self.process == os.getpid(), self._may_raise
-        new = self._handle(SIGNALS)
+        if not was_listening:
+            self.listen()
         self._may_raise = False
         try:
             yield self.received
         finally:
             self._may_raise = might_raise
-            for number in new:
-                signal.signal(number, self._previous.pop(number))
             if not was_listening:
                 self.stop_listening()
 
@@ -109,18 +106,16 @@ class StopSignals:
         """Raise nothing from now on: the process is on its way out."""
         self._may_raise = False
 
-    def end_with(self, code: int, line: bytes = b"") -> None:
-        """Exit immediately with `code` on any signal from now on, after saying the line."""
-        self._end = code, line
+    def end_with(self, code: int) -> None:
+        """Exit immediately with `code` on any signal from now on."""
+        self._end = code
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self.process:
             return
         self.received.append(number)
-        code, line = self._end
-        if code >= 0:
-            _say(line)
-            os._exit(code)
+        if self._end is not None:
+            os._exit(self._end)
         if self._may_raise and (not self.deferred or self.received.count(signal.SIGINT) > 1):
             if any(one.f_code.co_filename.startswith("<frozen importlib") for one, _ in traceback.walk_stack(frame)):
                 self.received.pop()  # sent again below: code in C++ that imports, torch's, aborts if something is raised in it
@@ -129,7 +124,8 @@ class StopSignals:
             self._raise(number, "asked for twice" if self.deferred else None)
         if self.deferred and number == signal.SIGINT:
             hint = " At the debugger's prompt, type c." if in_debugger() else ""
-            _say(f"\nStopping at the next step; Ctrl-C again stops at once.{hint}\n".encode())
+            with contextlib.suppress(OSError):  # the terminal is gone
+                os.write(2, f"\nStopping at the next step; Ctrl-C again stops at once.{hint}\n".encode())
 
     def _raise(self, number: int, unsaved: str | None = None) -> NoReturn:
         self._may_raise = False
@@ -141,32 +137,21 @@ class StopSignals:
             signal.signal(number, signal.SIG_IGN)
 
 
-def _say(line: bytes) -> None:
-    with contextlib.suppress(OSError):  # the terminal is gone
-        if select.select([], [2], [], 0)[1]:  # else it is a pipe that nobody reads
-            os.write(2, line)
-
-
-def _wait(reader: int, deadline: float, overdue: Overdue, is_deaf: Callable[[], bool]) -> None:
+def _wait(reader: int, deadline: float, overdue: Overdue) -> None:
     """Read the numbers of all signals until there is no writer, and call `overdue` if the first is not answered in time."""
     received: list[int] = []
-    why, due, heard_by = "", math.inf, math.inf
-    while (now := time.monotonic()) < due:
-        if now >= heard_by and is_deaf():
-            why = f"no answer within {HEARD:g} s"
-            break
-        left = min(due, heard_by if now < heard_by else due) - now
+    why, due = "", math.inf
+    while (left := due - time.monotonic()) > 0:
         if not select.select([reader], [], [], None if left == math.inf else left)[0]:
-            continue
+            break
         if not (numbers := os.read(reader, 64)):
             os.close(reader)
             return
-        now = time.monotonic()  # the deadline is counted from the request
         received += [number for number in numbers if number in SIGNALS]
         if received.count(signal.SIGINT) > 1:
-            why, due = "asked for twice", min(due, now + FORCE_QUIT_GRACE)
+            why, due = "asked for twice", min(due, time.monotonic() + SECOND_CTRL_C)
         elif received and not why:
-            why, due, heard_by = f"no answer within {round(deadline, 1):g} s", now + deadline, now + HEARD
+            why, due = f"no answer within {round(deadline, 1):g} s", time.monotonic() + deadline
     overdue(Preempted(leading(received), why))
 
 

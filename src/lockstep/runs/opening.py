@@ -67,8 +67,8 @@ def _save(run: Run, composed: DictConfig, hydra: Any, run_id: str | None) -> Non
     """Write what the run is, as it was composed: before `derive` has set values that follow from others. `run_id`: None for a new
     run."""
     size = run.plan.global_batch_size
-    if run.cfg.get("mirror") is not None:
-        get_object("lockstep.extras.mirror.mirror.claim")(run.cfg.mirror, run.directory, run_id is None)
+    if run_id is None and run.cfg.get("mirror") is not None:
+        get_object("lockstep.extras.mirror.mirror.check_new")(run.cfg.mirror, run.directory)
     if run_id is None:
         write_config(run.directory, composed, hydra, uuid.uuid4().hex, size)
     else:

@@ -18,11 +18,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
 from lockstep.atomic_files import read_json, remove_partial_files, write_json
-from lockstep.config.construct import own_modules
 from lockstep.config.plan import Plan, visible_cores
 from lockstep.errors import ExitCode
 from lockstep.launchers.cluster import queue
-from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank, warn_of_unknown_launcher
+from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank
 from lockstep.launchers.heartbeat import DEBUGGED, HEARTBEAT, dump_stacks
 from lockstep.launchers.outcome import Outcome, Report, classify_error, original_error
 from lockstep.launchers.rank import end_workers, leave_process_group
@@ -119,8 +118,7 @@ class Run:
             record.write_status(self.directory, "running", is_first=not self.is_resumed)
             self._append_to_log(OmegaConf.to_yaml(self.cfg, resolve=True))  # the terminal gets what a person reads
             if self.cfg.get("mirror") is not None:
-                self._mirror = get_object("lockstep.extras.mirror.mirror.Mirror")(self.directory)
-            warn_of_unknown_launcher()
+                self._mirror = get_object("lockstep.extras.mirror.mirror.Mirror")(self.cfg.mirror, self.directory)
             log.info(str(self.plan))
             self._has_begun = True
         if not self.is_parent:
@@ -150,7 +148,7 @@ class Run:
     def launch(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Call `function(run, *arguments)` in each rank, which may die max_restarts times; rank zero's record is the result."""
         from lockstep.launchers.launch import launch  # most runs have one process
-        from lockstep.launchers.processes import Function
+        from lockstep.launchers.processes import importable
 
         cfg = self.cfg.copy()
         OmegaConf.resolve(cfg)  # ${now:} is the same in all of them
@@ -159,7 +157,7 @@ class Run:
         while True:
             outcome = launch(
                 _run_rank,
-                Function.of(function),
+                importable(function),
                 arguments,
                 hydra,
                 cfg,
@@ -170,7 +168,6 @@ class Run:
                 restarts=restarts() + attempt,
                 stop_deadline=_deadline(cfg, "guards.preemption.deadline"),
                 fresh=cfg.fresh_processes,
-                imports=own_modules(cfg),
             )
             if outcome.code != ExitCode.FAILED or outcome.is_final or attempt >= cfg.max_restarts:
                 break

@@ -205,7 +205,7 @@ class LocalExecutor(Executor):
                 title=f"lockstep job {job.directory.name}",
                 environment=_environment(job, slots, len(kept)),
                 output=job.directory / OUTPUT,
-                cores_kept=kept,
+                cores=kept,
                 fresh=job.config is not None and job.config.fresh_processes,
             )
         except OSError:

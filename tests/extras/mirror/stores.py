@@ -1,9 +1,6 @@
 """Places that a run is copied to: a file system of fsspec's own kind that fails, hangs, or kills."""
 
-import os
-import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -59,25 +56,7 @@ Store.fault = well
 
 
 def started(run: Path, prefix: str) -> mirror.Mirror:
-    """The mirror of a run that has just begun, or goes on."""
-    mirror.claim(prefix, run, is_new=False)
-    return mirror.Mirror(run)
-
-
-def copy_until_killed(run: Path, prefix: str) -> None:
-    """In a process of its own: dies in the middle of the second checkpoint that it copies."""
-    seen = list[str]()
-
-    def kill(name: str) -> None:
-        seen.append(name)
-        if seen.count("last.ckpt") == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    Store.fault, mirror.POLL = kill, 0.05
-    started(run, prefix)
-    for step in range(2, 1000):
-        save(run, step)
-        time.sleep(0.05)
+    return mirror.Mirror(prefix, run)
 
 
 def run_in(folder: Path) -> Path:

@@ -7,7 +7,7 @@ import pytest
 from stores import run_in, save, started, step_at
 
 from lockstep.errors import ConfigError
-from lockstep.extras.mirror.mirror import bring, claim
+from lockstep.extras.mirror.mirror import check_new, fetch
 
 s3fs = pytest.importorskip("s3fs", reason="needs s3fs: pip install 'lockstep[s3]'")
 server = pytest.importorskip("moto.server", reason="needs moto, which stands in for S3: pip install 'moto[server]'")
@@ -37,16 +37,15 @@ HYDRA = (".hydra/config.yaml", ".hydra/saved.yaml", ".hydra/overrides.yaml", ".h
 def test_a_run_is_copied_to_a_bucket_and_comes_back(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run = run_in(tmp_path / "logs" / "name" / "run")
-    claim(bucket, run, is_new=True)
+    check_new(bucket, run)
     copy = started(run, bucket)
     save(run, 2)
     copy.finish()
     keys = s3fs.S3FileSystem().find("bucket")
-    names = ("checkpoints/last.ckpt", "mirror.json", "status.json", "train.log", *HYDRA)
+    names = ("checkpoints/last.ckpt", "status.json", "train.log", *HYDRA)
     assert keys == [f"bucket/prefix/logs/name/run/{name}" for name in names]
     run.rename(tmp_path / "gone")
-    assert bring(f"{bucket}/logs/name/run") == run
+    fetch(f"{bucket}/logs/name/run", run)
     assert step_at(run) == 2
-    (run / "mirror.json").unlink()
-    with pytest.raises(ConfigError, match="has a run, or a continuation of this one, that is not here"):
-        claim(bucket, run, is_new=True)
+    with pytest.raises(ConfigError, match="has an earlier run; fetch and resume it"):
+        check_new(bucket, run)

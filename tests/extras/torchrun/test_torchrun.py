@@ -35,23 +35,6 @@ def test_rank_of_an_environment(env: dict[str, str], rank: Rank) -> None:
     assert rank_in(env) == rank
 
 
-@pytest.mark.parametrize(
-    ("env", "line"),
-    [
-        ({"TORCHELASTIC_RUN_ID": "stray"}, "WORLD_SIZE=: is no number of at least 1; use the environment of torchrun, all of it"),
-        (TORCHRUN | {"RANK": "x"}, "RANK=x: is no number of at least 0; use the environment of torchrun"),
-        (
-            TORCHRUN_TWO_NODES | {"WORLD_SIZE": "5"},
-            "torchrun --nproc-per-node=4: 2 nodes have 5 processes; use as many on each",
-        ),
-    ],
-)
-def test_what_is_left_of_its_environment_is_named(env: dict[str, str], line: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        rank_in(env)
-    assert str(refused.value).startswith(line)
-
-
 def test_run_id_under_torchrun_is_the_agent_that_all_ranks_have_as_parent(started: Started) -> None:
     started(TORCHRUN)
     first = run_id()

@@ -2,26 +2,14 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from commands import ROOT
 
 SCRIPT = ROOT / "scripts" / "torchrun_multinode.sh"
 HOST = {"RENDEZVOUS": "10.0.0.1:29500", "HOST_INDEX": "1", "RUN_ID": "first", "ADDRESS": "127.0.0.1", "PYTHON": "echo"}
-
-ENDPOINT = "use HOST:PORT of host 0, [ADDRESS]:PORT for IPv6, the same on every host"
-
-
-def has_ipv6() -> bool:
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError:
-        return False
-    return True
 
 
 def launch(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -38,28 +26,18 @@ def test_each_host_starts_torchrun_with_what_they_share() -> None:
     ]
 
 
-@pytest.mark.parametrize(("endpoint", "address"), [("127.0.0.1:29500", "127.0.0.1"), ("[::1]:29500", "::1")])
-def test_the_address_is_the_one_that_reaches_the_first_host(endpoint: str, address: str, tmp_path: Path) -> None:
+def test_the_address_is_the_one_that_reaches_the_first_host(tmp_path: Path) -> None:
     """Asked of Python itself, before the stand-in shows what it is started with."""
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\ntest "$1" = -c && exec {sys.executable} "$@"\necho "$GLOO_SOCKET_IFNAME" "$@"\n')
     python.chmod(0o755)
-    done = launch(**HOST | {"RENDEZVOUS": endpoint, "ADDRESS": "", "PYTHON": str(python)})
-    if endpoint.startswith("[") and not has_ipv6():
-        pytest.skip("this machine has no IPv6")
-    assert {f"--local-addr={address}", f"--rdzv-endpoint={endpoint}"} <= set(done.stdout.split())
+    done = launch(**HOST | {"RENDEZVOUS": "127.0.0.1:29500", "ADDRESS": "", "PYTHON": str(python)})
+    assert {"--local-addr=127.0.0.1", "--rdzv-endpoint=127.0.0.1:29500"} <= set(done.stdout.split())
     if shutil.which("ip", path=f"{os.environ['PATH']}:/usr/sbin:/sbin"):
         assert done.stdout.split()[0] == "lo"
 
 
-@pytest.mark.parametrize(
-    ("variables", "line"),
-    [
-        ({"RENDEZVOUS": "10.0.0.1"}, f"RENDEZVOUS=10.0.0.1: {ENDPOINT}"),
-        ({"HOST_INDEX": "first"}, "HOST_INDEX=first: use 0 on the host of RENDEZVOUS; 1, 2, ... on the others"),
-        ({"RUN_ID": ""}, "RUN_ID=: use a name of letters, digits and . _ -, the same on every host"),
-    ],
-)
-def test_what_is_wrong_is_one_line(variables: dict[str, str], line: str) -> None:
-    done = launch(**HOST | variables)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{line}\n")
+def test_what_is_wrong_is_one_line() -> None:
+    done = launch(**HOST | {"HOST_INDEX": "first"})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "HOST_INDEX=first: use 0 on the host of RENDEZVOUS; 1, 2, ... on the others\n"

@@ -49,7 +49,6 @@ KILLED = [(number, f"rank 1 was killed by {number.name}") for number in (signal.
     [
         ([1, 1, 1], said(0, time=5.0, reason="lost") | said(2, time=3.0, reason="1 / 0") | said(1, time=4.0), 2, "1 / 0"),
         *(([1, -number, 1], LOST | said(2, reason="connection closed by peer"), 1, line) for number, line in KILLED),
-        ([-40, 0], {}, 0, "rank 0 was killed by signal 40"),
         ([1, 7], LOST, 1, "rank 1 ended with code 7 and no word"),
         ([None, -9, -11], {}, 1, "rank 1 was killed by SIGKILL"),
         ([-signal.SIGABRT, 1], said(1, reason="ValueError: bad"), 1, "ValueError: bad"),  # it aborts because its peer raised
@@ -95,20 +94,6 @@ def test_ranks_share_the_cores(cores: int, world_size: int, threads: str, monkey
     assert rank_environment(world_size, 1)["OMP_NUM_THREADS"] == threads
 
 
-def test_threads_and_interface_of_the_user_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
-    found = rank_environment(2, 1)
-    assert (found["OMP_NUM_THREADS"], found["GLOO_SOCKET_IFNAME"]) == ("5", "eth7")
-
-
-@pytest.mark.parametrize(("names", "chosen"), [(["eth0", "lo"], "lo"), (["en0", "lo0"], "lo0"), (["eth0"], None)])
-def test_gloo_uses_the_loopback_where_there_is_one(names: list[str], chosen: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("socket.if_nameindex", lambda: list(enumerate(names, 1)))
-    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    assert rank_environment(2, 1).get("GLOO_SOCKET_IFNAME") == chosen
-
-
 @pytest.mark.parametrize(
     ("report", "code", "reason"),
     [
@@ -148,7 +133,7 @@ def test_ranks_that_are_suspended_or_deaf_are_ended(
     asked: list[int], deadline: float, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launch, "LATE", 0.2)
+    monkeypatch.setattr(launch, "GRACE", 0.2)
     monkeypatch.setattr(processes, "KILL_GRACE", 0.1)
 
     def ask() -> None:
@@ -164,7 +149,7 @@ def test_ranks_that_are_suspended_or_deaf_are_ended(
 
 def test_what_a_stuck_rank_says_of_itself_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has left within its own deadline; the other one is suspended, and ended by the parent."""
-    monkeypatch.setattr(launch, "LEAVING_TOGETHER", 0.1)
+    monkeypatch.setattr(launch, "GRACE", 0.1)
     reports = said(0, code=75, signal=signal.SIGTERM, unsaved="no answer within 5 s")
     outcome = _watch(ended(75, None, reports=reports), [signal.SIGINT], Path("none"))
     assert outcome.reason == "preempted by SIGINT, with nothing saved anew: no answer within 5 s"
@@ -172,13 +157,13 @@ def test_what_a_stuck_rank_says_of_itself_is_the_reason(monkeypatch: pytest.Monk
 
 def test_a_rank_that_has_finished_is_no_preemption(monkeypatch: pytest.MonkeyPatch) -> None:
     """They finish together: the other one hangs in what Python does when it ends."""
-    monkeypatch.setattr(launch, "FINISHED_TOGETHER", 0.1)
+    monkeypatch.setattr(launch, "FINISHED_GRACE", 0.1)
     for received in ([], [signal.SIGTERM]):
         assert _watch(ended(0, None), received, Path("none")) == Outcome(code=0)
 
 
 def test_nobody_is_ended_while_a_rank_is_at_a_debugger_s_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "SHUTDOWN_GRACE", 0.1)
+    monkeypatch.setattr(launch, "GRACE", 0.1)
     mark = tmp_path / ".debugged"
     mark.touch()
     ranks = ended(1, None, reports=said(0))
@@ -188,9 +173,6 @@ def test_nobody_is_ended_while_a_rank_is_at_a_debugger_s_prompt(tmp_path: Path, 
             outcome.result(0.5)
         mark.unlink()
         assert outcome.result(10).rank == 0
-
-
-# What ranks are reached by, and what they follow
 
 
 def test_the_port_is_on_the_loopback_and_can_be_listened_on() -> None:

@@ -1,6 +1,5 @@
 """Being asked to stop by a signal: noted while training, at once otherwise; and who is put back into SLURM's queue."""
 
-import contextlib
 import ctypes
 import importlib
 import os
@@ -136,18 +135,6 @@ def test_what_was_asked_before_counts_for_who_listens_next(requests: StopSignals
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_ctrl_c_can_be_left_to_python_until_there_is_a_run() -> None:
-    requests = StopSignals()
-    requests.listen(signals=[signal.SIGTERM])
-    with pytest.raises(KeyboardInterrupt):
-        ask(signal.SIGINT)
-    with requests.deferring() as received:
-        ask(signal.SIGINT)
-    assert received == [signal.SIGINT]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    requests.stop_listening()
-
-
 # A deadline
 
 
@@ -184,24 +171,12 @@ def test_the_deadline_holds_where_no_handler_of_python_s_is_run(overdue: list[Pr
     assert [error.number for error in overdue] == [signal.SIGTERM]
 
 
-def test_nobody_waits_for_a_main_thread_that_is_stuck_and_has_nothing_to_save(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As before the first step, where ranks meet; a request that it hears is its own matter."""
-    monkeypatch.setattr(stop_signals, "HEARD", 0.05)
-    requests, heard = StopSignals(), list[Preempted]()
-    requests.listen(60, heard.append)
-    with contextlib.suppress(Preempted):
-        ctypes.CDLL(None).system(b"kill -USR1 $PPID; sleep 1")
-        time.sleep(0.1)
-    requests.stop_listening()
-    assert [(error.number, error.unsaved) for error in heard] == [(signal.SIGUSR1, "no answer within 0.05 s")]
-
-
 def test_the_second_ctrl_c_shortens_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stop_signals, "FORCE_QUIT_GRACE", 0.05)
+    monkeypatch.setattr(stop_signals, "SECOND_CTRL_C", 0.05)
     reader, writer = os.pipe()
     os.write(writer, bytes([signal.SIGINT, signal.SIGCHLD, signal.SIGINT]))
     heard: list[Preempted] = []
-    stop_signals._wait(reader, 60, heard.append, lambda: False)
+    stop_signals._wait(reader, 60, heard.append)
     assert [error.unsaved for error in heard] == ["asked for twice"]
     for end in (reader, writer):
         os.close(end)

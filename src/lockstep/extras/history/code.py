@@ -10,13 +10,12 @@ from pathlib import Path
 
 from lightning import Callback, LightningModule, Trainer
 
-from lockstep.atomic_files import replacing
 from lockstep.errors import config_error
 
 log = logging.getLogger(__name__)
 
 FILE = "code.patch"  # in a run's directory
-COMMIT = b"commit "  # begins the first line, which git apply passes over, as it does names of files that were left out
+COMMIT = b"commit "  # begins the first line, which git apply passes over
 SECONDS = 60  # limit of one call of git
 
 
@@ -24,7 +23,7 @@ class KeepCode(Callback):
     """Write code.patch when training begins. A start with other code than all before writes another file, code.2.patch.
 
     Args:
-        max_kib: size limit of a file that is not tracked; a larger one is named there and left out.
+        max_kib: size limit of a file that is not tracked; a larger one is left out.
     """
 
     def __init__(self, max_kib: int = 1024) -> None:
@@ -43,40 +42,33 @@ class KeepCode(Callback):
         if code is None or any(path.read_bytes() == code for path in before):
             return
         path = directory / (f"code.{len(before) + 1}.patch" if before else FILE)
-        with replacing(path, "wb") as file:
-            file.write(code)
+        path.write_bytes(code)
         if before:
             log.warning(f"the code is another than that with which this run began; {path.name} has it")
-        if left_out := code.partition(b"\ndiff --git ")[0].count(b"\nleft out "):
-            log.warning(f"{path.name} lacks {left_out} untracked file(s) of over {self.max_kib} KiB, which it names")
 
 
 def describe_code(folder: Path, max_kib: int) -> bytes | None:
     """Return the commit of the checkout that a folder is in, and a patch of its working tree; None without a commit.
 
-    The patch has the changes of tracked files, and files that are neither tracked nor ignored. Of these each larger than
-    `max_kib` is named and left out.
+    The patch has the changes of tracked files, and files of at most `max_kib` that are neither tracked nor ignored.
     """
     try:
         root = Path(os.fsdecode(git(folder, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
         commit = git(root, "rev-parse", "HEAD")
     except (subprocess.CalledProcessError, OSError):
         return None
-    if not git(root, "status", "--porcelain"):
-        return COMMIT + commit
     names = git(root, "ls-files", "--others", "--exclude-standard", "-z").split(b"\0")
-    untracked = {name: (root / os.fsdecode(name)).lstat().st_size for name in names if name and not name.endswith(b"/")}
-    small = [name for name, size in untracked.items() if size <= max_kib * 1024]
-    left_out = b"".join(b"left out %s (over %d KiB)\n" % (name, max_kib) for name in untracked if name not in small)
-    with tempfile.TemporaryDirectory() as own:  # an index and a store of objects: the checkout's own are not written to
-        objects = os.fsdecode(git(root, "rev-parse", "--path-format=absolute", "--git-path", "objects").strip())
-        env = {"GIT_INDEX_FILE": f"{own}/index", "GIT_OBJECT_DIRECTORY": own, "GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
+    sizes = {name: (root / os.fsdecode(name)).lstat().st_size for name in names if name and not name.endswith(b"/")}
+    small = [name for name, size in sizes.items() if size <= max_kib * 1024]
+    if len(small) < len(sizes):
+        log.warning(f"{FILE} lacks {len(sizes) - len(small)} untracked file(s) of over {max_kib} KiB")
+    with tempfile.TemporaryDirectory() as own:  # an index of our own: the checkout's is not written to
+        env = {"GIT_INDEX_FILE": f"{own}/index"}
         git(root, "read-tree", "HEAD", env=env)
-        git(root, "add", "--update", env=env)
         if small:
-            git(root, "add", "--pathspec-from-file=-", "--pathspec-file-nul", stdin=b"\0".join(small), env=env)
-        patch = git(root, "diff", "--cached", "--binary", "--no-ext-diff", "--no-color", "HEAD", env=env)
-    return COMMIT + commit + left_out + patch
+            add = ("add", "--intent-to-add", "--pathspec-from-file=-", "--pathspec-file-nul")
+            git(root, *add, stdin=b"\0".join(small), env=env)
+        return COMMIT + commit + git(root, "diff", "--binary", "--no-ext-diff", "--no-color", "HEAD", env=env)
 
 
 def check_out(checkout: Path, code: bytes, path: Path) -> None:

@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Iterable
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from lockstep.atomic_files import read_json, read_regular
+from lockstep.atomic_files import read_json
 from lockstep.config.metrics import mode_by_name
 from lockstep.config.overrides import flat
 from lockstep.errors import config_error
@@ -18,8 +17,6 @@ from lockstep.runs.record import actual_status
 from lockstep.sweeps.jobs import read_progress
 
 COLUMNS = ("run", "state", "metric", "devices", "lr", "duration", "started", "reason")  # columns of the table
-RECORDED = ("lr", "devices", "num_nodes", "world_size", "global_batch_size", "seed", "samples_per_second", "git_commit")
-_KILLED = "it was killed, or its machine went down: no process has it"
 Differences = dict[str, tuple[Any, Any]]
 
 
@@ -38,8 +35,8 @@ class RunRecord:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The composed config, with its interpolations; empty where it can't be read."""
-        return _read_yaml(self.path / ".hydra" / "config.yaml") or {}
+        """The composed config, with its interpolations."""
+        return _read_yaml(self.path / ".hydra" / "config.yaml")
 
     @cached_property
     def choices(self) -> dict[str, Any]:
@@ -49,7 +46,7 @@ class RunRecord:
 
     @property
     def overrides(self) -> list[str]:
-        return _read_yaml(self.path / ".hydra" / "overrides.yaml") or []
+        return list(_read_yaml(self.path / ".hydra" / "overrides.yaml"))
 
     @cached_property
     def metrics(self) -> dict[str, float | None]:
@@ -66,27 +63,23 @@ class RunRecord:
         return (mode_by_name(self.optimized_metric) if "${" in mode else mode) != "min"
 
     @property
-    def duration(self) -> float | None:
-        """Seconds: of a finished run its wall_time, else from the first to the last update of its status."""
-        if self.result.get("wall_time") is not None or not {"started", "updated"} <= self.status.keys():
-            return self.result.get("wall_time")
-        return (datetime.fromisoformat(self.status["updated"]) - datetime.fromisoformat(self.status["started"])).total_seconds()
+    def facts(self) -> dict[str, Any]:
+        """What metrics.json says beside the metrics."""
+        return {name: value for name, value in self.result.items() if name != "metrics"}
 
     @cached_property
     def values(self) -> dict[str, Any]:
         """Columns, metrics, recorded facts, options of config groups, and keys of the config."""
-        config, state = flat(self.config), actual_status(self.path)
-        facts = {name: self.result[name] for name in RECORDED if self.result.get(name) is not None}
-        known = {"run": self.name, "state": state, "metric": self.metrics.get(self.optimized_metric or "")}
-        known |= {"duration": self.duration, "started": self.status.get("started")}
-        known["reason"] = self.status.get("reason") or (_KILLED if state == "interrupted" else None)
-        return config | {"devices": config.get("trainer.devices")} | self.choices | facts | self.metrics | known
+        config = flat(self.config)
+        known = {"run": self.name, "state": actual_status(self.path), "metric": self.metrics.get(self.optimized_metric or "")}
+        known |= {"duration": self.result.get("wall_time")}
+        known |= {name: self.status.get(name) for name in ("started", "reason")}
+        return config | {"devices": config.get("trainer.devices")} | self.choices | self.facts | self.metrics | known
 
     def as_dict(self) -> dict[str, Any]:
         """Return what a notebook or another program needs of the run."""
-        own = {name: self.values.get(name) for name in ("run", "state", "reason", "started", "duration", *RECORDED)}
-        own |= {"optimized_metric": self.optimized_metric, "overrides": self.overrides}
-        return {"path": str(self.path), **own, "metrics": self.metrics}
+        known = {name: self.values.get(name) for name in COLUMNS}
+        return {"path": str(self.path), **known, **self.facts, "metrics": self.metrics}
 
 
 def find_runs(folder: Path) -> list[RunRecord]:
@@ -97,9 +90,7 @@ def find_runs(folder: Path) -> list[RunRecord]:
 
 def where(runs: Iterable[RunRecord], conditions: Iterable[str]) -> list[RunRecord]:
     """Return the runs for which each KEY=VALUE holds."""
-    pairs = [condition.split("=", 1) for condition in conditions]
-    if wrong := next((pair[0] for pair in pairs if len(pair) == 1), None):
-        raise config_error("--where", wrong, "has no value; write KEY=VALUE")
+    pairs = [condition.partition("=")[::2] for condition in conditions]
     return [run for run in runs if all(_is_equal(run.values.get(key), text) for key, text in pairs)]
 
 
@@ -117,26 +108,21 @@ def sort_runs(runs: list[RunRecord], key: str) -> list[RunRecord]:
 def best_run(runs: list[RunRecord]) -> RunRecord:
     """Return the best finished run by the metric that all of them were chosen by. Raises ConfigError if they have several."""
     having = [run for run in runs if run.values["metric"] is not None and run.values["state"] == "finished"]
-    kinds = {(run.optimized_metric, run.is_better_if_larger) for run in having}
-    if len(kinds) != 1:
-        names = ", ".join(sorted(f"{name} ({'max' if is_max else 'min'})" for name, is_max in kinds)) or "none"
+    metrics = {str(run.optimized_metric) for run in having}
+    if len(metrics) != 1:
+        names = ", ".join(sorted(metrics)) or "none"
         raise config_error("--best", names, "is not one metric of finished runs; choose some by --where")
     return sort_runs(having, "metric")[0]
 
 
 def differences(one: RunRecord, other: RunRecord) -> dict[str, Differences]:
     """Return for config, recorded facts and metrics the names whose values differ, with both values; None for none."""
-    sides = [
-        {
-            "config": flat(run.config)
-            | {f"{group}: option": option for group, option in run.choices.items()}
-            | {"run_dir": None},
-            "recorded": flat({name: value for name, value in run.result.items() if name != "metrics"}),
-            "metrics": run.metrics,
-        }
-        for run in (one, other)
-    ]
-    return {section: _unequal(sides[0][section], sides[1][section]) for section in sides[0]}
+    sections: list[dict[str, dict[str, Any]]] = []
+    for run in (one, other):
+        options = {f"{group}: option": option for group, option in run.choices.items()}
+        config = flat(run.config) | options | {"run_dir": None}
+        sections.append({"config": config, "recorded": flat(run.facts), "metrics": run.metrics})
+    return {name: _unequal(sections[0][name], sections[1][name]) for name in sections[0]}
 
 
 def _unequal(one: dict[str, Any], other: dict[str, Any]) -> Differences:
@@ -154,8 +140,4 @@ def _is_equal(value: Any, text: str) -> bool:
 
 
 def _read_yaml(path: Path) -> Any:
-    """Return the content; None for a file that is not there or can't be read."""
-    try:
-        return yaml.load(read_regular(path), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (OSError, ValueError, yaml.YAMLError):
-        return None
+    return yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if path.is_file() else {}

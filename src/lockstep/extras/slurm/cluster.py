@@ -13,13 +13,12 @@ from lockstep.launchers.cluster import Cluster, Rank
 class Slurm(Cluster):
     """The variables are the OUTPUT ENVIRONMENT VARIABLES of srun(1). A job of one task counts as a plain machine."""
 
-    name, program = "slurm", "srun"
+    name = "slurm"
     restarts = "SLURM_RESTART_COUNT"
-    rank_variables = ("SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS_PER_NODE")
     ranks_are_tasks = True
 
     def rank(self, env: Mapping[str, str]) -> Rank | None:
-        world_size, rank = (self.read(env, name, default) for name, default in (("SLURM_NTASKS", 1), ("SLURM_PROCID", 0)))
+        world_size, rank = int(env.get("SLURM_NTASKS", 1)), int(env.get("SLURM_PROCID", 0))
         if world_size == 1 or "SLURM_PROCID" not in env:
             return None
         if env.get("ENVIRONMENT") == "BATCH" and "SLURM_STEP_ID" not in env:
@@ -27,8 +26,7 @@ class Slurm(Cluster):
         if "SLURM_NTASKS_PER_NODE" not in env:
             words = "give --ntasks-per-node to srun or sbatch, which Lightning needs"
             raise ConfigError(f"SLURM_NTASKS={world_size}: {words}")
-        num_nodes = self.read(env, "SLURM_NNODES", default=1, least=1)
-        return Rank(self.name, rank, self.read(env, "SLURM_LOCALID"), world_size, num_nodes)
+        return Rank(self.name, rank, int(env["SLURM_LOCALID"]), world_size, int(env.get("SLURM_NNODES", 1)))
 
     def run_id(self, rank: Rank) -> str:
         """The job's step."""
@@ -40,7 +38,7 @@ class Slurm(Cluster):
         return SLURMEnvironment(auto_requeue=False)
 
     def job(self) -> dict[str, Any]:
-        restarts = self.read(os.environ, self.restarts, default=0)
+        restarts = int(os.environ.get(self.restarts, 0))
         return {"slurm_job": name, "slurm_restarts": restarts} if (name := os.environ.get("SLURM_JOB_ID")) else {}
 
 
