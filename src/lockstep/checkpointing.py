@@ -1,8 +1,10 @@
 """Checkpoints that cannot tear: written, verified and read, also through Lightning's interface for that."""
 
+import functools
 import logging
 import os
 import re
+import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,7 +24,6 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
 from lockstep.atomic_files import remove_partial_files, replacing, sync_folder
-from lockstep.config.checks import check_checkpoint
 from lockstep.errors import ConfigError, NamedFailure, config_error
 from lockstep.launchers.environment import is_rank_zero
 
@@ -67,6 +68,28 @@ def read_checkpoint(key: str, path: Path, whole: Sequence[str] | None = None) ->
     if isinstance(checkpoint, dict) and "tensor_files" in checkpoint:
         get_object("lockstep.extras.sharding.parts.complete")(key, path, checkpoint, whole)
     return checkpoint
+
+
+def check_checkpoint(key: str, path: Path) -> None:
+    """Raise ConfigError unless a checkpoint is there and is a whole zip archive, which is what torch.save writes."""
+    if not path.is_file():
+        accepted = f"no such file: {path.absolute()}; use a checkpoint, RUN_DIR/checkpoints/best.ckpt for example"
+        raise config_error(key, path, accepted)
+    try:
+        stat = path.stat()
+        damaged = _first_damaged(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+    except Exception as error:  # zipfile raises what it meets: BadZipFile, zlib.error, RuntimeError, ...
+        raise config_error(key, path, f"not a readable checkpoint ({error})") from error
+    if damaged is not None:
+        raise config_error(key, path, f"the checkpoint is corrupt (at {damaged})")
+
+
+@functools.cache
+def _first_damaged(path: Path, *_: int) -> str | None:
+    """Return the first member whose checksum is wrong. Read the whole file, so once a process: the same number, time and size
+    are the same file."""
+    with zipfile.ZipFile(path) as archive:
+        return archive.testzip()
 
 
 def latest_valid_checkpoint(folder: Path) -> Path | None:

@@ -17,9 +17,9 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lockstep.callbacks.checkpoints import rewind_progress
 from lockstep.callbacks.stepped_rate import SteppedRate
+from lockstep.checkpointing import read_checkpoint
 from lockstep.config.overrides import flat
 from lockstep.datamodules.base import DataModule, order_key
-from lockstep.models.from_checkpoint import read_for
 from lockstep.runs.continuation import check_length
 from lockstep.runs.fork import run_of, split_step
 from lockstep.runs.results import ended_by
@@ -34,12 +34,12 @@ _MORE_STATE = ("amsgrad", "centered", "momentum")  # options of torch's optimize
 _SEEN = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")  # what a ReduceLROnPlateau has seen of its metric
 
 
-def forked_from(cfg: DictConfig, model: LightningModule, checkpoint: Path) -> "Forked":
+def forked_from(cfg: DictConfig, checkpoint: Path) -> "Forked":
     """Return the callback of a run that begins from a checkpoint of another one.
 
-    Raises ConfigError for a checkpoint of another model, or of a later epoch than the last one.
+    Raises ConfigError for a checkpoint of a later epoch than the last one.
     """
-    content = read_for(model, "fork", checkpoint)
+    content = read_checkpoint("fork", checkpoint, whole=())
     check_length(cfg, content.get("epoch", 0), checkpoint)
     log.info(f"Forked from {checkpoint}, at step {content.get('global_step', 0)}")
     return Forked()

@@ -19,8 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
 from lockstep.atomic_files import read_json, read_stamp, remove_partial_files, write_json
-from lockstep.config.construct import own_modules
-from lockstep.config.plan import Plan, visible_cores
+from lockstep.config.plan import Plan, cores
 from lockstep.errors import ExitCode, config_error
 from lockstep.launchers.cluster import queue
 from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank, warn_of_unknown_launcher
@@ -175,7 +174,6 @@ class Run:
                 restarts=restarts() + attempt,
                 stop_deadline=_deadline(cfg, "guards.preemption.deadline"),
                 fresh=bool(OmegaConf.select(cfg, "fresh_processes")),  # None in a config saved before there was such a key
-                imports=own_modules(cfg),
             )
             if outcome.code == ExitCode.FINISHED and read_stamp(self._metrics) == earlier:
                 outcome = Outcome(code=ExitCode.FAILED, reason="the ranks ended without writing metrics.json")
@@ -196,7 +194,7 @@ class Run:
         from lockstep.runs.results import collect_result, log_result
 
         result = collect_result(self.cfg, self.plan, trainer, time.monotonic() - self._started)
-        result["cores"] = visible_cores() if self.has_parent else None  # which all of its processes share
+        result["cores"] = len(cores()) if self.has_parent else None  # which all of its processes share
         if trainer.is_global_zero:
             accept_config(self.directory)
             log_result(self.cfg, trainer, result, result["metrics"])

@@ -16,8 +16,8 @@ from typing import Any, Self
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.construct import construct, own_modules
-from lockstep.config.plan import Plan, check_cores, cores, visible_gpus
+from lockstep.config.construct import construct
+from lockstep.config.plan import Plan, cores, visible_gpus
 from lockstep.errors import config_error
 from lockstep.launchers.environment import JOB_MARK, PARENT_PID, RANK_VARIABLES, SWEPT_KEYS
 from lockstep.launchers.processes import Process, kill_group, start
@@ -194,8 +194,6 @@ class LocalExecutor(Executor):
             raise config_error("trainer.devices", plan.devices, "hydra.launcher.jobs_per_gpu is for jobs of one GPU")
         if width > len(pool.slots):
             raise config_error("trainer.devices", plan.devices, f"the launcher has {len(pool.slots)} GPUs")
-        kept = pool.cores(pool.slots[:width])  # as many as those of the slots that it will have
-        check_cores(config, plan.devices if name == "cpu" else 0, len(kept), "each of the launcher's jobs")
         return (f"{name} x {width}",)
 
     def choose(self, waiting: Sequence[Job]) -> Job | None:
@@ -216,7 +214,6 @@ class LocalExecutor(Executor):
                 output=job.directory / OUTPUT,
                 cores_kept=kept,
                 fresh=job.start.fresh,
-                imports=() if job.start.config is None else own_modules(job.start.config),
             )
         except OSError:
             pool.give_back(slots)

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from lockstep.launchers.environment import register_resolvers
 from lockstep.places import CONF
-from lockstep.sweeps.sweep import RefusedJob, Sweep
+from lockstep.sweeps.sweep import Sweep
 
 
 @pytest.fixture
@@ -40,11 +40,3 @@ def test_keys_that_are_not_a_job_s_identity_are_the_command_s(sweep: Sweep) -> N
     assert one.key == again.key
     assert one.start.command[2:] == (f"resume='{one.directory}'",)
     assert again.start.command[3:] == ("fresh_processes=true", "mirror='a b'")
-
-
-def test_a_job_that_is_too_large_for_its_cores_is_refused(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstep.sweeps.local.cores", lambda: {0, 1})
-    monkeypatch.setattr("lockstep.config.plan.visible_cores", lambda: 2)
-    sweep.check([["trainer.devices=8"], ["datamodule.num_workers=8"]])
-    with pytest.raises(RefusedJob, match=r"job 0 \(trainer.devices=16\): .*: each of the launcher's jobs has 1 core"):
-        sweep.check([["trainer.devices=16"]])
