@@ -1,11 +1,12 @@
 """Files that other programs read while they are replaced: the old content or the new, never a part."""
 
 import errno
+import functools
 import json
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -13,9 +14,8 @@ from typing import IO, Any, Literal
 log = logging.getLogger(__name__)
 
 _PARTIAL = ".partial"
-_NOT_SUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES}
 Stamp = tuple[int, int, int]  # changes when another file takes the name
-_named = set[Path]()  # unreadable files that were reported already, for callers that poll
+_warn_once = functools.cache(log.warning)  # for callers that poll
 
 
 def read_stamp(path: Path) -> Stamp | None:
@@ -61,17 +61,15 @@ def sync(file: IO[Any]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in a folder durable by fsync(2). Ignore file systems that lack it (CIFS, some in user space); raise other
-    errors."""
+    """Make renames in a folder durable by fsync(2), on file systems that have it."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in _NOT_SUPPORTED:
+        if error.errno != errno.EINVAL:  # of CIFS
             raise
+    finally:
+        os.close(descriptor)
 
 
 def remove_partial_files(folder: Path) -> None:
@@ -88,43 +86,13 @@ def _finite(content: Any) -> Any:
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
-def read_regular(path: Path) -> str:
-    """Return the text of a file. Raises OSError for anything else: to read a pipe would block."""
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "it is not a file", str(path))
-    return path.read_text()
-
-
-def is_like(value: object, shape: Any) -> bool:
-    """Return whether a value has this shape: a type, (one of these), [shape of each item], {NAME: shape of its value} or {str:
-    shape of each value}. A NAME with a ? may be absent. True is no number."""
-    if isinstance(shape, tuple):
-        return value in shape
-    if isinstance(shape, list):
-        return isinstance(value, list) and all(is_like(item, shape[0]) for item in value)
-    if not isinstance(shape, dict):
-        return isinstance(value, shape) and not isinstance(value, bool)
-    if not isinstance(value, dict):
-        return False
-    if str in shape:
-        return all(is_like(item, shape[str]) for item in value.values())
-    present = {name: kind for name, kind in shape.items() if not name.endswith("?") or name[:-1] in value}
-    return all(is_like(value.get(name.rstrip("?"), ...), kind) for name, kind in present.items())
-
-
-def read_json(path: Path, shape: Any = dict, fits: Callable[[dict[str, Any]], bool] = lambda _: True) -> dict[str, Any] | None:
-    """Return the file's content; None if there is no file. Warn, once a file, and return None if it can't be read, or if its
-    content does not match `shape`, see `is_like`, or `fits`."""
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return the file's content; None if there is no file, or if it can't be read, which is said once a file."""
     try:
-        content = json.loads(read_regular(path), parse_constant=lambda _: None)  # NaN, of another writer
-        if is_like(content, shape) and fits(content):
-            return content
-        reason = "holds something else than it should"
+        content = json.loads(path.read_text())
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, RecursionError) as error:
-        reason = f"is not readable ({error})"
-    if path not in _named:
-        log.warning(f"{path}: {reason}; going on without it")
-        _named.add(path)
-    return None
+    except (OSError, ValueError) as error:
+        _warn_once(f"{path}: is not readable ({error}); going on without it")
+        return None
+    return content if isinstance(content, dict) else None

@@ -111,19 +111,19 @@ def sweep_exit_code(states: Container[str]) -> ExitCode:
 
 def read_progress(directory: Path) -> dict[str, Any]:
     """Return progress.json, which says how far training is; empty if there is none."""
-    return read_json(directory / "progress.json", _PROGRESS) or {}
+    return read_json(directory / "progress.json") or {}
 
 
 def read_record(directory: Path) -> dict[str, Any] | None:
     """Return metrics.json, which a run writes last."""
-    return read_json(directory / "metrics.json", _RECORD, lambda content: content["optimized_metric"] in content["metrics"])
+    record = read_json(directory / "metrics.json") or {}
+    return record if record.get("optimized_metric") in record.get("metrics", {}) else None
 
 
 def read_status(directory: Path) -> tuple[str | None, str | None]:
     """Return the status and the reason that status.json says, each None where it does not."""
-    content = read_json(directory / "status.json", _STATUS) or {}
-    reason = content.get("reason")
-    return content.get("status"), reason and reason[:_LONGEST]
+    content = read_json(directory / "status.json") or {}
+    return content.get("status"), content.get("reason")
 
 
 def read_state(directory: Path, died: str = "the sweep process died") -> JobState:

@@ -15,7 +15,7 @@ from typing import Any, Self
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from lockstep.atomic_files import is_like, read_json, write_json
+from lockstep.atomic_files import read_json, write_json
 from lockstep.config.overrides import flat
 from lockstep.console import join_first
 from lockstep.errors import ExitCode
@@ -108,7 +108,7 @@ class Job:
     def read(cls, directory: Path, is_sweep_running: bool = False) -> Self | None:
         """Return the job of a directory, or None. A copy of another job's is none."""
         facts: Any = (read_json(directory / "status.json") or {}).get(JOB)
-        if not is_like(facts, _FACTS) or not directory.name.endswith(facts["key"]):
+        if not facts or not directory.name.endswith(facts["key"]):
             return None
         job = cls(directory, **{name: facts[name] for name in _FACTS})
         job.status, job.reason, job.metric = read_state(directory)

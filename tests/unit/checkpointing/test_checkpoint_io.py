@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from in_process import BARE, last, prepared
-from torch import nn
 
 from lockstep import checkpointing
 from lockstep.checkpointing import AtomicCheckpointIO, CheckpointError, read_checkpoint
@@ -55,25 +54,6 @@ def test_what_is_written_in_the_background_is_what_it_was_when_saved(gate: Gate,
     assert written["weight"].tolist() == [1, 1, 1]
     assert written["nested"]["sums"][0].tolist() == [0, 0]
     assert (written["nested"]["count"], written["nested"]["ids"]) == (1, range(3))
-
-
-def test_copies_of_the_state_are_made_in_the_memory_of_those_before(tmp_path: Path) -> None:
-    plugin, states = AtomicCheckpointIO(**{"async": True}), list[Any]()
-    for n in range(3):
-        parts = [torch.full((n + 1,), n), torch.full((2, 3), float(n)).t(), (torch.tensor(n), [n] * n)]
-        plugin.save_checkpoint({"weight": nn.Parameter(torch.full((4,), float(n))), "parts": parts}, tmp_path / f"{n}.ckpt")
-        plugin.wait()
-        states.append(plugin._copy)
-    for n in range(3):
-        read = read_checkpoint("one of three", tmp_path / f"{n}.ckpt")
-        assert read["weight"].tolist() == [n] * 4
-        assert [part.tolist() for part in read["parts"][:2]] == [[n] * (n + 1), [[n] * 2] * 3]
-        assert read["parts"][2] == (torch.tensor(n), [n] * n)
-    places = [[state["weight"].data_ptr(), state["parts"][1].data_ptr(), state["parts"][2][0].data_ptr()] for state in states]
-    assert places[0] == places[1] == places[2]
-    assert len({state["parts"][0].data_ptr() for state in states}) == 3
-    plugin.teardown()
-    assert plugin._copy is None
 
 
 def test_one_write_is_in_flight_and_removal_waits_for_it(gate: Gate, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from lockstep.atomic_files import read_json, read_regular
+from lockstep.atomic_files import read_json
 from lockstep.config.metrics import mode_by_name
 from lockstep.config.overrides import flat
 from lockstep.errors import config_error
@@ -156,6 +156,6 @@ def _is_equal(value: Any, text: str) -> bool:
 def _read_yaml(path: Path) -> Any:
     """Return the content; None for a file that is not there or can't be read."""
     try:
-        return yaml.load(read_regular(path), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        return yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (OSError, ValueError, yaml.YAMLError):
         return None

@@ -13,12 +13,11 @@ from lockstep.extras.report.series import Series
 Times = dict[int, tuple[list[int], list[float]]]  # bytes and seconds by number of processes
 _AGREES = 1.1  # a step that takes so many times what explains it is doubted
 _BYTES = {"16-true": 2, "bf16-true": 2, "64-true": 8}  # of a gradient, by trainer.precision; others have four
-_SHAPE = {"processes": {str: {"sizes": [int], "seconds": [int | float]}}}
 
 
 def read_all_reduce(path: Path) -> Times:
     """Read what lockstep allreduce --json wrote. Raises ConfigError if it has no times."""
-    times = (read_json(path, _SHAPE) or {"processes": {}})["processes"]
+    times = (read_json(path) or {"processes": {}})["processes"]
     if not all(count.isdecimal() and len(one["sizes"]) == len(one["seconds"]) > 0 for count, one in times.items()) or not times:
         raise config_error("--all-reduce", path, "has no times of an all-reduce; use what lockstep allreduce --json wrote")
     return {int(count): (one["sizes"], one["seconds"]) for count, one in times.items()}
