@@ -12,7 +12,7 @@ from lockstep.extras.language.language_model import LanguageModel
 from lockstep.models.schedules import constant
 
 METRICS = ("loss", "perplexity")
-WHEN = {"interval": "step", "frequency": 1, "monitor": None, "warmup_steps": 0, "warmup_epochs": 0}
+WHEN = {"interval": "step", "warmup_steps": 0, "warmup_epochs": 0}
 
 
 def language_model(**options: Any) -> LanguageModel:

@@ -1,11 +1,11 @@
-"""Torch's schedules, as long as training and by the run's metric."""
+"""Torch's one-cycle schedule, as long as training."""
 
 import math
 from typing import Any
 
 import pytest
 import torch
-from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import OneCycleLR
 
 from lockstep.errors import ConfigError
 from lockstep.extras.torch_schedules import schedules
@@ -14,8 +14,7 @@ from lockstep.models.schedules import TrainingLength
 TEN_EPOCHS = TrainingLength(steps=100, epochs=10, steps_per_epoch=10)
 FOREVER = TrainingLength(steps=math.inf, epochs=math.inf, steps_per_epoch=10)
 CYCLE = {"pct_start": 0.3, "div_factor": 25.0, "final_div_factor": 1e4}
-one_cycle: Any = schedules.one_cycle  # called with words that are only known at run time to be an interval or a mode
-plateau: Any = schedules.plateau
+one_cycle: Any = schedules.one_cycle  # called with words that are only known at run time to be an interval
 
 
 def optimizer(lr: float = 1.0, **options: Any) -> torch.optim.SGD:
@@ -24,13 +23,13 @@ def optimizer(lr: float = 1.0, **options: Any) -> torch.optim.SGD:
 
 def test_a_cycle_is_refused_where_training_has_no_end() -> None:
     with pytest.raises(ConfigError, match=r"this schedule needs an end: set trainer.max_epochs or trainer.max_steps$"):
-        one_cycle(optimizer(), FOREVER, interval="step", frequency=1, monitor=None)
+        one_cycle(optimizer(), FOREVER, interval="step")
 
 
 @pytest.mark.parametrize(("interval", "total"), [("step", 100), ("epoch", 10)])
 def test_one_cycle_is_as_long_as_training(interval: str, total: int) -> None:
     sgd = optimizer(lr=0.5, momentum=0.9)
-    entry = one_cycle(sgd, TEN_EPOCHS, interval=interval, frequency=1, monitor=None, **CYCLE)
+    entry = one_cycle(sgd, TEN_EPOCHS, interval=interval, **CYCLE)
     scheduler = entry["scheduler"]
     assert isinstance(scheduler, OneCycleLR)
     assert scheduler.total_steps == total
@@ -50,7 +49,7 @@ def test_one_cycle_is_as_long_as_training(interval: str, total: int) -> None:
 def test_one_cycle_moves_the_momentum_or_beta1_as_torch_does(kind: Any) -> None:
     """OneCycleLR by itself cycles it, the other way than the rate."""
     made: list[Any] = [kind([torch.nn.Parameter(torch.zeros(1))], lr=0.1) for _ in range(2)]
-    entry = one_cycle(made[0], TEN_EPOCHS, interval="step", frequency=1, monitor=None, **CYCLE)
+    entry = one_cycle(made[0], TEN_EPOCHS, interval="step", **CYCLE)
     schedulers = [entry["scheduler"], OneCycleLR(made[1], max_lr=0.1, total_steps=100, **CYCLE)]
     seen: list[list[Any]] = []
     for _ in range(100):
@@ -61,15 +60,3 @@ def test_one_cycle_moves_the_momentum_or_beta1_as_torch_does(kind: Any) -> None:
     assert all(own == torch_s for own, torch_s in seen)
     cycled = [own[0] if isinstance(own, tuple) else own for own, _ in seen]
     assert (cycled[0], min(cycled), cycled[-1]) == pytest.approx((0.95, 0.85, 0.95))
-
-
-@pytest.mark.parametrize(("mode", "metrics"), [("min", [3.0, 2.0, 2.0, 2.0, 2.0, 2.0]), ("max", [0.1, 0.2, 0.2, 0.2, 0.1, 0.2])])
-def test_plateau_waits_and_then_multiplies(mode: str, metrics: list[float]) -> None:
-    sgd = optimizer()
-    entry = plateau(sgd, FOREVER, "epoch", 1, "val/loss", mode=mode, gamma=0.1, patience=2)
-    assert isinstance(entry["scheduler"], ReduceLROnPlateau)
-    rates = []
-    for metric in metrics:
-        entry["scheduler"].step(metric)
-        rates.append(sgd.param_groups[0]["lr"])
-    assert rates == [1, 1, 1, 1, 0.1, 0.1]  # the second is the best; the third without improvement is one too many
