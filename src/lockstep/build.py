@@ -15,6 +15,7 @@ from lockstep.callbacks.checkpoints import SavesFirst
 from lockstep.callbacks.every_run import FirstValidation, LightningCallbacks, SchedulesAsBefore, TrainedParameters
 from lockstep.callbacks.randomness import draw_alike_in_setup
 from lockstep.checkpointing import read_checkpoint
+from lockstep.config.arguments import shown
 from lockstep.config.construct import construct, resolve
 from lockstep.config.plan import Plan
 from lockstep.datamodules.training_data import check_training_data
@@ -43,8 +44,8 @@ def build(
     check_training_data(model, datamodule is not None)
     draw_alike_in_setup(model if datamodule is None else datamodule)
     if cfg.test and (lacking := lacking_for_test(model, datamodule)) is not None:
-        if cfg.test is True:  # training would end with that
-            raise config_error("test", "true", f"{lacking}; use test=auto, which then tests nothing")
+        if cfg.test is True or (cfg.optimized_metric or "").startswith("test"):  # training would end with that
+            raise config_error("test", shown(cfg.test), f"{lacking}; use test=auto, and no metric of a test")
         log.warning(f"Nothing will be tested: {lacking}.")
         cfg.test = False
     step = None
