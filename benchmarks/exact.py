@@ -20,7 +20,7 @@ from run import heading
 ROOT = Path(__file__).resolve().parents[1]
 COUNTS, PRECISIONS = (1, 2, 4, 8), ("32-true", "bf16-mixed")
 FIXED = ("trainer=cpu", "trainer.exact=8", "test=false", "logger=csv", "callbacks.pictures=null", "trainer.max_epochs=-1")
-FIXED += ("trainer.limit_val_batches=2", "optimized_metric=train/loss", "optimized_mode=min", "max_processes_per_core=8")
+FIXED += ("trainer.limit_val_batches=2", "optimized_metric=train/loss", "optimized_mode=min")
 IMAGES = ("datamodule=synthetic_images", "datamodule.shape=[3,8,8]", "datamodule.length=483", "datamodule.val_length=40")
 IMAGES += ("datamodule.batch_size=4",)
 RAGGED = "datamodule.drop_last=false"  # the last batch of an epoch has three samples: five of eight workers have none

@@ -16,7 +16,7 @@ from hardware import processor
 from run import heading
 
 ROOT = Path(__file__).resolve().parents[1]
-FIXED = ("trainer=cpu", "model/lr_scheduler=constant", "datamodule.augment=null", "max_processes_per_core=4")
+FIXED = ("trainer=cpu", "model/lr_scheduler=constant", "datamodule.augment=null")
 SMALL = ("model.net.width=32", "model.net.depth=2")
 GPT = ("model=gpt_nano", *SMALL, "datamodule=text", "datamodule.context=64", "datamodule.global_batch_size=12")
 GPT += ("trainer.limit_val_batches=10", "optimized_metric=val/loss", "optimized_mode=min", "test=false")

@@ -25,7 +25,6 @@ GROUPS = (
     "trainer/plan",
     "trainer/communication",
     "guards",
-    "guards/parts",
     "callbacks",
     "logger",
     "profiler",

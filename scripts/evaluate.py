@@ -10,6 +10,7 @@ import lockstep.launchers.stop_at_once  # noqa: F401
 
 # isort: split
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 from lockstep.__main__ import script_parser
@@ -31,7 +32,7 @@ def main() -> None:
     cfg = config_to_evaluate(given.run_dir.absolute(), given.overrides, "evaluations")
     cfg.init_from = str(find_checkpoint(given.run_dir, given.checkpoint))
     cfg, plan = validated(cfg)
-    with Run(cfg, plan.for_evaluation()) as run:
+    with Run(cfg, replace(plan, global_batch_size=None, lr=None)) as run:
         if run.is_parent:
             run.launch(evaluate, given.run_dir)
         else:

@@ -2,7 +2,6 @@
 
 import argparse
 import ast
-import contextlib
 import os
 import sys
 from pathlib import Path
@@ -17,7 +16,6 @@ def main() -> None:
     if name in ("-h", "--help"):
         print(_help(programs))
     elif name in programs:
-        _name_project_around(name)
         os.execv(sys.executable, [sys.executable, str(programs[name]), *arguments])
     else:
         print(f"lockstep {name}: use {', '.join(programs)}", file=sys.stderr)
@@ -41,15 +39,6 @@ def _programs() -> dict[str, Path]:
     folders = [HOME, *([Path.cwd()] if is_project(Path()) else [])]
     scripts = {path.stem: path for folder in folders for path in sorted(folder.glob("scripts/*.py"))}
     return {"train": folders[-1] / "train.py", **dict(sorted(scripts.items()))}
-
-
-def _name_project_around(name: str) -> None:
-    """Say, in a subfolder of a project, that the command is Lockstep's own there, with its configs."""
-    with contextlib.suppress(FileNotFoundError):  # the working directory is gone
-        here = Path.cwd()
-        around = next((folder for folder in (here, *here.parents) if is_project(folder)), HOME)
-        if around not in (here, HOME):
-            print(f"lockstep {name}: Lockstep's own; the project's is run in {around}", file=sys.stderr, flush=True)
 
 
 def _help(programs: dict[str, Path]) -> str:

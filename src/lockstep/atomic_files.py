@@ -1,6 +1,7 @@
 """Files that other programs read while they are replaced: the old content or the new, never a part."""
 
 import errno
+import functools
 import json
 import logging
 import math
@@ -13,9 +14,8 @@ from typing import IO, Any, Literal
 log = logging.getLogger(__name__)
 
 _PARTIAL = ".partial"
-_NOT_SUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES}
 Stamp = tuple[int, int, int]  # changes when another file takes the name
-_named = set[Path]()  # unreadable files that were reported already, for callers that poll
+_warn_once = functools.cache(log.warning)  # for callers that poll
 
 
 def read_stamp(path: Path) -> Stamp | None:
@@ -61,17 +61,15 @@ def sync(file: IO[Any]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in a folder durable by fsync(2). Ignore file systems that lack it (CIFS, some in user space); raise other
-    errors."""
+    """Make renames in a folder durable by fsync(2), on file systems that have it."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in _NOT_SUPPORTED:
+        if error.errno != errno.EINVAL:  # of CIFS
             raise
+    finally:
+        os.close(descriptor)
 
 
 def remove_partial_files(folder: Path) -> None:
@@ -88,26 +86,13 @@ def _finite(content: Any) -> Any:
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
-def read_regular(path: Path) -> str:
-    """Return the text of a file. Raises OSError for anything else: to read a pipe would block."""
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "it is not a file", str(path))
-    return path.read_text()
-
-
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the file's content; None if there is no file. Warn, once a file, and return None if it can't be read, or if its
-    content is no dictionary."""
+    """Return the file's content; None if there is no file, or if it can't be read, which is said once a file."""
     try:
-        content = json.loads(read_regular(path), parse_constant=lambda _: None)  # NaN, of another writer
-        if isinstance(content, dict):
-            return content
-        reason = "holds something else than it should"
+        content = json.loads(path.read_text())
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, RecursionError) as error:
-        reason = f"is not readable ({error})"
-    if path not in _named:
-        log.warning(f"{path}: {reason}; going on without it")
-        _named.add(path)
-    return None
+    except (OSError, ValueError) as error:
+        _warn_once(f"{path}: is not readable ({error}); going on without it")
+        return None
+    return content if isinstance(content, dict) else None

@@ -1,7 +1,6 @@
 """From a composed config to the three objects of a run."""
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +9,22 @@ from lightning.pytorch import loggers
 from lightning.pytorch.callbacks import Callback, Checkpoint, LambdaCallback, ProgressBar
 from lightning.pytorch.plugins.precision import DoublePrecision
 from omegaconf import DictConfig, OmegaConf
-from torch import nn
 
 from lockstep.callbacks import LastCheckpoint, SteppedRate
 from lockstep.callbacks.checkpoints import SavesFirst
 from lockstep.callbacks.every_run import FirstValidation, LightningCallbacks, SchedulesAsBefore, TrainedParameters
 from lockstep.callbacks.randomness import draw_alike_in_setup
-from lockstep.config.arguments import arguments_of
-from lockstep.config.construct import arguments_in, construct, resolve
+from lockstep.checkpointing import read_checkpoint
+from lockstep.config.arguments import shown
+from lockstep.config.construct import construct, resolve
 from lockstep.config.plan import Plan
 from lockstep.datamodules.training_data import check_training_data
 from lockstep.errors import config_error
 from lockstep.launchers.environment import launcher
-from lockstep.models.from_checkpoint import load_compiled_or_not, load_weights, read_for
+from lockstep.models.from_checkpoint import load_weights
 from lockstep.models.from_config import build_model, plain_spec
 from lockstep.runs.results import lacking_for_test
-from lockstep.trainer.lightning_internals import (
-    disable_sigterm_handling,
-    drop_commentary,
-    read_logged_step,
-)
+from lockstep.trainer.lightning_internals import disable_sigterm_handling, drop_commentary, read_logged_step
 from lockstep.trainer.loggers import CSVLogger
 
 log = logging.getLogger(__name__)
@@ -38,29 +33,37 @@ log = logging.getLogger(__name__)
 def build(
     cfg: DictConfig, plan: Plan, checkpoint: Path | None = None
 ) -> tuple[LightningDataModule | None, LightningModule, Trainer]:
-    """Returns the three parts of a run. The weights drawn depend on the seed alone: not on the data, the rank, or the world.
+    """Return the three parts of a run. The weights drawn depend on the seed alone: not on the data, the rank, or the world.
 
     `checkpoint` is what the trainer will be fitted from: the run's own, or another one's that it begins from."""
     drop_commentary()
     strategy = _build_strategy(cfg, plan)  # first: one may set the number of threads, on which the bits of drawn weights depend
     datamodule = _build_datamodule(cfg, plan)
     seed_everything(cfg.seed, workers=True, verbose=False)
-    model = _build_model(cfg, plan, datamodule)
+    model = build_model({"model": _plain(cfg, "model"), "spec": plain_spec(datamodule)}, plan.lr)
     check_training_data(model, datamodule is not None)
-    load_compiled_or_not(model)
     draw_alike_in_setup(model if datamodule is None else datamodule)
-    trainer = build_trainer(cfg, plan, _step_to_continue_from(cfg, plan, model, checkpoint), strategy)
+    if cfg.test and (lacking := lacking_for_test(model, datamodule)) is not None:
+        if cfg.test is True or (cfg.optimized_metric or "").startswith("test"):  # training would end with that
+            raise config_error("test", shown(cfg.test), f"{lacking}; use test=auto, and no metric of a test")
+        log.warning(f"Nothing will be tested: {lacking}.")
+        cfg.test = False
+    step = None
+    if checkpoint is not None and checkpoint.is_relative_to(cfg.run_dir):
+        from lockstep.runs.resume import check_rate
+
+        content = read_checkpoint("resume", checkpoint, whole=())
+        check_rate(cfg, plan, content, checkpoint)
+        step = read_logged_step(content)
+    trainer: Any = build_trainer(cfg, plan, step, strategy)
     stepped = SteppedRate({"lr": plan.lr})
     # schedules first: Lightning's averaging of weights takes them away where it goes on; others unfreeze as an epoch begins
-    first = (SchedulesAsBefore(), TrainedParameters(), stepped)
-    trainer.callbacks = [*first, *trainer.callbacks, FirstValidation()]  # pyright: ignore[reportAttributeAccessIssue]
-    if cfg.fork is not None and checkpoint is not None and not checkpoint.is_relative_to(cfg.run_dir):
+    trainer.callbacks = [SchedulesAsBefore(), TrainedParameters(), stepped, *trainer.callbacks, FirstValidation()]
+    if cfg.fork is not None and checkpoint is not None and step is None:
         from lockstep.callbacks.forked import forked_from
 
-        trainer.callbacks.append(forked_from(cfg, model, checkpoint))  # pyright: ignore[reportAttributeAccessIssue]
-    trainer.callbacks.append(LightningCallbacks())  # pyright: ignore[reportAttributeAccessIssue]
-    if cfg.test and (lacking := lacking_for_test(model, datamodule)) is not None:
-        _leave_out_test(cfg, lacking)
+        trainer.callbacks.append(forked_from(cfg, checkpoint))
+    trainer.callbacks.append(LightningCallbacks())
     disable_sigterm_handling(trainer)
     # at once: Lightning converts after it has loaded a checkpoint and copied the weights to be averaged, which rounds them
     trainer.precision_plugin.convert_module(model)
@@ -71,8 +74,12 @@ def build(
 
         synchronise_batchnorm(model)
         later = LambdaCallback(on_fit_start=lambda _, module: synchronise_batchnorm(module))  # layers that its hooks have made
-        trainer.callbacks = [later, *trainer.callbacks]  # pyright: ignore[reportAttributeAccessIssue]
+        trainer.callbacks.insert(0, later)
     return datamodule, model, trainer
+
+
+def _build_strategy(cfg: DictConfig, plan: Plan) -> Any:
+    return construct("trainer.strategy", _plain(cfg, "trainer.strategy"), {"world_size": plan.world_size})
 
 
 def _build_datamodule(cfg: DictConfig, plan: Plan) -> LightningDataModule | None:
@@ -86,47 +93,25 @@ def _build_datamodule(cfg: DictConfig, plan: Plan) -> LightningDataModule | None
         given = {"global_batch_size": total} if own is None and total is not None else {}
     datamodule = construct("datamodule", settings, given)
     if not isinstance(datamodule, LightningDataModule):
-        raise config_error("datamodule._target_", cfg.datamodule._target_, "use a LightningDataModule")
+        accepted = "use a LightningDataModule of lightning.pytorch, not of pytorch_lightning"
+        raise config_error("datamodule._target_", cfg.datamodule._target_, accepted)
     return datamodule
 
 
-def _build_model(cfg: DictConfig, plan: Plan, datamodule: LightningDataModule | None) -> LightningModule:
-    model_config = {"model": _plain(cfg, "model"), "spec": plain_spec(datamodule)}
-    return build_model(model_config, plan.lr)
-
-
-def _leave_out_test(cfg: DictConfig, lacking: str) -> None:
-    """Raises ConfigError where the config needs a test: before training, which would end with that."""
-    if cfg.test != "auto":
-        raise config_error("test", "true", f"{lacking}; use test=auto, which then tests nothing")
-    if (cfg.optimized_metric or "").startswith("test"):
-        raise config_error("optimized_metric", cfg.optimized_metric, f"needs a test, and {lacking}")
-    log.warning(f"Nothing will be tested: {lacking}.")
-    cfg.test = False
-
-
-def _build_strategy(cfg: DictConfig, plan: Plan) -> Any:
-    return construct("trainer.strategy", _plain(cfg, "trainer.strategy"), {"world_size": plan.world_size})
-
-
 def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None, strategy: Any = None) -> Trainer:
-    """Lightning's Trainer on the plan's devices. One process is not wrapped in DDP. `step` is that of its own
+    """Return Lightning's Trainer on the plan's devices. One process is not wrapped in DDP. `step` is that of its own
     checkpoint, from which it goes on."""
-    known = Trainer.__init__.__annotations__  # null elsewhere is the option of an entry of `events` that is null, too
-    settings = {name: value for name, value in _plain(cfg, "trainer").items() if name in known or value is not None}
-    del settings["sync_batchnorm"]  # it is the model's; see build
+    settings = _plain(cfg, "trainer") | {"num_nodes": plan.num_nodes, "accelerator": plan.accelerator}
+    for name in ("sync_batchnorm", "strategy", "exact"):  # arguments of the model, of the objects below, and of none
+        settings.pop(name, None)
+    settings["devices"] = list(plan.device_ids) if plan.device_ids else plan.devices
     settings["num_sanity_val_steps"] = settings.get("num_sanity_val_steps") or 0  # the guard of plain Lightning sets one
-    io = construct("trainer.checkpoint_io", settings.pop("checkpoint_io"))
-    del settings["strategy"]
     strategy = strategy or _build_strategy(cfg, plan)
-    settings |= {"accelerator": plan.accelerator, "devices": list(plan.device_ids) if plan.device_ids else plan.devices}
-    settings["num_nodes"] = plan.num_nodes
-    plugins: list[Any] = [launcher().lightning_environment(), io]
+    plugins: list[Any] = [launcher().lightning_environment(), construct("trainer.checkpoint_io", settings.pop("checkpoint_io"))]
     if str(settings.get("precision")).startswith("64"):  # by its name, Lightning refuses it to ModelParallelStrategy
         plugins.append(DoublePrecision())
         del settings["precision"]
-    guards = _instances(cfg, "guards", lambda target: {"cfg": cfg} if "cfg" in arguments_of(target).own else {})
-    callbacks: list[Callback] = [*guards, *_instances(cfg, "callbacks")]
+    callbacks: list[Callback] = [*_instances(cfg, "guards", {"cfg": cfg}), *_instances(cfg, "callbacks")]
     callbacks.sort(key=lambda callback: isinstance(callback, LastCheckpoint))  # after the best one, so that it knows it
     if not settings["enable_progress_bar"]:
         callbacks = [callback for callback in callbacks if not isinstance(callback, ProgressBar)]
@@ -140,45 +125,31 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None, strategy
     }
     trainer = construct("trainer", settings, objects)
     savers = [SavesFirst(callback) for callback in callbacks if isinstance(callback, LastCheckpoint)]
-    trainer.callbacks = [*savers, *trainer.callbacks]  # pyright: ignore[reportAttributeAccessIssue]
+    trainer.callbacks = [*savers, *trainer.callbacks]
     return trainer
 
 
-def _step_to_continue_from(cfg: DictConfig, plan: Plan, model: nn.Module, checkpoint: Path | None) -> int | None:
-    """Returns the step from which loggers go on after the run's own checkpoint. Raises ConfigError where training can't go on
-    from it as configured."""
-    if checkpoint is None or not checkpoint.is_relative_to(cfg.run_dir):
-        return None
-    from lockstep.runs.resume import check_length, check_rate
-
-    content = read_for(model, "resume", checkpoint)
-    epoch, average = content.get("epoch", 0), content.get("callbacks", {}).get("StochasticWeightAveraging", {})
-    is_added = 0 <= average.get("latest_update_epoch", -1) < epoch - 1  # by that callback, for BatchNorm, behind the last epoch
-    check_length(cfg, epoch - 1 if is_added else epoch, checkpoint)
-    check_rate(cfg, plan, content, checkpoint)
-    logged = read_logged_step(content)  # by hand an optimizer steps less often, or more
-    return max(content.get("global_step", 0), logged) if getattr(model, "automatic_optimization", True) else logged
+def _entries(cfg: DictConfig, group: str) -> dict[str, Any]:
+    """Return the entries of a group with their keys; an entry may be null."""
+    return {f"{group}.{name}": entry for name, entry in (_plain(cfg, group) or {}).items() if entry is not None}
 
 
-def _instances(cfg: DictConfig, group: str, given: Callable[[Any], dict[str, Any]] = lambda _: {}) -> list[Any]:
-    """Builds the objects of a group of named entries, each with what is `given` for its target; an entry may be null."""
-    entries = {f"{group}.{name}": entry for name, entry in (_plain(cfg, group) or {}).items() if entry is not None}
-    for key, entry in entries.items():
-        arguments_in(key, entry)  # refuses callbacks.NAME=true, say
-    return [construct(key, entry, given(resolve(key, entry["_target_"]))) for key, entry in entries.items()]
+def _instances(cfg: DictConfig, group: str, given: dict[str, Any] | None = None) -> list[Any]:
+    return [construct(key, entry, given) for key, entry in _entries(cfg, group).items()]
 
 
 def _loggers(cfg: DictConfig, step: int | None) -> list[Any]:
-    """The same ones of a run that is resumed, less what they have logged after its checkpoint, which is of `step`."""
-    can_purge = () if step is None else (loggers.TensorBoardLogger, CSVLogger)
-
-    def given(target: Any) -> dict[str, Any]:
-        return {"purge_step": step} if isinstance(target, type) and issubclass(target, can_purge) else {}
-
-    return _instances(cfg, "logger", given)
+    """Return the loggers. Those of a run that goes on from `step` remove what they have logged after it."""
+    made = []
+    for key, entry in _entries(cfg, "logger").items():
+        can_purge = False
+        if step is not None and isinstance(target := resolve(key, entry["_target_"]), type):
+            can_purge = issubclass(target, loggers.TensorBoardLogger | CSVLogger)
+        made.append(construct(key, entry, {"purge_step": step} if can_purge else {}))
+    return made
 
 
 def _plain(cfg: DictConfig, key: str) -> Any:
-    """A part of the config as plain containers; null where there is none."""
+    """Return a part of the config as plain containers; null where there is none."""
     node = OmegaConf.select(cfg, key)
     return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node

@@ -1,17 +1,17 @@
 """Checkpoints that cannot tear: written, verified and read, also through Lightning's interface for that."""
 
+import functools
 import logging
 import os
 import re
+import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from copy import copy
 from io import BytesIO
-from itertools import zip_longest
 from pathlib import Path
-from pickle import PicklingError
 from typing import Any
 
 import numpy
@@ -22,16 +22,13 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
 from lockstep.atomic_files import remove_partial_files, replacing, sync_folder
-from lockstep.config.checks import check_checkpoint
 from lockstep.errors import ConfigError, NamedFailure, config_error
 from lockstep.launchers.environment import is_rank_zero
 
 log = logging.getLogger(__name__)
 
-_OF_PICKLE = (PicklingError, AttributeError, TypeError)
 # Without these a run does not go on as it was; an object in them is refused, and elsewhere left out.
 _NEEDED = ("state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "current_model_state", "averaging_state")
-_READABLE = "numbers, strings, tensors, and lists and dicts of these"
 # From the newest to the oldest. best.ckpt comes last: it was saved after a validation, not at a step boundary.
 CONTINUED_FROM = ("last.ckpt", "previous.ckpt", "best.ckpt")
 
@@ -69,6 +66,28 @@ def read_checkpoint(key: str, path: Path, whole: Sequence[str] | None = None) ->
     return checkpoint
 
 
+def check_checkpoint(key: str, path: Path) -> None:
+    """Raise ConfigError unless a checkpoint is there and is a whole zip archive, which is what torch.save writes."""
+    if not path.is_file():
+        accepted = f"no such file: {path.absolute()}; use a checkpoint, RUN_DIR/checkpoints/best.ckpt for example"
+        raise config_error(key, path, accepted)
+    try:
+        stat = path.stat()
+        damaged = _first_damaged(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+    except Exception as error:  # zipfile raises what it meets: BadZipFile, zlib.error, RuntimeError, ...
+        raise config_error(key, path, f"not a readable checkpoint ({error})") from error
+    if damaged is not None:
+        raise config_error(key, path, f"the checkpoint is corrupt (at {damaged})")
+
+
+@functools.cache
+def _first_damaged(path: Path, *_: int) -> str | None:
+    """Return the first member whose checksum is wrong. Read the whole file, so once a process: the same number, time and size
+    are the same file."""
+    with zipfile.ZipFile(path) as archive:
+        return archive.testzip()
+
+
 def latest_valid_checkpoint(folder: Path) -> Path | None:
     """Return the checkpoint to continue a run from; None if there is none. Those that are damaged are logged, passed over, and
     renamed to NAME.damaged, so that none takes the place of a sound one.
@@ -100,22 +119,18 @@ def latest_valid_checkpoint(folder: Path) -> Path | None:
 
 def _reason(error: Exception) -> str:
     """Return the error in one line, without torch's advice to load it all the same."""
-    text = str(error)
-    match = re.search(r"Unsupported [^\n]*?(?= was not an allowed|\.\s|\n|$)|GLOBAL \S+", text)
-    return match.group() if match else " ".join((text.splitlines() or [type(error).__name__])[0].split())
+    match = re.search(r"GLOBAL [\w.]+", str(error))
+    return match.group() if match else " ".join(str(error).partition("\n")[0].split()) or type(error).__name__
 
 
-def name_unreadable(content: Any, name: str = "") -> str | None:
-    """Return which value in the content of a checkpoint, and of which class, keeps it from loading again; None if it loads."""
+def why_unreadable(value: Any) -> str | None:
+    """Return why a value would not load again from a checkpoint; None if it does."""
+    buffer = BytesIO()
     try:
-        torch.save(apply_to_collection(content, Tensor, lambda _: 0), buffer := BytesIO())  # without a second copy in memory
-        buffer.seek(0)
-        torch.load(buffer, weights_only=True)
-    except Exception:  # whatever pickle or torch's reader raise
-        parts = content if isinstance(content, dict) else dict(enumerate(content)) if isinstance(content, list | tuple) else {}
-        found = (name_unreadable(value, f"{name}.{key}" if name else str(key)) for key, value in parts.items())
-        kind = f"{type(content).__module__}.{type(content).__qualname__}"
-        return next((one for one in found if one is not None), f"{name} is a {kind}; use {_READABLE}")
+        torch.save(apply_to_collection(value, Tensor, lambda _: 0), buffer)  # without a second copy in memory
+        torch.load(BytesIO(buffer.getvalue()), weights_only=True)
+    except Exception as error:  # whatever pickle or torch's reader raise
+        return _reason(error)
     return None
 
 
@@ -135,6 +150,8 @@ def _copy_name(path: Path, other: Path) -> None:
 class AtomicCheckpointIO(CheckpointIO):
     """Write checkpoints that are whole or not there, and read none that is damaged or needs code to be run.
 
+    What a module or a callback adds to a checkpoint, and would not load again, is left out, with a warning.
+
     Args:
         async: (a keyword of Python's, so it comes as **choice) copy the state, write it in the background. One write is in
             flight at a time; the next save and `teardown` wait for it, and raise what went wrong in it.
@@ -144,31 +161,28 @@ class AtomicCheckpointIO(CheckpointIO):
 
     def __init__(self, **choice: bool) -> None:
         self.asynchronous = choice.pop("async", False)
-        choice.pop("on_save_error", None)  # in the configs of earlier runs
         if choice:
             raise TypeError(f"AtomicCheckpointIO got an unexpected keyword argument '{next(iter(choice))}'")
         self._thread: ThreadPoolExecutor | None = None
         self._in_flight: Future[None] | None = None
-        self._copy: Any = None  # the state that was saved last
         self._left_out: set[str] = set()  # keys of values that would not load again
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         keep_as = (storage_options or {}).get("keep_as")
-        self.save(checkpoint, Path(path), lambda content: self._write_plain(content, Path(path), keep_as))
+        self.save(checkpoint, Path(path), lambda content: self._write_readable(content, Path(path), keep_as))
 
-    def _write_plain(self, content: dict[str, Any], path: Path, keep_as: str | None) -> None:
-        """Leave out what a module, or a callback in its state, has added to the checkpoint and would not load again."""
+    def _write_readable(self, content: dict[str, Any], path: Path, keep_as: str | None) -> None:
         try:
             write_checkpoint(_without(content, self._left_out), path, keep_as)
-        except (ConfigError, *_OF_PICKLE):
+        except Exception:
             states = {f"callbacks.{name}": state for name, state in content.get("callbacks", {}).items()}
-            added = {name: value for name, value in (content | states).items() if name not in self._left_out | {*_NEEDED}}
-            lines = {name: line for name, value in added.items() if (line := name_unreadable(value, name)) is not None}
-            if not lines:
+            added = {name: value for name, value in (content | states).items() if name not in {*_NEEDED} | self._left_out}
+            reasons = {name: reason for name, value in added.items() if (reason := why_unreadable(value)) is not None}
+            if not reasons:
                 raise
-            for name, line in lines.items():
-                log.warning(f"Checkpoints are written without {name}, which a resumption will lack: {line}")
-            self._left_out |= lines.keys()
+            for name, reason in reasons.items():
+                log.warning(f"Checkpoints are written without {name}, which a resumption will lack: {reason}")
+            self._left_out |= reasons.keys()
             write_checkpoint(_without(content, self._left_out), path, keep_as)
 
     def save(self, content: Any, path: Path, write: Callable[[Any], None]) -> None:
@@ -177,8 +191,7 @@ class AtomicCheckpointIO(CheckpointIO):
         content = _with_plain_numbers(content)
         if self.asynchronous:
             self._thread = self._thread or ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-            self._copy = _snapshot(content, self._copy)
-            self._in_flight = self._thread.submit(self._write, self._copy, path, write)
+            self._in_flight = self._thread.submit(self._write, _snapshot(content), path, write)
         else:
             self._write(content, path, write)
 
@@ -186,8 +199,10 @@ class AtomicCheckpointIO(CheckpointIO):
         """Raise the error that has kept a checkpoint from being written, in one line."""
         try:
             write(content)
-        except (OSError, RuntimeError, ConfigError, *_OF_PICKLE) as error:  # torch's writer makes a full disk a RuntimeError
-            line = f"{path}: the checkpoint was not written ({_why_unwritten(error, content)}); earlier ones are untouched"
+        except Exception as error:
+            system = error.__context__ if isinstance(error, RuntimeError) else error  # torch's writer makes it a RuntimeError
+            reason = getattr(system, "strerror", None) or _reason(error)
+            line = f"{path}: the checkpoint was not written ({reason}); earlier ones are untouched"
             raise CheckpointError(line) from (None if isinstance(error, ConfigError) else error)
 
     def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
@@ -207,26 +222,20 @@ class AtomicCheckpointIO(CheckpointIO):
             done.result()
 
     def teardown(self) -> None:
-        thread, self._thread, self._copy = self._thread, None, None
+        thread, self._thread = self._thread, None
         with thread or nullcontext():  # the thread ends with the block
             self.wait()
 
 
 def _without(content: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    if not names:
+        return content
     states = {name: state for name, state in content.get("callbacks", {}).items() if f"callbacks.{name}" not in names}
-    kept = {name: value for name, value in content.items() if name not in names}
-    return kept | ({"callbacks": states} if states else {}) if names else content
+    return {name: value for name, value in content.items() if name not in names} | {"callbacks": states}
 
 
 class CheckpointError(NamedFailure):
     """A checkpoint could not be written."""
-
-
-def chain_of(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the error, the one behind it, and so on."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _with_plain_numbers(content: Any) -> Any:
@@ -243,22 +252,12 @@ def _with_plain_numbers(content: Any) -> Any:
     return content
 
 
-def _snapshot(content: Any, before: Any = None) -> Any:
-    """Return a copy on the CPU, in the memory of the copy before: new memory takes three times as long. By lightning_utilities'
-    apply_to_collection a range, a frozen dataclass or a config would raise."""
+def _snapshot(content: Any) -> Any:
+    """Return a copy on the CPU. By lightning_utilities' apply_to_collection a range or a frozen dataclass would raise."""
     if isinstance(content, Tensor) and not content.is_meta:
-        layout = content.shape, content.stride(), content.dtype, content.is_meta
-        is_alike = type(before) is Tensor and (before.shape, before.stride(), before.dtype, before.is_meta) == layout
-        return before.copy_(content.detach()) if is_alike else content.detach().to("cpu", copy=True)
+        return content.detach().to("cpu", copy=True)
     if isinstance(content, dict):
-        return {key: _snapshot(value, before.get(key) if isinstance(before, dict) else None) for key, value in content.items()}
+        return {key: _snapshot(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
-        earlier = before if type(before) is type(content) else ()
-        return type(content)(_snapshot(*pair) for pair in zip_longest(content, earlier[: len(content)]))
+        return type(content)(map(_snapshot, content))
     return content
-
-
-def _why_unwritten(error: Exception, content: Any) -> str:
-    """Return the operating system's reason if there is one, else the value that can't be saved, else the error."""
-    said = (cause.strerror for cause in chain_of(error) if isinstance(cause, OSError) and cause.strerror)
-    return next(said, None) or name_unreadable(content) or " ".join(str(error).split())

@@ -1,6 +1,5 @@
 """What cannot start says so in one line, ends with code 2, and leaves nothing but a directory with that reason."""
 
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,7 @@ from commands import refused, started
 WRONG = {
     "trainer.divices=2": "trainer.divices=2: unknown key; did you mean trainer.devices? use",
     "devices=2": "devices=2: unknown key; did you mean trainer.devices? use",
-    "xyzzy=1": "xyzzy=1: unknown key; use a key that `--cfg job` prints; +xyzzy=1 adds a new one",
     "epochs=3": "epochs=3: unknown key; did you mean trainer.max_epochs? use",
-    "+trainer.max_epoch=3": "trainer.max_epoch=3: no such argument; use accelerator, strategy, devices",
     "model=transformer": "model=transformer: use one of ",
     "model.optimizer=sgd": "model.optimizer=sgd: a group of values; use model/optimizer=sgd",
     "trainer.devices=[0": "trainer.devices=[0: not a valid override",
@@ -22,14 +19,11 @@ WRONG = {
     "trainer.accelerator=gpu": "trainer.accelerator=gpu: this machine shows no GPU",
     "trainer.max_epochs=abc": "trainer.max_epochs=abc: use a value of type int | None",
     "trainer.precision=8": "trainer.precision=8: use ",
-    "trainer.limit_train_batches=1.5": "trainer: You have passed invalid value 1.5 for limit_train_batches",
     "model.optimizer.lr=fast": "model.optimizer.lr=fast: use a value of type ",
     "model.optimizer.betas=[2,2]": "model.optimizer: Invalid beta parameter at index 0: 2",
     "model.net.width=0 trainer.devices=2": "model.net.width=0: is less than 1; use at least 1",
     "model.net._target_=lockstep.nets.CNNN": "model.net._target_=lockstep.nets.CNNN: ",
-    "trainer.strategy.bucket_cap_mb=-7": "trainer.strategy.bucket_cap_mb=-7: is less than 0; use at least 0",
     "+trainer.strategy.no_such_argument=1": "trainer.strategy.no_such_argument=1: no such argument; use ",
-    "trainer.strategy.static_graph=perhaps": "trainer.strategy.static_graph=perhaps: use a value of type bool",
     "callbacks=early_stopping callbacks.early_stopping.patience=-7": "callbacks.early_stopping.patience=-7: is less than 0; use",
     "datamodule.global_batch_size=49 trainer.devices=2": "datamodule.global_batch_size=49: does not divide by",
     "datamodule.val_fraction=2": "datamodule.val_fraction=2: leaves nothing to train on; use 0 to 0.9",
@@ -37,14 +31,10 @@ WRONG = {
     "init_from=none.ckpt": "init_from=none.ckpt: no such file: ",
     "resume=nowhere": "resume=nowhere: has no .hydra/config.yaml; name the directory of a run",
     "optimized_metric=val/f1": "optimized_metric=val/f1: the model declares train/loss, train/acc",
-    "debug=overfit optimized_metric=val/acc": "optimized_metric=val/acc: needs validation, and trainer.limit_val_batches is 0",
     "init_from=a=1/none.ckpt": "init_from=a=1/none.ckpt: no such file: ",
     "sweep=lr": "sweep=lr: is for sweeps; use -m",
-    "hydra/launcher=basic seed=0,1 -m": "hydra/launcher=basic: gives a job no processes of its own; use lockstep",
     "hydra.launcher=slurm seed=0,1 -m": "hydra.launcher=slurm: a group of values; use hydra/launcher=slurm",
     "hydra.run.dir=mine seed=0,1 -m": "hydra.run.dir=mine: is for one run; use hydra.sweep.dir=mine",
-    "hydra.launcher.jobs=2": "hydra.launcher.jobs=2: is for sweeps; use -m",
-    "run_dir=a": "run_dir=a: is set by Hydra; give hydra.run.dir=a",
 }
 
 
@@ -80,16 +70,10 @@ def test_a_corrupt_checkpoint_is_refused(tmp_path: Path) -> None:
     content = (tmp_path / "whole.ckpt").read_bytes()
     (tmp_path / "cut.ckpt").write_bytes(content[: len(content) // 2])
     assert refused(tmp_path, "init_from=cut.ckpt").startswith("init_from=cut.ckpt: not a readable checkpoint")
-    with zipfile.ZipFile(tmp_path / "whole.ckpt") as archive:
-        start = archive.infolist()[0].header_offset + 80
-    (tmp_path / "flipped.ckpt").write_bytes(content[:start] + bytes([content[start] ^ 1]) + content[start + 1 :])
-    assert refused(tmp_path, "init_from=flipped.ckpt").startswith("init_from=flipped.ckpt: the checkpoint is corrupt")
 
 
 @pytest.mark.slow
 def test_a_batch_larger_than_the_data_is_refused(tmp_path: Path) -> None:
-    line = refused(tmp_path, "datamodule.batch_size=700", "trainer.devices=2")
-    assert "the global batch of 1400 is larger than the training split of 1293 samples; use at most 646" in line
     line = refused(tmp_path, "datamodule.global_batch_size=1400", "trainer.devices=2")
     accepted = "use at most 1292, or datamodule.drop_last=false"
     assert line == f"datamodule.global_batch_size=1400: is larger than the training split of 1293 samples; {accepted}"

@@ -24,7 +24,7 @@ OPTIONS = (
     "guards.checkpoint.every_n_steps=1",
     "++callbacks.pictures=null",
     "trainer.log_every_n_steps=1",
-    "logger=many",
+    "logger=[tensorboard,csv]",
 )
 
 

@@ -166,13 +166,6 @@ def test_one_batch_is_overfitted(tmp_path: Path) -> None:
     assert record(run)["metrics"]["train/loss"] < 0.01
 
 
-def test_a_limited_run_has_so_many_steps(tmp_path: Path) -> None:
-    done = train("debug=limit", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    (run,) = runs(tmp_path)
-    assert record(run)["steps"] == 3 * 10
-
-
 def test_continuing_in_a_new_run_and_starting_from_weights(tmp_path: Path, one: tuple[Path, str]) -> None:
     last = one[0] / "checkpoints" / "last.ckpt"
     done = train(f"fork='{last}'", "trainer.max_epochs=4", "logger=csv", cwd=tmp_path)

@@ -24,7 +24,6 @@ CONFIGS = {
     "vit": (*IMAGES, "model.net.registers=2", "model.net.width=32", "trainer.max_steps=3"),
     "gpt": (*TEXT, "model.net.kv_heads=2", "trainer.max_steps=3"),
     "gpt_nano": (*TEXT, "trainer.max_steps=3"),
-    "gpt_small": (*TEXT, "model.net.depth=1", "model.net.width=96", "trainer.max_steps=2"),
 }
 
 

@@ -51,8 +51,6 @@ def test_a_request_to_stop_before_a_run_has_begun_is_a_line(
     assert (ended.value.code, capsys.readouterr().err) == (75, "Stopped by SIGTERM. The same command starts it.\n")
 
 
-
-
 @pytest.mark.usefixtures("_full_errors")
 def test_a_bug_is_not_hidden() -> None:
     def main() -> None:

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lockstep.callbacks.checkpoints import rewind_progress
 from lockstep.callbacks.stepped_rate import SteppedRate
-from lockstep.models.from_checkpoint import read_for
+from lockstep.checkpointing import read_checkpoint
 from lockstep.runs.resume import check_length
 from lockstep.trainer.steps import batches_trained
 
@@ -23,12 +23,12 @@ log = logging.getLogger(__name__)
 _LOADING = ("num_workers", "pin_memory", "persistent_workers")  # options of a datamodule that do not change its batches
 
 
-def forked_from(cfg: DictConfig, model: LightningModule, checkpoint: Path) -> "Forked":
+def forked_from(cfg: DictConfig, checkpoint: Path) -> "Forked":
     """Return the callback of a run that begins from a checkpoint of another one.
 
-    Raises ConfigError for a checkpoint of another model, or of a later epoch than the last one.
+    Raises ConfigError for a checkpoint of a later epoch than the last one.
     """
-    content = read_for(model, "fork", checkpoint)
+    content = read_checkpoint("fork", checkpoint, whole=())
     check_length(cfg, content.get("epoch", 0), checkpoint)
     log.info(f"Forked from {checkpoint}, at step {content.get('global_step', 0)}")
     return Forked(cfg.forked_from.changed)

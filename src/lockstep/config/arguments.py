@@ -2,16 +2,15 @@
 
 import functools
 import inspect
-import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any, Literal, Union, get_args, get_origin
 
 from lockstep.errors import config_error
 
-_PLAIN = (bool, int, float, str, types.NoneType)
+_PLAIN = (bool, int, float, str, types.NoneType, Literal, list, tuple, Sequence)
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
@@ -38,14 +37,13 @@ class Arguments:
     def takes(self, name: str) -> bool:
         return self.takes_others or name in self.own
 
-    def check(self, key: str, values: dict[str, Any]) -> None:
-        """Raises ConfigError for a name that is not accepted, and for a value of another type; one with a _target_ is a node, of
-        which something is built."""
+    def check(self, key: str, values: Mapping[str, Any]) -> None:
+        """Raise ConfigError for a name that is not accepted, and for a plain value of another type."""
         for name, value in values.items():
             if not self.takes(name):
                 raise config_error(f"{key}.{name}", shown(value), f"no such argument; use {', '.join(self.own) or 'none'}")
             annotation = self.types.get(name, Any)
-            if not (isinstance(value, dict) and "_target_" in value) and not fits(value, annotation):
+            if not (isinstance(value, Mapping) and "_target_" in value) and not fits(value, annotation):
                 raise config_error(f"{key}.{name}", shown(value), f"use a value of type {inspect.formatannotation(annotation)}")
 
 
@@ -69,37 +67,33 @@ def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
     except Exception:  # names that exist for type checkers only
         hints = {}
     named = {name: one for name, one in _parameters(function).items() if one.kind in _NAMED and name != "self"}
-    types_of = {name: hints.get(name, Any) for name in named}
-    return {name: kind | None if named[name].default is None else kind for name, kind in types_of.items()}
+    kinds = {name: hints.get(name, Any) for name in named}
+    return {name: kind | None if named[name].default is None else kind for name, kind in kinds.items()}
 
 
-def fits(value: Any, annotation: Any) -> bool:
-    """Returns whether a plain value can be what is annotated. A list is accepted for a tuple, an integer for a number, and text
-    and mappings for any class that is not plain itself."""
-    kind, inner = get_origin(annotation) or annotation, get_args(annotation)
-    if kind in (Union, types.UnionType):
-        return any(fits(value, one) for one in inner)
+def fits(value: object, annotation: Any) -> bool:
+    """Return False for a value of none of the plain types in an annotation. One that names a class fits every value, but text
+    where a number is accepted too."""
+    is_union = get_origin(annotation) in (Union, types.UnionType)
+    kinds = get_args(annotation) if is_union else (annotation,)
+    if isinstance(value, str) and {int, float} & {*kinds}:
+        kinds = [kind for kind in kinds if kind is str or get_origin(kind) is Literal]
+    return any(_is_of(value, kind) for kind in kinds)
+
+
+def _is_of(value: object, annotation: Any) -> bool:
+    kind = get_origin(annotation) or annotation
     if kind is Literal:
-        return any(type(value) is type(option) and value == option for option in inner)
-    if kind in (Any, object) or not isinstance(kind, type):
-        return True
+        return value in get_args(annotation)
     if kind in (int, float):
-        return isinstance(value, int | kind) and not isinstance(value, bool) and not math.isnan(value)
-    if isinstance(value, list | tuple):
-        if kind is tuple and inner and inner[-1] is not Ellipsis:
-            return len(value) == len(inner) and all(map(fits, value, inner))
-        return (kind is tuple or issubclass(list, kind)) and all(fits(one, inner[0]) for one in value if inner)
-    if isinstance(value, str):
-        return kind is str or not (kind in _PLAIN or kind is Callable or issubclass(kind, Iterable))
-    return isinstance(value, kind) or (isinstance(value, dict) and kind not in _PLAIN and not _is_list(kind))
-
-
-def _is_list(kind: type) -> bool:
-    return issubclass(kind, Iterable) and kind is not str and not issubclass(kind, dict)
+        return isinstance(value, int | kind) and not isinstance(value, bool)
+    if kind in (list, tuple, Sequence):
+        return isinstance(value, list | tuple)
+    return kind not in _PLAIN or isinstance(value, kind)
 
 
 def shown(value: object) -> str:
-    """Returns a value as it is written on a command line."""
+    """Return a value as it is written on a command line."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):

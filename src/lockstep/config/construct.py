@@ -9,14 +9,10 @@ from typing import Any
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
-from lockstep.config.arguments import Arguments, arguments_of, shown
+from lockstep.config.arguments import arguments_of, shown
 from lockstep.config.overrides import nodes
 from lockstep.errors import ConfigError, config_error
 
-_OTHER_NAMESPACE = (
-    "derives from a class of pytorch_lightning, which the Trainer of lightning does not know; write "
-    "`import lightning.pytorch as pl` for `import pytorch_lightning as pl`"
-)
 _OTHER_ARGUMENTS = re.compile(r"(unexpected keyword|missing \d+ required|multiple values for).* argument")
 _lookup = functools.cache(lambda path: instantiate({"_target_": path, "_partial_": True}).func)
 
@@ -27,32 +23,20 @@ def construct(key: str, node: Any, given: Mapping[str, Any] | None = None) -> An
     Nodes within the node that have a target are constructed first; with `_partial_: true` it is a functools.partial. Nodes are
     plain containers. Raise ConfigError, naming the key, for an argument that the target does not take, lacks or refuses.
     """
-    arguments = arguments_in(key, node)
+    if not isinstance(node, Mapping) or "_target_" not in node:
+        raise config_error(key, shown(node), "use a group with a _target_")
+    for where, below in targets_in({key: node}):
+        values = {name: value for name, value in below.items() if not name.startswith("_")}
+        arguments_of(resolve(where, below["_target_"])).check(where, values)
     with naming(key):
         make = instantiate(dict(node) | {"_partial_": True}, _convert_="all")
         if node.get("_partial_"):
             return make
-        passed = {name: value for name, value in (given or {}).items() if arguments.takes(name)}
+        takes = arguments_of(make.func).takes
+        passed = {name: value for name, value in (given or {}).items() if takes(name)}
         for name in passed.keys() & node.keys():
             raise config_error(f"{key}.{name}", shown(node[name]), "is set by Lockstep; remove it from the config")
         return make(**passed)
-
-
-def arguments_in(key: str, node: Any) -> Arguments:
-    """Return what the node's target takes. Raise ConfigError for a target that is not there, and for values in the node, and in
-    those below it, that targets do not take."""
-    if not isinstance(node, Mapping) or "_target_" not in node:
-        value = f"{{{', '.join(map(str, node))}}}" if isinstance(node, Mapping) else shown(node)
-        raise config_error(key, value, "use a group with a _target_")
-    target = resolve(key, node["_target_"])
-    if any(kind.__module__.startswith("pytorch_lightning.") for kind in getattr(target, "__mro__", ())):
-        raise config_error(f"{key}._target_", node["_target_"], _OTHER_NAMESPACE)
-    arguments = arguments_of(target)
-    arguments.check(key, {name: value for name, value in node.items() if not name.startswith("_")})
-    for below, value in nodes(node):
-        if isinstance(value, Mapping) and "_target_" in value:
-            arguments_in(f"{key}.{below}", value)
-    return arguments
 
 
 def resolve(key: str, path: Any) -> Callable[..., Any]:
@@ -70,11 +54,11 @@ def resolve(key: str, path: Any) -> Callable[..., Any]:
         raise config_error(f"{key}._target_", shown(path), accepted) from error
 
 
-def targets_in(config: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each `_target_` in plain containers, and the key of the group that it is in."""
+def targets_in(config: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the groups with a `_target_` in plain containers, each with its key."""
     for key, value in (("", config), *nodes(config)):
         if isinstance(value, Mapping) and "_target_" in value:
-            yield key, value["_target_"]
+            yield key, value
 
 
 @contextmanager
@@ -92,9 +76,9 @@ def naming(key: str) -> Iterator[None]:
             cause = cause.__cause__
         if isinstance(cause, ConfigError) or not _is_refusal(cause):
             raise cause from cause.__cause__
-        where, said = f"{key}.{below.strip()}".rstrip("."), _said_by(cause)
-        has_name = re.match(r"[\w.]+=\S*[^:]*: ", said)
-        raise ConfigError(f"{where}{'.' if has_name else ': '}{said or type(cause).__name__}") from cause
+        where, reason = f"{key}.{below.strip()}".rstrip("."), _said_by(cause)
+        names_argument = re.match(r"[\w.]+=\S*[^:]*: ", reason)
+        raise ConfigError(f"{where}{'.' if names_argument else ': '}{reason or type(cause).__name__}") from cause
 
 
 def _said_by(error: BaseException) -> str:

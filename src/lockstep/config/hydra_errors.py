@@ -27,29 +27,26 @@ def explain(error: Exception) -> str | None:
         return _unknown_key(str(key), getattr(cause, "parent_node", None))
     if not isinstance(error, HydraException | OmegaConfBaseException):
         return None
-    said = [item for item in sys.argv[1:] if "=" in item and (item in str(error) or (key and override_key(item) == key))]
+    given = [item for item in sys.argv[1:] if "=" in item and (item in str(error) or (key and override_key(item) == key))]
     reason = " ".join(str(cause).partition("full_key:")[0].split()) or type(cause).__name__
     if "Ambiguous value for argument" in reason:
         reason = "several values are a sweep's; use -m, or a list, KEY=[VALUE,VALUE]"
-    return f"{next(iter(said), key or ' '.join(sys.argv[1:]))}: {reason}"
+    return f"{next(iter(given), key or ' '.join(sys.argv[1:]))}: {reason}"
 
 
 def _unknown_key(key: str, parent: Any) -> str:
-    group, _, name = key.rpartition(".")
-    given = [item for item in sys.argv[1:] if f"{override_key(item)}.".startswith(f"{key}.")]
-    given += [item for item in sys.argv[1:] if "={" in item and key.startswith(f"{override_key(item)}.")]  # KEY={NAME: VALUE}
-    override, option = next(iter(given), key), key.replace(".", "/")
-    if is_group(option):
+    override = next((item for item in sys.argv[1:] if f"{override_key(item)}.".startswith(f"{key}.")), key)
+    if is_group(option := key.replace(".", "/")):
         return f"{override}: a group of values; use {option}={override.partition('=')[2]}"
-    unknown = f"{override}: unknown key" + (f" {key}" if key.startswith(f"{override_key(override)}.") else "")
-    close = _close_to(group, name, parent) if isinstance(parent, DictConfig) else []
+    close = _close_to(key, parent) if isinstance(parent, DictConfig) else []
     guess = f"did you mean {', '.join(close)}? " if close else ""
-    return f"{unknown}; {guess}use a key that `--cfg job{f' -p {group}' if group else ''}` prints; +{override} adds a new one"
+    return f"{override}: unknown key; {guess}use a key that `--cfg job` prints; +{override} adds a new one"
 
 
-def _close_to(group: str, name: str, node: DictConfig) -> list[str]:
-    """Return the keys of the whole config whose last part is like a name, those beside it first, if they are few."""
-    keys = [key for key, _ in nodes(OmegaConf.to_container(node._get_root())) if key.partition(".")[0] != "hydra"]
+def _close_to(key: str, node: DictConfig) -> list[str]:
+    """Return the keys of the whole config whose last part is like a key's, those beside it first, if they are few."""
+    group, _, name = key.rpartition(".")
+    keys = [key for key, _ in nodes(OmegaConf.to_container(node._get_root())) if not key.startswith("hydra.")]
     names = get_close_matches(name, {key.rpartition(".")[2] for key in keys}, n=1)
     close = [key for key in keys if key.rpartition(".")[2] in names]
     return [key for key in close if key.rpartition(".")[0] == group] or (close if len(close) <= 3 else [])

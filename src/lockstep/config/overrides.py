@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,14 @@ from hydra.errors import HydraException
 from lockstep.errors import config_error
 from lockstep.places import CONF, project
 
-# Of Hydra's own settings those that say where and how this one command runs, not what a run is.
 _OF_SWEEPS = ("hydra.sweep", "hydra.launcher", "hydra/launcher", "hydra/sweeper")
-
-_MAY_BE_NULL = ("logger", "callbacks")  # groups of which none is a choice too
-_NO_DATA = "datamodule=none"  # an option, so that a run's name has a word for it
+# What Hydra accepts for groups without an option; no data is an option, so that a run's name has a word for it.
+_NULL_GROUPS = {"logger=null": "~logger", "callbacks=null": "~callbacks"}
+_NULL_GROUPS |= {"datamodule=null": "datamodule=none", "~datamodule": "datamodule=none"}
 
 
 def quote(value: str) -> str:
-    """Returns a value as Hydra's override grammar reads it back unchanged."""
+    """Return a value as Hydra's override grammar reads it back unchanged."""
     return QuotedString(value, Quote.single).with_quotes()
 
 
@@ -32,13 +31,10 @@ def quote_equals(override: str) -> str:
     return f"{key}={quote(value)}" if is_plain else override
 
 
-def check_single(overrides: Sequence[str], params: Iterable[str] = ()) -> None:
-    """Raises ConfigError for an override of a sweep or of its jobs, which a single run would ignore. A command line that gives
-    each of the sweep's `params` one value is that of a job: its sweep=NAME belongs to it."""
-    given, swept = {override_key(item) for item in overrides}, {override_key(name) for name in params}
+def check_single(overrides: Sequence[str]) -> None:
+    """Raise ConfigError for an override of a sweep or of its jobs, which a single run would ignore."""
     for key, value in ((override_key(item), item.partition("=")[2]) for item in overrides):
-        is_of_sweep = key == "sweep" and value != "null" and not (swept and swept <= given)
-        if key.startswith(_OF_SWEEPS) or is_of_sweep:
+        if key.startswith(_OF_SWEEPS) or (key == "sweep" and value != "null"):
             raise config_error(key, value, "is for sweeps; use -m")
 
 
@@ -53,13 +49,13 @@ def chooses_group(override: str) -> bool:
 
 
 def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns the flags of a command line, with their values, and its overrides."""
+    """Return the flags of a command line, with their values, and its overrides."""
     overrides = [item for item in arguments if item.startswith("~") or ("=" in item and not item.startswith("-"))]
     return [item for item in arguments if item not in overrides], overrides
 
 
 def constants(overrides: Sequence[str]) -> set[str]:
-    """Returns the overrides that are not swept over, spelled as Hydra's sweeper passes them to each job."""
+    """Return the overrides that are not swept over, spelled as Hydra's sweeper passes them to each job."""
     parsed = [override for override in OverridesParser.create().parse_overrides([*overrides]) if not override.is_sweep_override()]
     return {f"{override.get_key_element()}={override.get_value_element_as_str()}" for override in parsed}
 
@@ -69,7 +65,7 @@ def override_key(override: str) -> str:
 
 
 def values_by_key(overrides: Sequence[str]) -> dict[str, str]:
-    """Returns the value of each key that is overridden, as text: quoted text less its quotes."""
+    """Return the value of each key that is overridden, as text: quoted text less its quotes."""
     given = (item.partition("=") for item in overrides if "=" in item)
     return {override_key(key): _text(value) for key, _, value in given}
 
@@ -82,7 +78,7 @@ def _text(value: str) -> str:
 
 
 def flat(config: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Returns what each dotted key of a config in plain containers is set to."""
+    """Return the value of each dotted key of a config in plain containers."""
     values: dict[str, Any] = {}
     for name, value in config.items():
         values |= flat(value, f"{above}{name}.") if isinstance(value, Mapping) and value else {f"{above}{name}": value}
@@ -90,18 +86,13 @@ def flat(config: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def nodes(config: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields each dotted key of a config in plain containers with its value; a group or a list comes before what is in it."""
+    """Yield each dotted key of a config in plain containers with its value; a group or a list comes before what is in it."""
     for name, value in config.items() if isinstance(config, Mapping) else enumerate(config):
         yield f"{above}{name}", value
         if isinstance(value, Mapping | list | tuple):
             yield from nodes(value, f"{above}{name}.")
 
 
-def null_groups_left_out(arguments: Sequence[str]) -> list[str]:
-    """Replaces `logger=null` by what Hydra accepts, `~logger`: no logger, whatever was chosen before."""
-    last = {override_key(item): item for item in arguments if override_key(item) in _MAY_BE_NULL}
-    left_out = sorted(key for key, item in last.items() if item == f"{key}=null")
-    nulls = [f"{key}=null" for key in _MAY_BE_NULL]
-    rest = [item for item in arguments if override_key(item) not in left_out and item not in nulls]
-    rest = [_NO_DATA if item in ("datamodule=null", "~datamodule") else item for item in rest]
-    return rest + [f"~{key}" for key in left_out]
+def without_null_groups(arguments: Sequence[str]) -> list[str]:
+    """Replace `logger=null` and the like by what Hydra accepts."""
+    return [_NULL_GROUPS.get(item, item) for item in arguments]

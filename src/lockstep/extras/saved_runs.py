@@ -53,7 +53,7 @@ def load_saved_model(cfg: DictConfig, checkpoint: Path) -> Any:
     """Return the trained model of a run's checkpoint, which may be built of any class that the run's own config names."""
     from lockstep.models.from_checkpoint import load_model  # torch
 
-    return load_model(checkpoint, allow={str(target) for _, target in targets_in(OmegaConf.to_container(cfg.model))})
+    return load_model(checkpoint, allow={str(part["_target_"]) for _, part in targets_in(OmegaConf.to_container(cfg.model))})
 
 
 def find_checkpoint(run_dir: Path, wanted: str | None) -> Path:

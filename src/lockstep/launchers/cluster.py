@@ -77,7 +77,6 @@ class Cluster:
         job."""
         return {}
 
-
     def requeue_when_warned(self, number: int, keeps_directory: bool) -> str | None:
         """Requeue the job if the signal has warned of its end, and if it will come to its run directory again. Return a line that
         says what was done."""

@@ -7,7 +7,7 @@ from lightning import LightningDataModule, LightningModule
 from torch.nn.parameter import is_lazy
 
 from lockstep.config.arguments import arguments_of
-from lockstep.config.construct import arguments_in, construct, resolve
+from lockstep.config.construct import construct, resolve
 from lockstep.config.plan import rate_key
 from lockstep.datamodules.base import DataSpec
 from lockstep.errors import config_error
@@ -44,7 +44,8 @@ def build_model(model_config: dict[str, Any], lr: float | None = None) -> Lightn
         given["lr_scheduler"] = Schedule("model.lr_scheduler", parts.pop("lr_scheduler"))
     model = construct("model", parts, given)
     if not isinstance(model, LightningModule):
-        raise config_error("model._target_", parts["_target_"], "use a LightningModule, a lockstep.models.Classifier say")
+        accepted = "use a LightningModule of lightning.pytorch, not of pytorch_lightning"
+        raise config_error("model._target_", parts["_target_"], accepted)
     return model
 
 
@@ -68,11 +69,9 @@ def _net(node: Any, spec: DataSpec | None) -> Any:
 
 def _metrics(nodes: dict[str, Any], num_classes: int | None) -> dict[str, Any]:
     """Return the model's torchmetrics, which are given the number of classes where they take it."""
-    if not isinstance(nodes, dict):
-        raise config_error("model.torchmetrics", nodes, "use {NAME: {_target_: torchmetrics....}}")
     metrics = {}
     for name, node in nodes.items():
         key = f"model.torchmetrics.{name}"
-        asks = "num_classes" in arguments_in(key, node).own and "num_classes" not in node
+        asks = "num_classes" in arguments_of(resolve(key, node.get("_target_"))).own and "num_classes" not in node
         metrics[name] = construct(key, node, {"num_classes": num_classes} if asks else {})
     return metrics

@@ -1,17 +1,15 @@
 """Parameters that are trained with options of their own, chosen by their names."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
-from lockstep.config.arguments import shown
 from lockstep.errors import config_error
 
 Groups = Mapping[str, Mapping[str, Any]]
-_OPTIONS = ("lr_factor",)  # options of a group, besides the optimizer's
 
 
 def make_optimizer(make: Callable[..., Optimizer], model: nn.Module, groups: Groups, **options: Any) -> Optimizer:
@@ -28,9 +26,8 @@ def make_optimizer(make: Callable[..., Optimizer], model: nn.Module, groups: Gro
     """
     groups = _by_depth(groups)
     members: dict[str | None, list[nn.Parameter]] = {None: [], **{name: [] for name in groups}}
-    patterns = {name: _compiled(name, group["match"]) for name, group in groups.items()}
     for name, parameter in model.named_parameters():
-        members[next((group for group, pattern in patterns.items() if pattern.search(name)), None)].append(parameter)
+        members[next((key for key, group in groups.items() if re.search(group["match"], name)), None)].append(parameter)
     for name, group in groups.items():
         if not members[name]:
             some = ", ".join([name for name, _ in model.named_parameters()][:4])
@@ -39,45 +36,26 @@ def make_optimizer(make: Callable[..., Optimizer], model: nn.Module, groups: Gro
     own = {name: {key: value for key, value in group.items() if key != "match"} for name, group in groups.items()}
     parameters = [{"params": some} | own.get(name or "", {}) for name, some in members.items() if some]
     optimizer = make(parameters, **options)
-    _check_options(own, optimizer.defaults)
+    for name, group in own.items():
+        for option in group.keys() - optimizer.defaults.keys() - {"lr_factor"}:  # torch ignores it
+            accepted = f"no such option; use match, lr_factor, {', '.join(optimizer.defaults)}"
+            raise config_error(f"model.param_groups.{name}.{option}", group[option], accepted)
     for group in optimizer.param_groups:
         group["lr"] = group["lr"] * group.pop("lr_factor", 1.0)
     return optimizer
 
 
 def _by_depth(groups: Groups) -> dict[str, Mapping[str, Any]]:
+    """Return the groups, with one for each layer in the place of a list of layers."""
     expanded: dict[str, Mapping[str, Any]] = {}
     for name, group in groups.items():
-        if not isinstance(group, Mapping) or "match" not in group:
+        if "match" not in group:
             raise config_error(f"model.param_groups.{name}.match", "???", "a value is required: part of a parameter's name")
-        decay, layers = group.get("lr_decay"), group["match"]
-        if decay is None or not isinstance(layers, list) or not (isinstance(decay, int | float) and decay > 0):
-            if decay is not None or isinstance(layers, list):
-                accepted = "use a number above 0, with a list of expressions as match"
-                raise config_error(f"model.param_groups.{name}.lr_decay", shown(decay), accepted)
+        if not isinstance(group["match"], list):
             expanded[name] = group
             continue
         rest = {key: value for key, value in group.items() if key != "lr_decay"}
-        for depth, layer in enumerate(layers):
-            expanded[f"{name}.{depth}"] = rest | {"match": layer, "lr_factor": rest.get("lr_factor", 1.0) * decay**depth}
+        for depth, layer in enumerate(group["match"]):
+            factor = rest.get("lr_factor", 1.0) * group.get("lr_decay", 1.0) ** depth
+            expanded[f"{name}.{depth}"] = rest | {"match": layer, "lr_factor": factor}
     return expanded
-
-
-def _compiled(name: str, pattern: Any) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except (re.error, TypeError) as error:
-        accepted = f"not a regular expression ({error}); use part of a parameter's name"
-        raise config_error(f"model.param_groups.{name}.match", pattern, accepted) from error
-
-
-def _check_options(groups: Groups, of_optimizer: Iterable[str]) -> None:
-    """Raise ConfigError for an option that does not exist: torch stores in a group whatever it is given."""
-    accepted = [*sorted(of_optimizer), *_OPTIONS]
-    for name, options in groups.items():
-        for key, value in options.items():
-            if key not in accepted:
-                needs = f"no such option; use match, {', '.join(accepted)}"
-                raise config_error(f"model.param_groups.{name}.{key}", value, needs)
-            if key in ("lr", *_OPTIONS) and not (isinstance(value, int | float) and value >= 0):
-                raise config_error(f"model.param_groups.{name}.{key}", value, "use a number of at least 0")

@@ -1,7 +1,6 @@
 """Learning rate schedules that know how long training lasts.
 
-Each returns Lightning's scheduler dictionary. Lengths are in the schedule's own interval, steps or epochs; the rate
-changes once every `frequency` of them.
+Each returns Lightning's scheduler dictionary. Lengths are in the schedule's own interval, steps or epochs.
 """
 
 import math
@@ -12,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from lockstep.errors import check_at_least, config_error
+from lockstep.errors import config_error
 
 Interval = Literal["step", "epoch"]
 
@@ -32,9 +31,9 @@ class TrainingLength(NamedTuple):
         return math.ceil(total)
 
 
-def entry(scheduler: LRScheduler, interval: Interval, frequency: int, monitor: str | None) -> dict[str, Any]:
+def entry(scheduler: LRScheduler, interval: Interval) -> dict[str, Any]:
     # no plain dict: Hydra would go through all of sys.modules to see whether it is the namespace of a module
-    return OrderedDict(scheduler=scheduler, interval=interval, frequency=frequency, monitor=monitor)
+    return OrderedDict(scheduler=scheduler, interval=interval)
 
 
 def _factors(
@@ -43,26 +42,16 @@ def _factors(
     factor: Callable[[float], float],
     *,
     interval: Interval,
-    frequency: int,
-    monitor: str | None,
     warmup_steps: int,
     warmup_epochs: int,
 ) -> dict[str, Any]:
     """The base rate times factor(t), t counted in intervals after a linear warm-up from near zero."""
-    if interval not in ("step", "epoch"):
-        raise ValueError(f"interval={interval}: is not an interval; use step or epoch")
-    check_at_least(1, frequency=frequency)
-    check_at_least(0, warmup_steps=warmup_steps, warmup_epochs=warmup_epochs)
     warmup = _warmup_length(training, interval, warmup_steps, warmup_epochs)
 
-    # Lightning counts a frequency of steps in batches, and anew in each epoch: here it is counted in steps of all epochs
-    per_call, lightning_frequency = (1, 1) if interval == "step" else (frequency, frequency)
-
-    def at(calls: int) -> float:
-        t = calls * per_call // frequency * frequency
+    def at(t: int) -> float:
         return (t + 1) / (warmup + 1) if t < warmup else factor(t - warmup)
 
-    return entry(LambdaLR(optimizer, at), interval, lightning_frequency, monitor)
+    return entry(LambdaLR(optimizer, at), interval)
 
 
 def _warmup_length(training: TrainingLength, interval: Interval, warmup_steps: int, warmup_epochs: int) -> float:
@@ -108,5 +97,4 @@ def wsd(optimizer: Optimizer, training: TrainingLength, min_factor: float, decay
 
 
 def step(optimizer: Optimizer, training: TrainingLength, step_size: int, gamma: float, **when: Any) -> dict[str, Any]:
-    check_at_least(1, step_size=step_size)
     return _factors(optimizer, training, lambda t: gamma ** (t // step_size), **when)

@@ -30,7 +30,7 @@ def open_run(cfg: DictConfig) -> Run:
     hydra: Any = HydraConfig.get()
     overrides = list(hydra.overrides.task)
     if SWEPT_KEYS not in os.environ:
-        check_single([*overrides, *hydra.overrides.hydra], hydra.sweeper.get("params") or ())
+        check_single([*overrides, *hydra.overrides.hydra])
     check_run_dir(cfg)
     fix_times(cfg)
     directory, rank = absolute(cfg.run_dir), this_rank()

@@ -3,7 +3,6 @@
 import csv
 import warnings
 from collections.abc import Mapping
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +15,19 @@ from lockstep.runs.results import OPTIMIZED
 
 
 class TensorBoardLogger(loggers.TensorBoardLogger):
-    """Lightning's, which writes `epoch` again with each group of metrics that it logs at a step, and passes on what torch's
-    SummaryWriter is to take only when it first writes. This one raises ValueError at once for what that does not take.
+    """Lightning's TensorBoardLogger, with the optimized metric in front.
 
     Args:
         optimized_metric: is logged as Optimized/NAME, too: TensorBoard's first curve, and first metric beside hyperparameters.
     """
 
     def __init__(self, *positional: Any, optimized_metric: str | None = None, **settings: Any) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
         super().__init__(*positional, **settings)
-        accepted = signature(SummaryWriter).parameters
-        for name in self._kwargs.keys() - accepted.keys():
-            raise ValueError(f"{name} is no argument of SummaryWriter; use {', '.join(accepted)}")
         self.optimized_metric = optimized_metric
-        self._latest: dict[str, tuple[int | None, Any]] = {}  # step and value of each metric
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        metrics = {**metrics, **{OPTIMIZED + name: metrics[name] for name in metrics if name == self.optimized_metric}}
-        points = {name: (step, value) for name, value in metrics.items()}
-        new = {name: metrics[name] for name in metrics if step is None or self._latest.get(name) != points[name]}
-        self._latest |= points
-        super().log_metrics(new, step)
+        optimized = {OPTIMIZED + name: value for name, value in metrics.items() if name == self.optimized_metric}
+        super().log_metrics({**metrics, **optimized}, step)
 
     def log_hyperparams(self, params: Any, *arguments: Any, **options: Any) -> None:
         super().log_hyperparams(_without_tensors(params), *arguments, **options)

@@ -1,7 +1,6 @@
 """Lightning's strategies, set by config, by which processes work together."""
 
 import os
-import re
 import socket
 from datetime import timedelta
 from inspect import signature
@@ -12,13 +11,9 @@ from lightning.pytorch.strategies import DDPStrategy, ParallelStrategy
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from lockstep.console import join_first
 from lockstep.errors import ConfigError, check_at_least, config_error
 from lockstep.launchers.environment import this_rank
 
-_UNUSED = re.compile(
-    r"finished reduction in the prior iteration.*did not receive grad for rank \d+:(?P<indices>[ \d]*)", re.DOTALL
-)
 _BROADCAST = {"broadcast_buffers", "forward_sync_buffers"}  # DDP's argument; torch 2.15 has renamed it
 
 
@@ -43,7 +38,7 @@ class PlannedWorldSize(ParallelStrategy):
 class DDP(PlannedWorldSize, DDPStrategy):
     """Lightning's DDPStrategy with a timeout in seconds.
 
-    Keyword arguments go to torch.nn.parallel.DistributedDataParallel; one that this version does not have must be null.
+    Keyword arguments go to torch.nn.parallel.DistributedDataParallel.
 
     Attributes:
         frozen: the parameters whose gradients DDP does not average, for they required none when it wrapped the model.
@@ -63,31 +58,20 @@ class DDP(PlannedWorldSize, DDPStrategy):
         check_at_least(1, timeout=timeout)
         check_at_least(0, bucket_cap_mb=bucket_cap_mb)
         accepted = signature(DistributedDataParallel).parameters.keys() | signature(DDPStrategy).parameters.keys()
-        for name in ddp.keys() - accepted:
-            if (value := ddp.pop(name)) is not None:
-                accepts = f"no such argument; use {', '.join(sorted(accepted))}"
-                raise config_error(f"trainer.strategy.{name}", value, accepts)
+        for name in ddp.keys() - accepted:  # DDP would say so in the ranks alone
+            raise config_error(f"trainer.strategy.{name}", ddp[name], f"no such argument; use {', '.join(sorted(accepted))}")
         ddp |= {"bucket_cap_mb": bucket_cap_mb, "static_graph": static_graph, "find_unused_parameters": find_unused_parameters}
         super().__init__(timeout=timedelta(seconds=timeout), process_group_backend=process_group_backend, **ddp)
         self.planned_world_size, self._may_send_less = world_size, not _BROADCAST & ddp.keys()
-        self._trained: list[str] = []  # parameters, as torch numbers them
         self.frozen: list[nn.Parameter] = []
-        self._finds_unused = find_unused_parameters
-
-    def on_exception(self, exception: BaseException) -> None:
-        """Name the key and the parameters; Lightning would name an argument of its own, and torch numbers."""
-        if not self._finds_unused and (match := _UNUSED.search(str(exception))) is not None:
-            unused = join_first([self._trained[int(index)] for index in match["indices"].split()]) or "all parameters"
-            accepted = f"the loss does not depend on {unused}; use true"
-            exception.__cause__ = config_error("trainer.strategy.find_unused_parameters", "false", accepted)
 
     def configure_ddp(self) -> None:
         """Do not send buffers that stay equal by themselves before each forward pass, unless the config says to."""
         super().configure_ddp()
         wrapped: Any = self.model
-        parameters = {name: one for name, one in wrapped.module.named_parameters() if name not in wrapped.parameters_to_ignore}
-        self._trained = [name for name, one in parameters.items() if one.requires_grad]
-        self.frozen = [one for one in parameters.values() if not one.requires_grad]
+        ignored = wrapped.parameters_to_ignore
+        parameters = (one for name, one in wrapped.module.named_parameters() if name not in ignored)
+        self.frozen = [one for one in parameters if not one.requires_grad]
         if self._may_send_less and have_equal_buffers(wrapped.module):
             wrapped.broadcast_buffers = False
 

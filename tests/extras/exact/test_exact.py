@@ -57,7 +57,7 @@ _OTHER = {*_PLACES, "run_id", "train_means"}
 
 def train(folder: Path, name: str, world_size: int, extra: list[Callback], ckpt_path: Path | None = None) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
-    overrides = (*SMALL, *SHORT, *LOSS, *(CASES | ALONE)[name], f"trainer.devices={world_size}", "max_processes_per_core=4")
+    overrides = (*SMALL, *SHORT, *LOSS, *(CASES | ALONE)[name], f"trainer.devices={world_size}")
     cfg = composed(*overrides, run_dir=folder)
     if name == "plain":
         cfg.model = {"_target_": "exact_modules.Own"}

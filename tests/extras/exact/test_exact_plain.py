@@ -22,10 +22,9 @@ RUN = (
     "trainer.exact=4",
     "test=false",
     "logger=csv",
-    "max_processes_per_core=4",
 )
 RUN += ("trainer.enable_progress_bar=false", "guards.watchdog=null", "trainer.log_every_n_steps=1", "++callbacks.progress=null")
-RUN += ("optimized_mode=min", "datamodule=none", "max_processes_per_core=4")
+RUN += ("optimized_mode=min", "datamodule=none")
 DATA = {"_target_": "plain_modules.Ragged"}
 CASES: dict[str, tuple[str, Any, str]] = {
     "ragged": ("Plain", DATA, "val/error"),

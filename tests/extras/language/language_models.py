@@ -11,7 +11,7 @@ from lockstep.datamodules import DataSpec
 from lockstep.extras.language.language_model import LanguageModel
 from lockstep.models.schedules import constant
 
-WHEN = {"interval": "step", "frequency": 1, "monitor": None, "warmup_steps": 0, "warmup_epochs": 0}
+WHEN = {"interval": "step", "warmup_steps": 0, "warmup_epochs": 0}
 
 
 def language_model(**options: Any) -> LanguageModel:

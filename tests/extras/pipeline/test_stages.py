@@ -23,7 +23,7 @@ from lockstep.models.schedules import constant
 from lockstep.runs.composition import compose as compose_of
 
 STAGES = ("trainer=pipeline", "trainer.accelerator=cpu")
-WHEN = {"interval": "step", "frequency": 1, "monitor": None, "warmup_steps": 0, "warmup_epochs": 0}
+WHEN = {"interval": "step", "warmup_steps": 0, "warmup_epochs": 0}
 
 
 def classifier(net: nn.Module, kind: type[Classifier] = Classifier) -> Classifier:

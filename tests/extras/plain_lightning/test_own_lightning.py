@@ -26,18 +26,6 @@ KILLED = "+callbacks.kill={_target_: faults.Fault, rank: 2, how: kill, batch: 2,
 SWEPT = ("callbacks.kill.rank=2,1", "max_restarts=1", "hydra.sweep.dir=sweep")
 
 
-def test_a_loss_that_leaves_parameters_out_names_the_key_and_these(tmp_path: Path) -> None:
-    """Two optimizers, each of a part of the model."""
-    mine = KINDS["two optimizers by hand"][:-1]
-    done = python(ROOT / "train.py", "trainer=cpu", *mine, *TWO, "hydra.run.dir=run", cwd=tmp_path)
-    assert done.returncode == 1, done.stdout + done.stderr
-    reason = json.loads((tmp_path / "run" / "status.json").read_text())["reason"]
-    names = "generator.0.weight, generator.0.bias, generator.2.weight and 1 more"
-    assert reason == f"trainer.strategy.find_unused_parameters=false: the loss does not depend on {names}; use true"
-    assert done.stderr.splitlines()[-1] == f"The run failed: {reason}. Logs: {tmp_path / 'run'}"
-    assert "Traceback" not in done.stdout + done.stderr
-
-
 def record(run: Path) -> dict[str, Any]:
     return json.loads((run / "metrics.json").read_text())
 

@@ -209,7 +209,7 @@ def test_a_test_that_a_module_lacks_is_left_out_and_refused_where_it_is_asked_fo
     cfg.model = {"_target_": "lightning_modules.GAN"}
     for changes, line in (
         ({"test": True}, r"^test=true: GAN has no test_step; use test=auto"),
-        ({"optimized_metric": "test_acc"}, r"^optimized_metric=test_acc: needs a test, and GAN has no test_step$"),
+        ({"optimized_metric": "test_acc"}, r"^test=auto: GAN has no test_step; use test=auto, and no metric of a test$"),
     ):
         with pytest.raises(ConfigError, match=line):
             build(changed := OmegaConf.merge(cfg, changes), Plan.from_config(changed))

@@ -15,7 +15,6 @@ from lockstep.config.checks import check
 from lockstep.config.plan import Plan
 
 CONF = Path(__file__).parents[3] / "conf"
-CHOSEN_TOGETHER = [group for group in GROUPS if group != "guards/parts"]  # which guards=default has
 CHOSEN_ALONE = ("experiment", "debug")  # a whole config each
 # The files beside them build on these: a key that is missing, by option.
 MISSING = {"net: ???": "model.net", "_target_: ???": "datamodule._target_"}
@@ -28,7 +27,7 @@ ABSTRACT = {
 }
 # What an option needs beside itself to make sense.
 COMPANIONS = {
-    **{f"model={name}": ["optimized_metric=val/loss", "optimized_mode=min"] for name in ("gpt", "gpt_nano", "gpt_small")},
+    **{f"model={name}": ["optimized_metric=val/loss", "optimized_mode=min"] for name in ("gpt", "gpt_nano")},
     "callbacks=freeze": ["callbacks.freeze.match=net"],
     "experiment=finetune_digits": ["init_from=null", "init_without=null"],
     "model=linear": ["optimized_metric=val/loss", "optimized_mode=min"],
@@ -45,7 +44,7 @@ def options(group: str) -> list[str]:
 
 def every_option() -> list[list[str]]:
     """The first options of all groups, the second ones, ...: composing one config an option would take a minute."""
-    together = zip_longest(*map(options, CHOSEN_TOGETHER))
+    together = zip_longest(*map(options, GROUPS))
     alone = [[option] for group in CHOSEN_ALONE for option in options(group)]
     return [[option for option in row if option is not None] for row in together] + alone
 

@@ -100,29 +100,10 @@ def test_a_head_of_another_shape_is_left_out_when_asked_for_and_what_was_taken_i
         built(compose(*SMALL, head[2], "init_without=xyz"))
 
 
-def test_what_a_run_begins_from_is_only_checked_here_and_restored_by_lightning(
-    trained: Trained, compose: Callable[..., DictConfig]
-) -> None:
-    _, started, _ = built(compose(*SMALL), trained[0] / "checkpoints" / "last.ckpt")
-    assert same_weights(started.state_dict(), built(compose(*SMALL))[1].state_dict())
-
-
-@pytest.mark.parametrize("key", ["init_from", "fork"])
-@pytest.mark.parametrize(
-    ("override", "difference"),
-    [
-        ("model.net.hidden=[8]", "net.layers.1.bias is (16,) there, (8,) in the model"),
-        ("model.net.hidden=[16,16]", "net.layers.4.bias is (10,) there, (16,) in the model"),
-        ("model.net.hidden=[]", "net.layers.1.bias is (16,) there, (10,) in the model"),
-    ],
-)
-def test_a_checkpoint_of_another_model_is_refused_naming_the_tensor(
-    override: str, difference: str, key: str, trained: Trained, compose: Callable[..., DictConfig]
-) -> None:
+def test_a_checkpoint_of_another_model_is_refused_naming_the_tensor(trained: Trained, compose: Callable[..., DictConfig]) -> None:
     path = trained[0] / "checkpoints" / "best.ckpt"
-    with pytest.raises(ConfigError) as refused:
-        built(compose(*SMALL, override, f"{key}={path}"), path if key == "fork" else None)
-    assert str(refused.value) == f"{key}={path}: of another model: {difference}"
+    with pytest.raises(ConfigError, match=rf"^init_from={path}: of another model: .*size mismatch for net.layers.1.bias"):
+        built(compose(*SMALL, "model.net.hidden=[8]", f"init_from={path}"))
 
 
 @pytest.mark.parametrize(
@@ -148,19 +129,3 @@ def test_a_file_of_tensors_that_is_no_checkpoint_is_refused(compose: Callable[..
     torch.save({"weight": torch.zeros(1)}, path)
     with pytest.raises(ConfigError, match=rf"^init_from={path}: not a Lightning checkpoint: it has no state_dict$"):
         built(compose(*SMALL, f"init_from={path}"))
-
-
-class NotPlain:
-    """What a checkpoint of code of one's own might hold."""
-
-
-def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "pickled.ckpt"
-    torch.save({"state_dict": {}, "hyper_parameters": NotPlain()}, path)
-    with pytest.raises(ConfigError, match=rf"^checkpoint={path}: not a checkpoint that loads with weights_only=True \("):
-        load_model(path)
-
-
-def test_a_model_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"^checkpoint={tmp_path}/none.ckpt: no such file"):
-        load_model(tmp_path / "none.ckpt")

@@ -15,7 +15,7 @@ from lockstep.models import Classifier, Regressor
 from lockstep.models.schedules import constant
 from lockstep.nets import CNN
 
-WHEN = {"interval": "step", "frequency": 1, "monitor": None, "warmup_steps": 0, "warmup_epochs": 0}
+WHEN = {"interval": "step", "warmup_steps": 0, "warmup_epochs": 0}
 
 
 def parts(net: nn.Module, shape: tuple[int, ...], num_outputs: int, metrics: Sequence[str], **options: Any) -> dict[str, Any]:

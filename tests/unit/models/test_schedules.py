@@ -13,7 +13,7 @@ from lockstep.models.schedules import TrainingLength
 
 TEN_EPOCHS = TrainingLength(steps=100, epochs=10, steps_per_epoch=10)
 FOREVER = TrainingLength(steps=math.inf, epochs=math.inf, steps_per_epoch=10)
-WHEN = {"interval": "step", "frequency": 1, "monitor": None, "warmup_steps": 0, "warmup_epochs": 0}
+WHEN = {"interval": "step", "warmup_steps": 0, "warmup_epochs": 0}
 
 
 def optimizer(lr: float = 1.0, **options: Any) -> torch.optim.SGD:
@@ -41,7 +41,6 @@ def factors(schedule: Callable[..., dict[str, Any]], length: TrainingLength, cou
         ({"warmup_epochs": 1, "warmup_steps": 5}, [*(n / 16 for n in range(1, 17)), *[1] * 4]),  # 15 steps
         ({"interval": "epoch", "warmup_steps": 20}, [1 / 3, 2 / 3, 1, 1]),  # 2 epochs
         ({"interval": "epoch", "warmup_epochs": 1}, [1 / 2, 1, 1]),
-        ({"frequency": 2, "warmup_steps": 4}, [1 / 5, 1 / 5, 3 / 5, 3 / 5]),
     ],
 )
 def test_warmup_is_linear_and_what_follows_constant(when: dict[str, Any], expected: list[float]) -> None:
@@ -59,7 +58,6 @@ def test_a_rate_that_stays_is_not_written_at_each_step(warmup: int, interval: st
         ({}, 0.2, {0: 1, 25: 0.2 + 0.8 * (1 + math.sqrt(0.5)) / 2, 50: 0.6, 100: 0.2, 101: 0.2}),  # and no further
         ({"warmup_steps": 20}, 0.0, {19: 20 / 21, 20: 1, 60: 0.5, 100: 0}),  # at 60, half of 80 steps
         ({"interval": "epoch"}, 0.0, {0: 1, 5: 0.5, 10: 0}),
-        ({"frequency": 10}, 0.0, {0: 1, 9: 1, 50: 0.5, 100: 0}),
     ],
 )
 def test_cosine_falls_from_one_after_the_warmup_to_the_least_factor(
@@ -112,20 +110,6 @@ def test_step_multiplies_every_so_many_epochs() -> None:
 def test_step_counts_from_the_end_of_the_warmup() -> None:
     result = factors(schedules.step, TEN_EPOCHS, 6, **WHEN | {"warmup_steps": 2}, step_size=2, gamma=0.5)
     assert result == [1 / 3, 2 / 3, 1, 1, 0.5, 0.5]
-
-
-@pytest.mark.parametrize(
-    ("schedule", "options"),
-    [
-        (schedules.constant, {"warmup_steps": 0, "warmup_epochs": 0}),
-        (schedules.cosine, {"warmup_steps": 0, "warmup_epochs": 0, "min_factor": 0.0}),
-        (schedules.step, {"warmup_steps": 0, "warmup_epochs": 0, "step_size": 1, "gamma": 0.1}),
-    ],
-)
-def test_lightning_is_told_when_to_advance(schedule: Callable[..., dict[str, Any]], options: dict[str, Any]) -> None:
-    entry = schedule(optimizer(), TEN_EPOCHS, interval="epoch", frequency=3, monitor="val/loss", **options)
-    del entry["scheduler"]
-    assert entry == {"interval": "epoch", "frequency": 3, "monitor": "val/loss"}
 
 
 @pytest.mark.parametrize("interval", ["step", "epoch"])

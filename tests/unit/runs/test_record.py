@@ -41,7 +41,7 @@ def test_a_reader_sees_the_old_content_until_the_new_one_is_whole(tmp_path: Path
     assert read_json(path) == {"status": "finished"}
 
 
-@pytest.mark.parametrize("content", [b'{"status": "runn', b"[]"])
+@pytest.mark.parametrize("content", [b'{"status": "runn', b"\xff\xfe\x00"])
 def test_what_can_not_be_read_is_named_once_and_reads_as_none(
     content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

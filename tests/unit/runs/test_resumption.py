@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
         (
             *("trainer.accumulate_grad_batches=2", "datamodule.batch_size=150", "datamodule.drop_last=false"),
             # its third epoch is judged by a validation of the second
-            *("model/lr_scheduler=plateau", "model.lr_scheduler.frequency=3", "trainer.check_val_every_n_epoch=2"),
+            *("model/lr_scheduler=plateau", "+model.lr_scheduler.frequency=3", "trainer.check_val_every_n_epoch=2"),
         ),
         ("trainer.max_steps=12", "trainer.max_epochs=-1", "model/lr_scheduler=one_cycle", "trainer.check_val_every_n_epoch=2"),
         ("datamodule.num_workers=2", "datamodule.augment={crop: 1, flip: true}"),

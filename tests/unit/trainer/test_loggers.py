@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
 from lockstep.trainer.loggers import CSVLogger, TensorBoardLogger
@@ -53,14 +52,3 @@ def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     again = logger(tmp_path, purge_step=5)
     assert again.experiment is not None
     assert rows(tmp_path) == [("0", "0.5")]
-
-
-def test_tensorboard_has_each_value_of_a_step_and_none_twice(tmp_path: Path) -> None:
-    """A module of one's own may log by hand, at whatever step."""
-    logger = TensorBoardLogger(save_dir=str(tmp_path), name="tensorboard", version="")
-    for value in (1.0, 2.0, 2.0):
-        logger.log_metrics({"own": value, "epoch": 0.0}, step=0)
-    logger.finalize("success")
-    events = EventAccumulator(logger.log_dir).Reload()
-    assert [event.value for event in events.Scalars("own")] == [1.0, 2.0]
-    assert len(events.Scalars("epoch")) == 1

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from lockstep.config.metrics import VALIDATION
 from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.splits import Splits
 from lockstep.errors import check_at_least
 from lockstep.extras.images.decoding import WORKERS, decode
 
-_NAMES = {"train": ("train",), "val": VALIDATION, "test": ("test",)}
+_NAMES = {"train": ("train",), "val": ("validation", "valid", "val", "dev"), "test": ("test",)}
 
 
 class HFDataset(DataModule):

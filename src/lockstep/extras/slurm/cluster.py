@@ -41,7 +41,6 @@ class Slurm(Cluster):
         restarts = int(os.environ.get(self.restarts, 0))
         return {"slurm_job": name, "slurm_restarts": restarts} if (name := os.environ.get("SLURM_JOB_ID")) else {}
 
-
     def requeue_when_warned(self, number: int, keeps_directory: bool) -> str | None:
         """SIGUSR1 is the warning. Under SIGTERM it is SLURM that decides: a cancelled job would come back to life."""
         if not self.job() or number != signal.SIGUSR1:
