@@ -1,4 +1,4 @@
-"""Causes that keep several processes from giving the result of one, logged at the start of a run and kept in its record."""
+"""Causes that keep several processes from giving the result of one, logged at the start of a run and stored in its record."""
 
 import logging
 import pickle

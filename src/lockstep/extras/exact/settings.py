@@ -20,10 +20,10 @@ def apply_exact(config: DictConfig, workers: Any) -> None:
 
 def _settings(config: DictConfig, workers: Any) -> dict[str, Any]:
     _check(config, workers)
-    kept = {name: config.trainer.strategy[name] for name in ("timeout", "process_group_backend")}
+    unchanged = {name: config.trainer.strategy[name] for name in ("timeout", "process_group_backend")}
     strategy: dict[str, Any] = {"_target_": f"{__package__}.strategy.Exact", "workers": workers}
     return {
-        "trainer.strategy": strategy | kept,
+        "trainer.strategy": strategy | unchanged,
         "trainer.sync_batchnorm": False,  # each worker has its own statistics
         "trainer.deterministic": True,
         "trainer.benchmark": False,  # true chooses kernels by the time that they take

@@ -22,7 +22,7 @@ _STAGES = ("validation", "epoch", "step", "test")  # in their order, between two
 # differ by 1e-13 in nets of 50 layers, and training makes 1e-10 of it in 50 steps (benchmarks/parity.md); what has a cause begins
 # at 1e-6. In float32 nothing lies between the two, so that a difference there is compared again in float64.
 _TOLERATED = {64: 1e-8, 32: 1e-3, 16: 1e-1}
-_HELD = {64: 0.0, 32: 1e-5, 16: 1e-1}  # tolerances of numbers that are stored in fewer bits, as metrics are
+_STORED = {64: 0.0, 32: 1e-5, 16: 1e-1}  # tolerances of numbers that are stored in fewer bits, as metrics are
 _SAME = 1e-10  # tolerance of values that no step has rounded
 # Least scale of a tensor's differences, as a part of the largest of its quantity: the gradient of a bias before a norm is
 # rounding alone, and so is Adam's step from it.
@@ -95,7 +95,7 @@ def compare(sides: Sides, train: Train) -> Comparison:
             fewer = f"; parity.steps={done} is the most" if done else ""
             raise NamedFailure(f"the reference has made {done} of {steps} steps, so there is no verdict{fewer}")
         for moment in reference["moments"]:
-            if not all(weight["kept"].isfinite().all() for weight in moment["weights"].values()):
+            if not all(weight["entries"].isfinite().all() for weight in moment["weights"].values()):
                 raise NamedFailure(f"after step {moment['done']} the weights are not finite: there is nothing to compare")
         other = _record(sides, OTHER, Path(folder, OTHER), train)
     facts = reference["facts"] | {"said": other["facts"]["said"]}
@@ -140,4 +140,4 @@ def _tolerance(sides: Sides, quantity: str, sketch: dict[str, Any]) -> float:
         return 0.0
     if quantity == "learning rate" or quantity.endswith("samples"):
         return _SAME
-    return max(_TOLERATED[sides.bits], _HELD[sketch["bits"] or 64] if sides.bits == 64 else 0.0)
+    return max(_TOLERATED[sides.bits], _STORED[sketch["bits"] or 64] if sides.bits == 64 else 0.0)

@@ -11,7 +11,7 @@ from lockstep.extras.any_batch.any_batch import leaves
 
 Sketch = dict[str, Any]
 Sums = dict[tuple[str, int], list[float]]
-_KEPT = 1024  # entries of a tensor that are kept
+_ENTRIES = 1024  # of a tensor that are stored
 
 
 def sketch(tensor: Tensor) -> Sketch:
@@ -23,7 +23,7 @@ def sketch(tensor: Tensor) -> Sketch:
     return {
         "shape": [*tensor.shape],
         "bits": torch.finfo(tensor.dtype).bits if tensor.is_floating_point() or tensor.is_complex() else 0,
-        "kept": real[:: max(1, len(real) // _KEPT) | 1].clone(),  # an odd stride meets every column of a matrix
+        "entries": real[:: max(1, len(real) // _ENTRIES) | 1].clone(),  # an odd stride meets every column of a matrix
         "largest": finite.abs().max().item() if len(real) else 0.0,
         "norm": finite.norm().item(),
         "checksum": zlib.crc32(flat.view(torch.uint8).numpy().data),
@@ -49,7 +49,7 @@ def difference(a: Sketch | None, b: Sketch | None, by_entry: bool = False, large
         return 0.0
     if not a["bits"] or not b["bits"]:
         return math.inf
-    x, y = a["kept"], b["kept"]
+    x, y = a["entries"], b["entries"]
     sizes = x.abs().nan_to_num(0, 0, 0)
     positive = sizes[sizes > 0]
     scale = sizes.clamp(min=positive.median().item() if len(positive) else 0.0) if by_entry else max(a["largest"], largest)

@@ -65,15 +65,15 @@ class Pipeline(ModelParallel):
             return
         if is_trained := model is self.lightning_module:
             check_model(model, self.stages)
-        held = [_held(model.net, stage, self.stages) for stage in range(self.stages)]
+        stages = [_parameters(model.net, stage, self.stages) for stage in range(self.stages)]
         if not is_trained:
-            _keep(model, held[self.global_rank], self.root_device)
+            _leave_only(model, stages[self.global_rank], self.root_device)
             return
         self._begin_as_rank_zero(model)
-        tied = [parameter for parameter in model.net.parameters() if parameter in held[0] & held[-1]]
+        tied = [parameter for parameter in model.net.parameters() if parameter in stages[0] & stages[-1]]
         ends: Any = dist.new_group([0, self.stages - 1]) if tied else None
         self._tied = tied if self.global_rank in (0, self.stages - 1) else []
-        _keep(model, held[self.global_rank], self.root_device)
+        _leave_only(model, stages[self.global_rank], self.root_device)
         context = self.precision_plugin.train_step_context
         self._computed = Stage(model, self.root_device, context, self.microbatches, self._tied, ends)
 
@@ -125,7 +125,7 @@ def check_model(model: Any, stages: int) -> None:
     if why := _why_not(model, net):
         raise config_error("model.net._target_", type(net).__name__, why)
     for stage in range(stages):
-        if not any(parameter.requires_grad for parameter in _held(net, stage, stages)):
+        if not any(parameter.requires_grad for parameter in _parameters(net, stage, stages)):
             raise config_error("trainer.strategy.stages", stages, f"stage {stage} has nothing to train; use fewer")
 
 
@@ -133,9 +133,9 @@ def _why_not(model: Supervised, net: Any) -> str | None:
     if not all(hasattr(net, name) for name in ("layers", "stage", "stage_ends")):
         needs = "has no layers, stage(inputs, x, layers) and stage_ends, by which it is cut; use model=vit, model=gpt"
         return f"{needs}, or a net that has them"
-    held = {parameter for stage in range(len(net.layers)) for parameter in _held(net, stage, len(net.layers))}
+    cut = {parameter for stage in range(len(net.layers)) for parameter in _parameters(net, stage, len(net.layers))}
     for name, parameter in model.named_parameters():
-        if parameter not in held:
+        if parameter not in cut:
             return f"{name} is in no stage; use a net whose layers and stage_ends have all parameters of the model"
     for name, layer in net.named_modules():
         if is_batchnorm(layer):
@@ -143,7 +143,7 @@ def _why_not(model: Supervised, net: Any) -> str | None:
     return None
 
 
-def _held(net: Any, stage: int, stages: int) -> set[nn.Parameter]:
+def _parameters(net: Any, stage: int, stages: int) -> set[nn.Parameter]:
     """Return the parameters that a stage computes with."""
     parts: list[Any] = [net.layers[number] for number in layers_of(stage, stages, len(net.layers))]
     names = (*(net.stage_ends[0] if stage == 0 else ()), *(net.stage_ends[1] if stage == stages - 1 else ()))
@@ -152,9 +152,9 @@ def _held(net: Any, stage: int, stages: int) -> set[nn.Parameter]:
     return {part for part in parts if isinstance(part, nn.Parameter)} | {p for module in modules for p in module.parameters()}
 
 
-def _keep(model: nn.Module, held: set[nn.Parameter], device: torch.device) -> None:
-    """Move the model to the device, except the parameters that are not held: these are left without numbers."""
-    empty = {p: nn.Parameter(torch.empty_like(p, device="meta"), p.requires_grad) for p in model.parameters() if p not in held}
+def _leave_only(model: nn.Module, own: set[nn.Parameter], device: torch.device) -> None:
+    """Move the model to the device, except the parameters that are not the stage's own: these are left without numbers."""
+    empty = {p: nn.Parameter(torch.empty_like(p, device="meta"), p.requires_grad) for p in model.parameters() if p not in own}
     places = [(module, name, p) for module in model.modules() for name, p in module.named_parameters(recurse=False)]
     gone = [(module, name, empty[parameter]) for module, name, parameter in places if parameter in empty]
     for module, name, _ in gone:
