@@ -22,7 +22,6 @@ from lockstep.extras.plain_lightning.processes import (
     GATHERED,
     agree_on_batches,
     agree_on_steps,
-    average_closures,
     combine_outputs,
     gather_unequal_lengths,
     names_that_differ,
@@ -66,7 +65,6 @@ class PlainLightning(SharedLoading):
         self._weight = Weight()
         self._batches = 0  # that were begun
         self._is_even: bool | None = None  # True if ranks have as many samples in this training batch; None outside of one
-        self._is_dummy = False  # True if this rank has another's sample, since the batch has none for it
         self._around_batch = ExitStack()
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
@@ -122,20 +120,13 @@ class PlainLightning(SharedLoading):
         # a plateau may monitor what was logged before the checkpoint
         known = {name: torch.tensor(value, dtype=torch.float64) for name, value in self.results.items()}
         trainer.callback_metrics.update(known)
-        if trainer.world_size > 1:
-            average_closures(trainer, partial(self._mean_over_processes, trainer))
-
-    def _mean_over_processes(self, trainer: Any, value: Any) -> Tensor:
-        """Return the mean of a step's value, weighted as its gradient is."""
-        own = torch.as_tensor(value, device=trainer.strategy.root_device).detach()
-        return trainer.strategy.reduce(own * self._weight.in_batch, reduce_op="mean")
 
     def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._batches += 1
         if self._batches in _COMPARED and isinstance(trainer.strategy, DDPStrategy):
             self._compare(pl_module)
         self._divide(trainer)
-        if self._is_dummy:
+        if self._weight.samples == 0:  # this rank has another's sample, since the batch has none for it
             self._around_batch.enter_context(counting_nothing(trainer, pl_module))
             self._around_batch.enter_context(without_statistics())
 
@@ -151,7 +142,7 @@ class PlainLightning(SharedLoading):
         weight = weight_of(loop.batch_idx, self._samplers, trainer.accumulate_grad_batches, trainer.num_training_batches)
         if not weight.is_known:
             self.warn("training loaders divide a batch unequally, whose gradient is not weighted; drop_last=True leaves it out")
-        self._weight, self._is_dummy, self._is_even = weight, weight.samples == 0, weight.is_even
+        self._weight, self._is_even = weight, weight.is_even
 
     @property
     def weight(self) -> float:
