@@ -1,9 +1,8 @@
 """The room that keeps the promise: any LightningModule and its data on several processes, as on one."""
 
-import inspect
 import logging
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -26,7 +25,7 @@ from lockstep.extras.plain_lightning.processes import (
     gather_unequal_lengths,
     names_that_differ,
 )
-from lockstep.extras.plain_lightning.reduced_logs import reduce_logs
+from lockstep.extras.plain_lightning.reduced_logs import reduce_logs, source_of
 from lockstep.extras.plain_lightning.shared_loading import SharedLoading
 from lockstep.extras.plain_lightning.weights import Weight, are_counted, weight_of
 from lockstep.runs.results import ended_by, logged_numbers
@@ -110,7 +109,9 @@ class PlainLightning(SharedLoading):
         own = [type(part).__name__ for part in parts if not _is_shipped(part)]
         if own and trainer.world_size > 1:
             log.info(f"{' and '.join(own)}: plain Lightning; {_NOT_KNOWN}")
-        if trainer.world_size > 1 and (names := _numbers_read(pl_module)):
+        source = source_of(type(pl_module).configure_optimizers)
+        names = [name for name in ("num_devices", "num_nodes", "world_size") if name in source]
+        if names and trainer.world_size > 1:
             self.warn(f"configure_optimizers reads {' and '.join(names)}: its rates may be others than on one process")
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
@@ -198,11 +199,3 @@ class PlainLightning(SharedLoading):
 
 def _is_shipped(part: Any) -> bool:
     return type(part).__module__.startswith("lockstep.")
-
-
-def _numbers_read(model: LightningModule) -> list[str]:
-    """Return the names of the numbers of processes in the source of the model's `configure_optimizers`."""
-    with suppress(OSError, TypeError):  # typed at a prompt, or compiled
-        source = inspect.getsource(type(model).configure_optimizers)
-        return [name for name in ("num_devices", "num_nodes", "world_size") if name in source]
-    return []
