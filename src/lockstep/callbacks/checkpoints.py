@@ -15,6 +15,7 @@ from lockstep.trainer.lightning_internals import end_restart, forget_saved_step,
 from lockstep.trainer.steps import batches_trained, begins_step
 
 log = logging.getLogger(__name__)
+_CLOCK = 10  # optimizer steps, after which rank zero's clock is asked: a collective each time
 
 
 class LastCheckpoint(Checkpoint):
@@ -24,8 +25,6 @@ class LastCheckpoint(Checkpoint):
     epoch that was due, are over, and no hook of the next ones has been called (see SavesFirst); and when training ends. That
     makes continuing exact: Lightning's own ModelCheckpoint saves before the validation that is due, and on resumption leaves it
     out. Its save_last writes only when a best checkpoint is saved too (Lightning issue 18931).
-
-    Rank zero's clock is asked every `ask_every_n_steps` optimizer steps: a collective each time.
     """
 
     def __init__(
@@ -34,13 +33,11 @@ class LastCheckpoint(Checkpoint):
         every_n_epochs: int | None = 1,
         every_n_steps: int | None = None,
         every_n_minutes: float | None = None,
-        ask_every_n_steps: int = 10,
     ) -> None:
-        check_at_least(1, every_n_epochs=every_n_epochs, every_n_steps=every_n_steps, ask_every_n_steps=ask_every_n_steps)
+        check_at_least(1, every_n_epochs=every_n_epochs, every_n_steps=every_n_steps)
         check_at_least(0.001, every_n_minutes=every_n_minutes)
         self.path = Path(dirpath) / "last.ckpt"
         self.every_n_epochs, self.every_n_steps, self.every_n_minutes = every_n_epochs, every_n_steps, every_n_minutes
-        self.ask_every_n_steps = ask_every_n_steps
         self._saved_at: tuple[int, int] | None = None  # epoch and step
         self._saved_time = time.monotonic()
         self._is_saving = False
@@ -94,7 +91,7 @@ class LastCheckpoint(Checkpoint):
             return True
         if self.every_n_epochs is not None and batch_idx == 0 and epoch % self.every_n_epochs == 0:
             return True
-        if self.every_n_minutes is None or step % self.ask_every_n_steps:
+        if self.every_n_minutes is None or step % _CLOCK:
             return False
         return trainer.strategy.broadcast(time.monotonic() - self._saved_time > 60 * self.every_n_minutes)
 

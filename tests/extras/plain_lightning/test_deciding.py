@@ -1,4 +1,4 @@
-"""What decides by the loss of a step, in two processes: as in one."""
+"""What one process decides by itself: said, or followed by all."""
 
 from functools import partial
 from pathlib import Path
@@ -22,31 +22,6 @@ class SomeDigits(DigitsData):
     def setup(self, stage: str) -> None:
         super().setup(stage)
         self.train = Subset(self.train, range(495))  # the last batch of 100 has 95
-
-
-class SearchesAlongALine(LitClassifier):
-    def configure_optimizers(self) -> Any:
-        return torch.optim.LBFGS(self.parameters(), lr=0.5, max_iter=4, line_search_fn="strong_wolfe")
-
-
-def train_rank(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
-    become_rank(rank, world_size)
-    return weights(folder, f"trainer.devices={world_size}", "datamodule.batch_size=50")
-
-
-def weights(folder: Path, *overrides: str) -> dict[str, Any]:
-    """After an epoch."""
-    model = ("model._target_=test_deciding.SearchesAlongALine", "+model.dropout=0", "trainer.precision=64-true")
-    data = ("datamodule._target_=test_deciding.SomeDigits", "trainer.max_epochs=1")
-    return fitted(folder, *model, *data, *overrides).lightning_module.state_dict()
-
-
-def test_two_processes_search_along_a_line_as_one_does(tmp_path: Path) -> None:
-    (tmp_path / "ranks").mkdir()
-    first, second = in_ranks(2, partial(train_rank, folder=tmp_path / "ranks"), tmp_path)
-    one = weights(tmp_path / "one", "datamodule.batch_size=100")
-    assert [name for name in one if not torch.equal(first[name], second[name])] == []
-    assert [name for name in one if not torch.allclose(first[name], one[name], rtol=1e-6, atol=1e-9)] == []
 
 
 class AsksInSteps(LitClassifier):

@@ -62,13 +62,13 @@ def test_saved_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     trainers: list[Any] = []
     clock = SimpleNamespace(monotonic=lambda: 60.0 * (trainers[0].global_step if trainers else 0))
     monkeypatch.setattr(checkpoints, "time", clock)
+    monkeypatch.setattr(checkpoints, "_CLOCK", 1)
     datamodule, model, trainer = prepared(
         tmp_path,
         "datamodule.batch_size=150",  # eight steps an epoch
         "trainer.max_epochs=1",
         NO_EPOCHS,
         "guards.checkpoint.every_n_minutes=2.5",
-        "+guards.checkpoint.ask_every_n_steps=1",
         base=BARE,
     )
     trainers.append(trainer)

@@ -38,7 +38,7 @@ class Recorder(Callback):
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
         if stage == "fit" and self.larger_batches > 1:
-            change_loaders(trainer.datamodule or pl_module, lambda name, all_, _: [self._larger(name, one) for one in all_])
+            change_loaders(trainer.datamodule or pl_module, lambda name, all_: [self._larger(name, one) for one in all_])
 
     def _larger(self, name: str, loader: Any) -> Any:
         """Return a loader of larger batches. Raises ConfigError for a loader of training that draws batches in its own way."""

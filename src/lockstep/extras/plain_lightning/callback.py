@@ -1,9 +1,8 @@
 """The room that keeps the promise: any LightningModule and its data on several processes, as on one."""
 
-import inspect
 import logging
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -22,12 +21,11 @@ from lockstep.extras.plain_lightning.processes import (
     GATHERED,
     agree_on_batches,
     agree_on_steps,
-    average_closures,
     combine_outputs,
     gather_unequal_lengths,
     names_that_differ,
 )
-from lockstep.extras.plain_lightning.reduced_logs import reduce_logs
+from lockstep.extras.plain_lightning.reduced_logs import reduce_logs, source_of
 from lockstep.extras.plain_lightning.shared_loading import SharedLoading
 from lockstep.extras.plain_lightning.weights import Weight, are_counted, weight_of
 from lockstep.runs.results import ended_by, logged_numbers
@@ -66,7 +64,6 @@ class PlainLightning(SharedLoading):
         self._weight = Weight()
         self._batches = 0  # that were begun
         self._is_even: bool | None = None  # True if ranks have as many samples in this training batch; None outside of one
-        self._is_dummy = False  # True if this rank has another's sample, since the batch has none for it
         self._around_batch = ExitStack()
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
@@ -112,7 +109,9 @@ class PlainLightning(SharedLoading):
         own = [type(part).__name__ for part in parts if not _is_shipped(part)]
         if own and trainer.world_size > 1:
             log.info(f"{' and '.join(own)}: plain Lightning; {_NOT_KNOWN}")
-        if trainer.world_size > 1 and (names := _numbers_read(pl_module)):
+        source = source_of(type(pl_module).configure_optimizers)
+        names = [name for name in ("num_devices", "num_nodes", "world_size") if name in source]
+        if names and trainer.world_size > 1:
             self.warn(f"configure_optimizers reads {' and '.join(names)}: its rates may be others than on one process")
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
@@ -122,20 +121,13 @@ class PlainLightning(SharedLoading):
         # a plateau may monitor what was logged before the checkpoint
         known = {name: torch.tensor(value, dtype=torch.float64) for name, value in self.results.items()}
         trainer.callback_metrics.update(known)
-        if trainer.world_size > 1:
-            average_closures(trainer, partial(self._mean_over_processes, trainer))
-
-    def _mean_over_processes(self, trainer: Any, value: Any) -> Tensor:
-        """Return the mean of a step's value, weighted as its gradient is."""
-        own = torch.as_tensor(value, device=trainer.strategy.root_device).detach()
-        return trainer.strategy.reduce(own * self._weight.in_batch, reduce_op="mean")
 
     def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._batches += 1
         if self._batches in _COMPARED and isinstance(trainer.strategy, DDPStrategy):
             self._compare(pl_module)
         self._divide(trainer)
-        if self._is_dummy:
+        if self._weight.samples == 0:  # this rank has another's sample, since the batch has none for it
             self._around_batch.enter_context(counting_nothing(trainer, pl_module))
             self._around_batch.enter_context(without_statistics())
 
@@ -151,7 +143,7 @@ class PlainLightning(SharedLoading):
         weight = weight_of(loop.batch_idx, self._samplers, trainer.accumulate_grad_batches, trainer.num_training_batches)
         if not weight.is_known:
             self.warn("training loaders divide a batch unequally, whose gradient is not weighted; drop_last=True leaves it out")
-        self._weight, self._is_dummy, self._is_even = weight, weight.samples == 0, weight.is_even
+        self._weight, self._is_even = weight, weight.is_even
 
     @property
     def weight(self) -> float:
@@ -202,11 +194,3 @@ class PlainLightning(SharedLoading):
 
 def _is_shipped(part: Any) -> bool:
     return type(part).__module__.startswith("lockstep.")
-
-
-def _numbers_read(model: LightningModule) -> list[str]:
-    """Return the names of the numbers of processes in the source of the model's `configure_optimizers`."""
-    with suppress(OSError, TypeError):  # typed at a prompt, or compiled
-        source = inspect.getsource(type(model).configure_optimizers)
-        return [name for name in ("num_devices", "num_nodes", "world_size") if name in source]
-    return []

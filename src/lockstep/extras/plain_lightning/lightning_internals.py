@@ -59,7 +59,7 @@ def leaves_samplers(trainer: Any) -> bool:
 
 
 def change_asked_loaders(
-    trainer: Any, change: Callable[[str, list[Any], bool], list[Any]], around: Callable[[str], AbstractContextManager[None]]
+    trainer: Any, change: Callable[[str, list[Any]], list[Any]], around: Callable[[str], AbstractContextManager[None]]
 ) -> None:
     """Let the trainer ask a module or a datamodule for loaders within `around`, and change these (see `change_loaders`). Calls of
     the user's own get them as they are."""

@@ -36,22 +36,21 @@ def drawing_from(seed: int) -> Iterator[None]:
         yield
 
 
-def change_loaders(source: Any, change: Callable[[str, list[Any], bool], list[Any]]) -> None:
-    """Replace the loaders that each method of a datamodule or a module makes by what `change` returns for the method's name, the
-    loaders and whether an evaluation takes a batch of each at once."""
+def change_loaders(source: Any, change: Callable[[str, list[Any]], list[Any]]) -> None:
+    """Replace the loaders that each method of a datamodule or a module makes by what `change` returns for the method's name and
+    the loaders."""
     for name in LOADERS:
         if is_overridden(name, source):
             setattr(source, name, with_change(getattr(source, name), partial(change, name)))
 
 
-def with_change(make: Callable[..., Any], change: Callable[[list[Any], bool], list[Any]]) -> Any:
+def with_change(make: Callable[..., Any], change: Callable[[list[Any]], list[Any]]) -> Any:
     @wraps(make)
     def changed(*arguments: Any) -> Any:
         made = make(*arguments)
         loaders = made if isinstance(made, CombinedLoader) else CombinedLoader(made)
-        is_combined = made is loaders
-        loaders.flattened = change(loaders.flattened, is_combined and loaders._mode != "sequential")
-        return made if is_combined else loaders.iterables
+        loaders.flattened = change(loaders.flattened)
+        return made if made is loaders else loaders.iterables
 
     return changed
 

@@ -10,7 +10,6 @@ import torch.distributed as dist
 from lightning import LightningModule
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
-from torch.optim import LBFGS
 
 from lockstep.extras.plain_lightning.lightning_internals import SKIPPED
 from lockstep.runs.shares import dp_rank_and_size
@@ -136,16 +135,3 @@ def combine_outputs(output: Any, samples: int, model: LightningModule, finds_unu
     if finds_unused:  # where others have used one of these
         parameters = [parameter for parameter in parameters if parameter.grad is not None][:1] or parameters[:1]
     return torch.stack([parameter.reshape(-1)[:0].sum().float() for parameter in parameters]).sum(), number
-
-
-def average_closures(trainer: Any, mean: Callable[[Any], Tensor]) -> None:
-    """Let LBFGS decide by the `mean` over processes of a step's loss: a process that ended its search before the others would
-    leave them waiting."""
-
-    def with_mean(_: Any, arguments: Any, options: Any) -> Any:
-        closure = (*arguments[1:], options.get("closure"))[0]
-        return arguments[:1], {"closure": lambda: mean(closure())}
-
-    for optimizer in trainer.optimizers:
-        if isinstance(optimizer, LBFGS):
-            optimizer.register_step_pre_hook(with_mean)

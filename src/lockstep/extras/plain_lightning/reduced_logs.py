@@ -216,9 +216,12 @@ def logged(results: Any, metric: Any) -> Logged:
 def is_named(parts: Iterable[Any], name: str) -> bool:
     """Return whether the files of the parts' classes have this name, except those of this package, torch and Lightning."""
     modules = {kind.__module__ for part in parts for kind in type(part).__mro__}
-    for module in modules - {"builtins"}:
-        if module.partition(".")[0] not in ("lightning", "lockstep", "torch", "torchmetrics"):
-            with suppress(OSError, TypeError, KeyError):  # typed at a prompt, or compiled
-                if name in inspect.getsource(sys.modules[module]):
-                    return True
-    return False
+    own = [module for module in modules if module.partition(".")[0] not in ("lightning", "lockstep", "torch", "torchmetrics")]
+    return any(name in source_of(sys.modules.get(module)) for module in own)
+
+
+def source_of(code: Any) -> str:
+    """Return the source of a function or a module; nothing if it was typed at a prompt, or is compiled."""
+    with suppress(OSError, TypeError):
+        return inspect.getsource(code)
+    return ""

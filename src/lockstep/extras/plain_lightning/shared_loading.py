@@ -68,25 +68,19 @@ class SharedLoading(Callback):
         count_reloads_from(trainer, self._made_in)
         return drawing_from(derive_seed(self.seed, self._made_in, len(LOADERS)))
 
-    def _share_all(self, trainer: Any, name: str, loaders: list[Any], are_together: bool) -> list[Any]:
+    def _share_all(self, trainer: Any, name: str, loaders: list[Any]) -> list[Any]:
         """Return loaders with this rank's share of what each of these draws."""
         training = name == LOADERS[0]
         shared = [self._share(trainer, loader, name, training) for loader in loaders]
         divided = [
             pair for pair in zip(loaders, shared, strict=True) if isinstance(getattr(pair[1], "sampler", None), SharedSampler)
         ]
-        samplers = [one.sampler for _, one in divided]
-        for one in samplers:
-            one.begin_with(self._made_in)
+        for _, one in divided:
+            one.sampler.begin_with(self._made_in)
         if dp_rank_and_size(trainer)[1] > 1 and not isinstance(trainer.datamodule, DataModule):
             from lockstep.extras.plain_lightning.same_samples import check_processes
 
             check_processes(name, [(loader.dataset, one.sampler) for loader, one in divided])
-        alike = len({(one.samples_per_epoch, one.global_batch_size) for one in samplers}) == 1 and len(samplers) == len(shared)
-        if are_together and not training and not alike and any(one.samples_per_epoch % one.num_replicas for one in samplers):
-            self.warn(
-                f"{name} combines loaders that divide a batch unequally, and what is logged of it is weighted by one of them"
-            )
         if training:
             self._samplers = [getattr(loader, "sampler", None) for loader in shared]
             self._positioned = [loader for loader in shared if isinstance(loader, Positioned)]

@@ -1,24 +1,22 @@
 """State of a module that changes in training and that no checkpoint has."""
 
-import inspect
 import logging
 import pickle
 import random
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 from lightning import Callback, LightningModule
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 from torchmetrics import Metric
 
 from lockstep.console import join_first
+from lockstep.extras.plain_lightning.reduced_logs import source_of
 from lockstep.extras.plain_lightning.same_samples import checksum
 from lockstep.extras.plain_lightning.streams import Positioned, is_stateful
 
@@ -104,7 +102,5 @@ def _mark(value: Any, saved: set[int] = frozenset(), depth: int = _DEEP) -> Any:
 
 def _saves(module: LightningModule, name: str) -> bool:
     """Return whether the module's own `on_save_checkpoint` names the attribute."""
-    if is_overridden("on_save_checkpoint", module, LightningModule):
-        with suppress(OSError, TypeError):  # typed at a prompt, or compiled
-            return name.split(".")[0] in inspect.getsource(type(module).on_save_checkpoint)
-    return False
+    hook = type(module).on_save_checkpoint
+    return hook is not LightningModule.on_save_checkpoint and name.split(".")[0] in source_of(hook)
