@@ -71,9 +71,11 @@ class SteppedRate(AfterEachStep):
         self._latest = rate
 
     def facts(self) -> dict[str, float | None]:
+        return self._rates() | {"samples_before": self.samples_before, "seconds_before": self.seconds_before}
+
+    def _rates(self) -> dict[str, float | None]:
         rates = {"lr": self._highest, "lr_last": self._latest}
-        known = {name: None if rate is None else float(rate) for name, rate in rates.items()}
-        return known | {"samples_before": self.samples_before, "seconds_before": self.seconds_before}
+        return {name: None if rate is None else float(rate) for name, rate in rates.items()}
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint["samples_trained"] = self.samples_before + samples_trained(trainer)
@@ -90,7 +92,7 @@ class SteppedRate(AfterEachStep):
                 checkpoint["current_model_state"] = checkpoint["state_dict"]
 
     def state_dict(self) -> dict[str, Any]:
-        return self.facts() | {"trained_with": self.trained_with}
+        return self._rates() | {"trained_with": self.trained_with}
 
     def forget(self) -> None:
         """Forget the rates from before this run."""

@@ -115,7 +115,7 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
     for callback in trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
         if hasattr(callback, "facts"):
             facts |= callback.facts() or {}
-    facts["samples_trained"] += facts.get("samples_before", 0)
+    facts["samples_trained"] += facts.pop("samples_before", 0)
     facts["train_time"] += facts.get("seconds_before", 0.0)
     return facts
 

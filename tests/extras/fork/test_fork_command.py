@@ -55,17 +55,12 @@ def test_a_group_s_option_replaces_what_the_other_run_had_there(run: Path, capsy
     assert capsys.readouterr().out == f"Not kept of {run}, since model is chosen anew: model.optimizer.lr=0.1\n"
     config, defaults, overrides = forked(run, "+callbacks=ema", "~logger", "seed=3")
     assert (defaults[-1], config["logger"], overrides) == ("_self_", {}, ["+callbacks=ema", "seed=3"])
-    config, defaults, overrides = forked(run, "trainer={max_epochs: 7}")  # no option
-    assert (defaults[-1], config["trainer"], overrides) == ("_self_", CONFIG["trainer"], ["trainer={max_epochs: 7}"])
     config, defaults, _ = forked(run, "model/optimizer=sgd")
     assert config["model"] == {"_target_": "M"}
     assert defaults[-1] == {"model/optimizer": None}
 
 
-@pytest.mark.parametrize(
-    ("wanted", "name", "step"),
-    [*(("@8", "previous", 8), ("@4", "epoch=0", 4), ("/checkpoints/previous.ckpt", "previous", 8))],
-)
+@pytest.mark.parametrize(("wanted", "name", "step"), [("@4", "epoch=0", 4), ("/checkpoints/previous.ckpt", "previous", 8)])
 def test_a_step_is_looked_for_whatever_the_file_is_called_by_now(wanted: str, name: str, step: int, run: Path) -> None:
     assert find_checkpoint(f"{run}{wanted}") == (run / "checkpoints" / f"{name}.ckpt", step, 2)
 

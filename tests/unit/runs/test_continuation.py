@@ -31,14 +31,6 @@ def test_another_rate_is_refused(override: str, line: str, checkpoint: Path) -> 
     assert str(refused.value).startswith(line.format(checkpoint, "and goes on with it"))
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [["optimized_metric=val/loss", "optimized_mode=min"], ["trainer.devices=2", "datamodule.global_batch_size=300"]],
-)
-def test_what_leaves_them_as_they_were_is_accepted(overrides: list[str], checkpoint: Path) -> None:
-    prepared(checkpoint.parents[1], *OPTIONS, "trainer.max_epochs=2", *overrides, ckpt_path=checkpoint)
-
-
 def test_the_rate_that_is_recorded_is_that_of_the_whole_training(checkpoint: Path) -> None:
     _, trainer = trained(checkpoint.parents[1], *OPTIONS, "trainer.max_epochs=2", ckpt_path=checkpoint)
     assert trainer.global_step == 8

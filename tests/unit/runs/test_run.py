@@ -1,20 +1,16 @@
 """How the end of a run is judged."""
 
-import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-import torch
 from omegaconf import DictConfig
 
 from lockstep.atomic_files import read_json
-from lockstep.callbacks import SteppedRate
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
+from lockstep.launchers.heartbeat import HEARTBEAT
 from lockstep.launchers.outcome import Outcome, classify_error
 from lockstep.launchers.stop_signals import Preempted
 from lockstep.runs import record
@@ -26,26 +22,17 @@ def prepared(cfg: DictConfig) -> Run:
     return Run(cfg, Plan.from_config(cfg))
 
 
-@pytest.mark.parametrize(("steps", "code"), [(0, 2), (1, 1)])
+@pytest.mark.parametrize(("has_stepped", "code"), [(False, 2), (True, 1)])
 def test_a_refusal_is_a_failure_from_the_first_step_on(
-    steps: int, code: int, tmp_path: Path, compose: Callable[..., DictConfig]
+    has_stepped: bool, code: int, tmp_path: Path, compose: Callable[..., DictConfig]
 ) -> None:
-    folder = tmp_path / "run"
-    run = prepared(compose("trainer.accelerator=cpu", run_dir=folder))
+    run = prepared(compose("trainer.accelerator=cpu", run_dir=tmp_path))
     run.__enter__()
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
-    trainer: Any = SimpleNamespace(
-        optimizers=[optimizer], lr_scheduler_configs=[], ckpt_path=None, default_root_dir=".", is_global_zero=True
-    )
-    rate = SteppedRate()
-    rate.on_fit_start(trainer, Any)
-    rate.on_train_start(trainer, Any)
-    for _ in range(steps):
-        optimizer.step()
+    HEARTBEAT.has_stepped = has_stepped
     with pytest.raises(SystemExit) as left:
         run.__exit__(ConfigError, ConfigError("cat.png: not a readable image"), None)
     assert left.value.code == code
-    status = json.loads((folder / "status.json").read_text())
+    status = read_json(tmp_path / "status.json") or {}
     assert (status["status"], COULD_NOT_START in status) == ("failed", code == 2)
 
 
