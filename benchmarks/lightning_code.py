@@ -11,7 +11,6 @@ import functools
 import logging
 import os
 import tempfile
-import traceback
 import warnings
 from collections.abc import Mapping
 from datetime import timedelta
@@ -40,21 +39,13 @@ BATCH = 12  # samples, of all processes
 TOLERANCE = 1e-12
 TIMEOUT = 300  # seconds
 QUANTITIES = ("gradients", "weights", "metrics")
-OVERRIDES = (
-    "trainer=cpu",
-    "trainer.precision=64-true",
-    "trainer.max_epochs=2",
-    "trainer.enable_progress_bar=false",
-    "test=false",
-)
-OVERRIDES += ("trainer.num_sanity_val_steps=0",)  # the kinds log names of their own
+OVERRIDES = ("trainer=cpu", "trainer.precision=64-true", "trainer.max_epochs=2", "trainer.enable_progress_bar=false")
 OVERRIDES += (
-    "trainer.strategy.find_unused_parameters=true",
-    "guards.watchdog=null",
-    "guards.preemption=null",
-    "~callbacks",
-    "~logger",
-)
+    "test=false",
+    "trainer.num_sanity_val_steps=0",
+)  # the kinds log names of their own
+OVERRIDES += ("trainer.strategy.find_unused_parameters=true", "guards.watchdog=null", "guards.preemption=null")
+OVERRIDES += ("~callbacks", "~logger")
 WAYS = {"here": "trained", "stock": "trained_by_stock"}
 
 
@@ -158,20 +149,7 @@ def compared(kinds: Mapping[str, Any] = KINDS, ways: Mapping[str, str] = WAYS) -
 def in_processes(world_size: int, kinds: list[str], ways: dict[str, str], folder: Path) -> dict[tuple[str, str], Any]:
     """What rank zero of a group of gloo processes has recorded of each kind, by (kind, way)."""
     folder.mkdir()
-    context = mp.get_context("forkserver")
-    processes = [context.Process(target=_rank, args=(rank, world_size, kinds, ways, folder)) for rank in range(world_size)]
-    for process in processes:
-        process.start()
-    try:
-        for process in processes:
-            process.join(TIMEOUT)
-        failures = [path.read_text() for path in sorted(folder.glob("failed*"))]
-        if failures or any(process.exitcode for process in processes):
-            raise RuntimeError("\n".join(failures) or "a process was killed, or did not end")
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
+    mp.start_processes(_rank, (world_size, kinds, ways, folder), nprocs=world_size, start_method="forkserver")
     return torch.load(folder / "results.pt")
 
 
@@ -182,20 +160,16 @@ def _rank(rank: int, world_size: int, kinds: list[str], ways: dict[str, str], fo
     this_rank.cache_clear()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    try:
-        store = dist.FileStore(str(folder / "store"), world_size)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=TIMEOUT))
-        results = {}
-        for number, (kind, way) in enumerate((kind, way) for kind in kinds for way in ways):
-            recorder, said = globals()[ways[way]](kind, world_size, folder / str(number))
-            results[kind, way] = recorder.values, said
-        if rank == 0:
-            torch.save(results, folder / "results.pt")
-        dist.barrier()
-        dist.destroy_process_group()
-    except BaseException:
-        (folder / f"failed{rank}").write_text(traceback.format_exc())
-        os._exit(1)
+    store = dist.FileStore(str(folder / "store"), world_size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=TIMEOUT))
+    results = {}
+    for number, (kind, way) in enumerate((kind, way) for kind in kinds for way in ways):
+        recorder, said = globals()[ways[way]](kind, world_size, folder / str(number))
+        results[kind, way] = recorder.values, said
+    if rank == 0:
+        torch.save(results, folder / "results.pt")
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 def main() -> None:

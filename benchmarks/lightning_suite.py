@@ -6,8 +6,7 @@ REPO is a clone of github.com/Lightning-AI/pytorch-lightning, of which only the 
 PYTHON is that of a virtual environment with this package and with what the tests need: pytest, pytest-timeout,
 pytest-rerunfailures, cloudpickle, psutil, pandas, requests, scikit-learn, fastapi, uvicorn, rich, jsonargparse[signatures].
 A room is a folder of the tests. A test that has run is not run again, so that the whole can be run in parts: a new FOLDER
-begins anew. What ends differently is run once more with either loop, for there are tests whose outcome depends on the
-machine's load.
+begins anew.
 
 Writes benchmarks/lightning_suite.md from all rooms that have run.
 """
@@ -17,7 +16,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -25,7 +23,7 @@ TESTS = "tests/tests_pytorch"
 _READ_BY_TESTS = ("pyproject.toml", "tests/legacy/back-compatible-versions.txt")
 LOOPS = {"stock": "0", "ours": "1"}
 _ORDER = ("failed", "skipped", "passed")  # the worst of a test's set-up, call and tear-down is its outcome
-_LEFT_OUT = ("models/test_onnx.py",)  # imports onnxruntime
+_LEFT_OUT = "models/test_onnx.py"  # imports onnxruntime
 _VERSIONS = """
 import platform, lightning, pytest, torch
 names = [f"{module.__name__} {module.__version__}" for module in (torch, lightning, pytest)]
@@ -40,9 +38,12 @@ def main() -> None:
     work, python = Path(arguments.work).absolute(), str(Path(arguments.python).absolute())
     (work / "outcomes").mkdir(parents=True, exist_ok=True)
     if not (work / TESTS).is_dir():
-        take(arguments.repo, arguments.tag, work, (TESTS, *_READ_BY_TESTS))
+        files = git(arguments.repo, "archive", arguments.tag, TESTS, *_READ_BY_TESTS)
+        subprocess.run(["tar", "-x", "-C", str(work)], input=files, check=True)
+        (work / TESTS / _LEFT_OUT).unlink()
     for room in arguments.rooms or _rooms(work):
-        _run_room(python, work, room, arguments.seconds)
+        for side in LOOPS:
+            _run(python, work, room, side, arguments.seconds)
     commit = git(arguments.repo, "rev-parse", f"{arguments.tag}^{{commit}}").decode().strip()
     versions = subprocess.check_output([python, "-c", _VERSIONS], text=True).strip()
     ours = git(str(HERE), "rev-parse", "--short", "HEAD").decode().strip()
@@ -64,37 +65,19 @@ def git(repo: str, *command: str) -> bytes:
     return subprocess.check_output(["git", "-C", repo, *command])
 
 
-def take(repo: str, tag: str, work: Path, paths: Sequence[str]) -> None:
-    """Writes the files at these paths of a commit into a folder."""
-    for line in git(repo, "ls-tree", "-r", tag, *paths).decode().splitlines():
-        kind, _, rest = line.partition(" blob ")
-        name, path = rest.split("\t")
-        if kind and not path.endswith(_LEFT_OUT):
-            (work / path).parent.mkdir(parents=True, exist_ok=True)
-            (work / path).write_bytes(git(repo, "cat-file", "blob", name))
-
-
 def _rooms(work: Path) -> list[str]:
     paths = sorted((work / TESTS).iterdir())
     return [path.name for path in paths if list(path.rglob("test_*.py")) or path.match("test_*.py")]
 
 
-def _run_room(python: str, work: Path, room: str, seconds: int) -> None:
-    result = {side: _run(python, work, f"{room}.{side}", side, [f"tests_pytorch/{room}"], seconds) for side in LOOPS}
-    if different := [node.removeprefix("tests/") for node in _different(result["stock"], result["ours"])]:
-        for side in LOOPS:
-            _run(python, work, f"{room}.{side}.alone", side, different, seconds)
-
-
-def _run(python: str, work: Path, name: str, side: str, tests: list[str], seconds: int) -> Outcomes:
-    path = work / "outcomes" / name
+def _run(python: str, work: Path, room: str, side: str, seconds: int) -> None:
+    path = work / "outcomes" / f"{room}.{side}"
     here = {"LOCKSTEP_OUTCOMES": str(path), "LOCKSTEP_LOOP": LOOPS[side], "GLOO_SOCKET_IFNAME": "lo"}
     here["PYTHONPATH"] = os.pathsep.join([".", str(HERE)])
     options = ["-q", "-p", "lightning_suite_plugin", "-p", "no:cacheprovider", "--timeout=300", "--color=no", "--tb=short"]
-    command = ["timeout", str(seconds), python, "-m", "pytest", *options, *tests]
-    with (work / "outcomes" / f"{name}.log").open("a") as log:
+    command = ["timeout", str(seconds), python, "-m", "pytest", *options, f"tests_pytorch/{room}"]
+    with (work / "outcomes" / f"{room}.{side}.log").open("a") as log:
         subprocess.run(command, cwd=work / "tests", env=os.environ | here, stdout=log, stderr=log, check=False)
-    return _read(path)
 
 
 def _read(path: Path) -> Outcomes:
@@ -126,7 +109,7 @@ def _report(work: Path, tag: str, ours: str, versions: str) -> str:
     for room in _rooms(work):
         if not (work / "outcomes" / f"{room}.ours").is_file():
             continue
-        result = {side: _settled(work, room, side) for side in LOOPS}
+        result = {side: _read(work / "outcomes" / f"{room}.{side}") for side in LOOPS}
         both = result["stock"].keys() & result["ours"].keys()
         left_out = len(result["stock"].keys() | result["ours"].keys()) - len(both)
         result = {side: {node: result[side][node] for node in both} for side in LOOPS}
@@ -141,12 +124,6 @@ def _report(work: Path, tag: str, ours: str, versions: str) -> str:
         lines.append(f"| {room} | {' | '.join(cells)} | {len(different)} | {left_out} | {_steps(work, room)} |")
     lines.append(f"| all | {' | '.join(_counts(total[side]) for side in LOOPS)} | {len(differing)} | | |")
     return "\n".join([*lines, "", *(differing or ["No test ends differently."]), ""])
-
-
-def _settled(work: Path, room: str, side: str) -> Outcomes:
-    """What differed has been run alone since."""
-    folder = work / "outcomes"
-    return _read(folder / f"{room}.{side}") | _read(folder / f"{room}.{side}.alone")
 
 
 def _counts(counts: Counter[str]) -> str:

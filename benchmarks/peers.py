@@ -1,6 +1,6 @@
 """The step of `python train.py` beside that of other libraries' loops, of the same nets on the same data in memory.
 
-    PYTHON benchmarks/peers.py [--repeats 3] [--nets mlp cnn] [--processes 1 2] [--steps 500] [overrides of train.py]
+    PYTHON benchmarks/peers.py [--repeats 3] [--nets mlp cnn] [--steps 500] [overrides of train.py]
 
 PYTHON is that of a virtual environment with this package and what is compared, which is none of its dependencies:
 
@@ -43,12 +43,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3, help="of each, in turn")
     parser.add_argument("--nets", nargs="+", choices=ABOUT, default=list(ABOUT))
-    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--steps", type=int, help=f"of each; by default {STEPS_OF}")
     arguments, overrides = parser.parse_known_args()
     rounds: dict[str, tuple[list[Competitor], dict[str, list[Sample]]]] = {}
     for net in arguments.nets:
-        competitors = [one for count in arguments.processes for one in _competitors(net, count, arguments.steps, overrides)]
+        competitors = [one for count in (1, 2) for one in _competitors(net, count, arguments.steps, overrides)]
         rounds[net] = competitors, {one.name: [] for one in competitors}
     for _ in range(arguments.repeats):
         for competitors, samples in rounds.values():

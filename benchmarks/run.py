@@ -32,12 +32,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suite", choices=sorted(SUITES), nargs="?", default="mlp", help="; ".join(map(_about, SUITES.items())))
     parser.add_argument("--repeats", type=int, default=5, help="of each competitor, in turn")
-    parser.add_argument("--processes", type=int, nargs="+", help="only with these numbers of processes")
     arguments, overrides = parser.parse_known_args()
     suite = SUITES[arguments.suite]
     competitors = suite.competitors(overrides)
-    if arguments.processes:
-        competitors = [competitor for competitor in competitors if competitor.processes in arguments.processes]
     hardware = processor()
     path = ROOT / "benchmarks" / f"{arguments.suite}_{slug(hardware)}.md"
     samples: dict[str, list[Sample]] = {competitor.name: [] for competitor in competitors}

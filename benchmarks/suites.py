@@ -99,15 +99,8 @@ def _sweep(overrides: list[str]) -> list[Competitor]:
 
     def jobs(count: int) -> Callable[[Path], list[str]]:
         seeds = ",".join(map(str, range(count)))
-        return lambda _: [
-            _program("whole"),
-            str(ROOT / "train.py"),
-            "-m",
-            "trainer=cpu",
-            "debug=fast",
-            f"seed={seeds}",
-            *overrides,
-        ]
+        command = [_program("whole"), str(ROOT / "train.py"), "-m", "trainer=cpu", "debug=fast", f"seed={seeds}", *overrides]
+        return lambda _: command
 
     return [Competitor(f"a sweep of {count} job{'s' * (count > 1)}", jobs(count)) for count in (1, 8)]
 

@@ -11,7 +11,6 @@ from torch.utils.data import DataLoader
 from lockstep.datamodules import DataModule, Digits, InMemory
 from lockstep.datamodules.samplers import EpochOrder, GlobalBatches
 from lockstep.datamodules.seeded import index_of
-from lockstep.errors import ConfigError
 from lockstep.extras.curriculum import curriculum as module
 from lockstep.extras.curriculum.curriculum import Curriculum, linear, root, step
 from lockstep.extras.plain_lightning.loaders import shared_loader
@@ -92,5 +91,3 @@ def test_the_distance_to_the_mean_of_a_class_written_out() -> None:
     """Class 0: 0, 2 and 10 around 4; class 1: 5 alone."""
     train = InMemory(torch.tensor([[0.0], [2.0], [5.0], [10.0]]), torch.tensor([0, 0, 1, 0]))
     assert module.distance_to_class_mean(train).tolist() == [4.0, 2.0, 0.0, 6.0]
-    with pytest.raises(ConfigError, match=r"^datamodule.curriculum.scores._target_=.*is for data of classes"):
-        module.distance_to_class_mean(InMemory(torch.zeros(2, 1), torch.zeros(2, 1)))

@@ -18,7 +18,6 @@ from lockstep.errors import config_error
 log = logging.getLogger(__name__)
 Scores = Callable[[Any], Tensor]  # from a training split to a number for each sample, (length,); more is harder
 Pacing = Callable[[Tensor], Tensor]  # from times between 0 and 1 to the parts, up to 1, of all samples that take part then
-_SCORES = "datamodule.curriculum.scores"
 _ROUNDING = 1e-6  # difference that a power may have on another processor
 
 
@@ -43,7 +42,7 @@ class Curriculum:
         scores = torch.as_tensor(self.scores(train))
         if scores.shape != (len(train),):
             needs = f"there are {len(train)} training samples; use a number for each"
-            raise config_error(_SCORES, f"numbers of shape {tuple(scores.shape)}", needs)
+            raise config_error("datamodule.curriculum.scores", f"numbers of shape {tuple(scores.shape)}", needs)
         order = EasiestFirst(scores.argsort(stable=True), self.pacing, self.epochs)
         first = int(order.taking_part(0)[0])
         log.info(f"curriculum: the easiest {first} of {len(train)} samples at first, all of them after {self.epochs:g} epochs")
@@ -97,11 +96,8 @@ def step(time: Tensor, start: float) -> Tensor:
 
 
 def distance_to_class_mean(train: Any) -> Tensor:
-    """Return the distance of each input from the mean of its class. All inputs are in memory at once."""
+    """Return the distance of each input from the mean of its class; all inputs are in memory at once."""
     inputs, targets = Batches(train)[range(len(train))]
-    if targets.ndim != 1 or targets.is_floating_point():
-        accepted = "is for data of classes; use others, see docs/fine-tuning.md"
-        raise config_error(f"{_SCORES}._target_", "lockstep.extras.curriculum.curriculum.distance_to_class_mean", accepted)
     features = inputs.flatten(1).double()
     sums = torch.zeros(int(targets.max()) + 1, features.shape[1], dtype=torch.float64).index_add(0, targets, features)
     return (features - (sums / targets.bincount()[:, None])[targets]).norm(dim=1)

@@ -48,8 +48,6 @@ def lora(net: nn.Module, rank: int = 8, alpha: float = 16.0, match: str = "", tr
     Raises ConfigError where no layer is found.
     """
     check_at_least(1, rank=rank)
-    if not alpha > 0:
-        raise ValueError(f"alpha={alpha}: is not positive; use a number above 0")
     layers = {name: layer for name, layer in net.named_modules(remove_duplicate=False) if type(layer) is nn.Linear}
     matches = {name: layer for name, layer in layers.items() if re.search(match, name)}
     if not matches:

@@ -42,15 +42,11 @@ class CachedImageFolder(ImageFolder):
 
 
 class Mapped(InMemory):
-    """Samples whose inputs are a file of bytes. A process that gets a pickled copy maps the file again."""
+    """Samples whose inputs are a file of bytes, which forked processes share."""
 
     def __init__(self, path: Path, shape: Sequence[int], targets: Tensor) -> None:
-        self.path, self.shape = path, tuple(shape)
-        pixels = numpy.memmap(path, numpy.uint8, "c", shape=(len(targets), *self.shape))  # "r" makes torch warn
+        pixels = numpy.memmap(path, numpy.uint8, "c", shape=(len(targets), *shape))  # "r" makes torch warn
         super().__init__(torch.from_numpy(pixels), targets)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Mapped, (self.path, self.shape, self.targets)
 
 
 def cached(images: LabelledImages, shape: Sequence[int], folder: Path) -> Mapped:

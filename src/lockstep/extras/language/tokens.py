@@ -5,7 +5,6 @@ import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy
 import torch
@@ -44,17 +43,12 @@ def _write(path: Path, paths: Sequence[Path], vocabulary: Vocabulary) -> None:
 class Windows(Dataset[tuple[Tensor, Tensor]]):
     """Pairs of `context` tokens and the tokens that follow each of them, of one part of a token file.
 
-    Each token of the part but the first is the target of one window. After its end targets are NOT_COUNTED. A process that gets
-    a pickled copy maps the file again.
+    Each token of the part but the first is the target of one window. After its end targets are NOT_COUNTED.
     """
 
     def __init__(self, path: Path, part: slice, context: int) -> None:
-        self._arguments = (path, part, context)
         self.row: numpy.ndarray = numpy.load(path, mmap_mode="r")[part]
         self.context = context
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Windows, self._arguments
 
     def __len__(self) -> int:
         return max(1, math.ceil((len(self.row) - 1) / self.context))
