@@ -140,4 +140,5 @@ def _tolerance(sides: Sides, quantity: str, sketch: dict[str, Any]) -> float:
         return 0.0
     if quantity == "learning rate" or quantity.endswith("samples"):
         return _SAME
-    return max(_TOLERATED[sides.bits], _STORED[sketch["bits"] or 64] if sides.bits == 64 else 0.0)
+    bits = 32 if quantity.endswith("metrics") else sketch["bits"] or 64  # a metric of targets in float32 is added up in float64
+    return max(_TOLERATED[sides.bits], _STORED[bits] if sides.bits == 64 else 0.0)
