@@ -10,7 +10,7 @@ import pytest
 from environments import PARENT, TORCHRUN
 
 from lockstep.errors import ConfigError
-from lockstep.launchers.environment import Rank, can_resume, rank_in, rank_log, run_id
+from lockstep.launchers.environment import Rank, can_resume, rank_in, run_id
 
 Started = Callable[[dict[str, str]], None]
 TORCHRUN_TWO_NODES = {
@@ -60,12 +60,6 @@ def test_torchrun_on_several_nodes_needs_a_rendezvous_id(started: Started) -> No
     started(TORCHRUN_TWO_NODES | {"TORCHELASTIC_RUN_ID": "none"})
     with pytest.raises(ConfigError, match=r"^torchrun --rdzv-id=none: on several nodes give an id of your own"):
         run_id()
-
-
-@pytest.mark.parametrize(("rank", "log"), [("1", "train.rank1.log"), ("0", "train.log")])
-def test_each_rank_has_a_log(rank: str, log: str, started: Started) -> None:
-    started(TORCHRUN | {"RANK": rank})
-    assert rank_log() == log
 
 
 FOLLOWS = """
