@@ -1,11 +1,11 @@
-"""Torch's schedules, as long as training and by the run's metric."""
+"""Torch's one-cycle schedule, as long as training."""
 
 import math
 from typing import Any
 
 import pytest
 import torch
-from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import OneCycleLR
 
 from lockstep.errors import ConfigError
 from lockstep.extras.torch_schedules import schedules
@@ -14,8 +14,7 @@ from lockstep.models.schedules import TrainingLength
 TEN_EPOCHS = TrainingLength(steps=100, epochs=10, steps_per_epoch=10)
 FOREVER = TrainingLength(steps=math.inf, epochs=math.inf, steps_per_epoch=10)
 CYCLE = {"pct_start": 0.3, "div_factor": 25.0, "final_div_factor": 1e4}
-one_cycle: Any = schedules.one_cycle  # called with words that are only known at run time to be an interval or a mode
-plateau: Any = schedules.plateau
+one_cycle: Any = schedules.one_cycle  # called with words that are only known at run time to be an interval
 
 
 def optimizer(lr: float = 1.0, **options: Any) -> torch.optim.SGD:
@@ -24,13 +23,13 @@ def optimizer(lr: float = 1.0, **options: Any) -> torch.optim.SGD:
 
 def test_a_cycle_is_refused_where_training_has_no_end() -> None:
     with pytest.raises(ConfigError, match=r"this schedule needs an end: set trainer.max_epochs or trainer.max_steps$"):
-        one_cycle(optimizer(), FOREVER, interval="step", frequency=1, monitor=None)
+        one_cycle(optimizer(), FOREVER, interval="step")
 
 
 @pytest.mark.parametrize(("interval", "total"), [("step", 100), ("epoch", 10)])
 def test_one_cycle_is_as_long_as_training(interval: str, total: int) -> None:
     sgd = optimizer(lr=0.5, momentum=0.9)
-    entry = one_cycle(sgd, TEN_EPOCHS, interval=interval, frequency=1, monitor=None, **CYCLE)
+    entry = one_cycle(sgd, TEN_EPOCHS, interval=interval, **CYCLE)
     scheduler = entry["scheduler"]
     assert isinstance(scheduler, OneCycleLR)
     assert scheduler.total_steps == total
@@ -44,15 +43,3 @@ def test_one_cycle_is_as_long_as_training(interval: str, total: int) -> None:
     assert rates[-1] == pytest.approx(0.5 / 25 / 1e4)
     assert max(rates) <= 0.5
     assert momenta[0] == momenta[-1] == pytest.approx(0.95)  # the other way: high when the rate is low
-
-
-@pytest.mark.parametrize(("mode", "metrics"), [("min", [3.0, 2.0, 2.0, 2.0, 2.0, 2.0]), ("max", [0.1, 0.2, 0.2, 0.2, 0.1, 0.2])])
-def test_plateau_waits_and_then_multiplies(mode: str, metrics: list[float]) -> None:
-    sgd = optimizer()
-    entry = plateau(sgd, FOREVER, "epoch", 1, "val/loss", mode=mode, gamma=0.1, patience=2)
-    assert isinstance(entry["scheduler"], ReduceLROnPlateau)
-    rates = []
-    for metric in metrics:
-        entry["scheduler"].step(metric)
-        rates.append(sgd.param_groups[0]["lr"])
-    assert rates == [1, 1, 1, 1, 0.1, 0.1]  # the second is the best; the third without improvement is one too many

@@ -1,1 +1,1 @@
-"""Torch's own one-cycle and plateau schedules, fitted to how long training lasts and to the metric that a run is compared by."""
+"""Torch's one-cycle schedule, fitted to how long training lasts."""
