@@ -6,6 +6,8 @@ import pytest
 from bitwise import differences
 from in_process import last, prepared, trained
 from lightning import Callback, LightningModule, Trainer
+from plain_lightning import LitClassifier
+from test_plain_lightning import fitted
 
 from lockstep.runs.results import ended_by
 
@@ -42,3 +44,20 @@ def test_another_patience_is_that_of_a_run_that_goes_on(tmp_path: Path) -> None:
     last = tmp_path / "checkpoints" / "last.ckpt"
     _, trainer = trained(tmp_path, *options, "callbacks.early_stopping.patience=9", ckpt_path=last)
     assert (trainer.current_epoch, trainer.early_stopping_callback.patience) == (4, 9)
+
+
+class Recovers(LitClassifier):
+    """Its metric gets worse, and then better than ever."""
+
+    def on_validation_epoch_end(self) -> None:
+        self.log("val_loss", [1.0, 2.0, 2.0, 0.5, 0.4, 0.3][self.current_epoch])
+
+
+@pytest.mark.parametrize(("min_epochs", "epochs"), [(5, 6), (3, 3)])
+def test_a_metric_that_recovers_before_min_epochs_does_not_stop_the_run(min_epochs: int, epochs: int, tmp_path: Path) -> None:
+    """It asks to stop in the third epoch, which min_epochs puts off."""
+    settings = "{_target_: lockstep.extras.early_stopping.early_stopping.EarlyStopping, monitor: val_loss, patience: 2}"
+    own = ("model._target_=test_early_stopping.Recovers", f"+callbacks.stop={settings}", "trainer.limit_train_batches=1")
+    trainer = fitted(tmp_path, *own, "trainer.max_epochs=6", f"+trainer.min_epochs={min_epochs}")
+    assert trainer.current_epoch == epochs
+    assert (ended_by(trainer) == "trainer.max_epochs=6") is (min_epochs == 5)
