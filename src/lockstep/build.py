@@ -50,7 +50,7 @@ def build(
     load_compiled_or_not(model)
     draw_alike_in_setup(model if datamodule is None else datamodule)
     trainer = build_trainer(cfg, plan, _step_to_continue_from(cfg, plan, model, checkpoint), strategy)
-    stepped = SteppedRate({"lr": plan.lr})
+    stepped = SteppedRate({"lr": plan.lr, "global_batch_size": plan.global_batch_size})
     # schedules first: Lightning's averaging of weights takes them away where it goes on; others unfreeze as an epoch begins
     first = (SchedulesAsBefore(), TrainedParameters(), stepped)
     trainer.callbacks = [*first, *trainer.callbacks, FirstValidation()]  # pyright: ignore[reportAttributeAccessIssue]

@@ -82,7 +82,7 @@ def test_the_engine_is_the_one_that_is_installed(
     assert project.engine() == requirement
 
 
-def test_the_shipped_sweeps_change_the_rate_of_a_module(tmp_path: Path) -> None:
+def test_the_shipped_sweeps_change_the_rate_of_a_module_or_say_that_it_has_none(tmp_path: Path) -> None:
     study = tmp_path / "study"
     project.create(study, "lightning")
     sweep = (study / "train.py", "-m", "trainer=cpu", "hydra.launcher.dry_run=true")

@@ -38,6 +38,21 @@ def test_a_loss_that_leaves_parameters_out_names_the_key_and_these(tmp_path: Pat
     assert "Traceback" not in done.stdout + done.stderr
 
 
+def test_a_module_without_a_test_is_trained_and_its_evaluation_refused(tmp_path: Path) -> None:
+    own = (MINE[0], "model=own_loaders", "datamodule=null", "optimized_metric=val_loss", "optimized_mode=min")
+    done = train(*own, "trainer.precision=64-true", "debug=fast", "hydra.run.dir=run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (done.stdout + done.stderr).count("Nothing will be tested: OwnLoaders has no test_step.\n") == 1
+    facts = record(tmp_path / "run")
+    assert (facts["has_test"], facts["lacking_for_test"]) == (False, "OwnLoaders has no test_step")
+    assert "lockstep evaluate" not in done.stdout
+    done = python(ROOT / "scripts" / "evaluate.py", "run", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "RUN_DIR=run: OwnLoaders has no test_step; choose a run that can be tested"
+    (evaluation,) = (tmp_path / "run").glob("evaluations/*")
+    assert json.loads((evaluation / "status.json").read_text())["reason"] == done.stderr.splitlines()[-1]
+
+
 def record(run: Path) -> dict[str, Any]:
     return json.loads((run / "metrics.json").read_text())
 
