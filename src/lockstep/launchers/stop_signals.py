@@ -54,9 +54,9 @@ class StopSignals:
     def listen(self, deadline: float = math.inf, overdue: Overdue | None = None, signals: Collection[int] = SIGNALS) -> None:
         """Listen in this process; raise Preempted where it listens already, and has been asked.
 
-        Call `overdue` from another thread if this process is still there `deadline` seconds after the first request, or less
-        where its job ends sooner: its main thread may be stuck where no handler of Python's is run, in a collective that waits
-        for a rank, say. While nothing is `deferred` there is nothing to save, and nobody waits for a main thread that is stuck.
+        Call `overdue` from another thread if this process is still there `deadline` seconds after the first request: its main
+        thread may be stuck where no handler of Python's is run, in a collective that waits for a rank, say. While nothing is
+        `deferred` there is nothing to save, and nobody waits for a main thread that is stuck.
         """
         self._handle(signals)
         self.deferred, self._may_raise, self._end = False, True, (-1, b"")
