@@ -40,7 +40,6 @@ WRONG = {
     "debug=overfit optimized_metric=val/acc": "optimized_metric=val/acc: needs validation, and trainer.limit_val_batches is 0",
     "init_from=a=1/none.ckpt": "init_from=a=1/none.ckpt: no such file: ",
     "sweep=lr": "sweep=lr: is for sweeps; use -m",
-    "hydra/launcher=basic seed=0,1 -m": "hydra/launcher=basic: gives a job no processes of its own; use lockstep",
     "hydra.launcher=slurm seed=0,1 -m": "hydra.launcher=slurm: a group of values; use hydra/launcher=slurm",
     "hydra.run.dir=mine seed=0,1 -m": "hydra.run.dir=mine: is for one run; use hydra.sweep.dir=mine",
     "hydra.launcher.jobs=2": "hydra.launcher.jobs=2: is for sweeps; use -m",
