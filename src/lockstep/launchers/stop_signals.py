@@ -57,9 +57,8 @@ class StopSignals:
     def listen(self, deadline: float = math.inf, overdue: Overdue | None = None) -> None:
         """Listen in this process; raise Preempted where it listens already, and has been asked.
 
-        Call `overdue` from another thread if this process is still there `deadline` seconds after the first request, or less
-        where its job ends sooner: its main thread may be stuck where no handler of Python's is run, in a collective that waits
-        for a rank, say.
+        Call `overdue` from another thread if this process is still there `deadline` seconds after the first request: its main
+        thread may be stuck where no handler of Python's is run, in a collective that waits for a rank, say.
         """
         if self.process != os.getpid():
             self.stop_listening()

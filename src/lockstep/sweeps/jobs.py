@@ -23,7 +23,7 @@ REPEATS = ("seed", "datamodule.fold")  # keys over which results are averaged
 OUTSIDE = ("datamodule.data_dir", "fresh_processes", "mirror")  # keys that do not change a result: the last command's count
 OUTPUT = "output.log"  # what a job's processes have said
 RECORDED = ("world_size", "global_batch_size", "lr", "samples_per_second", "train_time", "wall_time")
-STATES = FINISHED, FAILED, INTERRUPTED, RUNNING, WAITING = "finished", "failed", "interrupted", "running", "waiting"
+FINISHED, FAILED, INTERRUPTED, RUNNING, WAITING = "finished", "failed", "interrupted", "running", "waiting"
 _LONGEST_NAME = 200  # bytes; file systems take 255
 
 
@@ -112,7 +112,9 @@ def read_state(directory: Path, died: str = "the sweep process died", is_sweep_r
         return JobState(FAILED, reason)
     if status == "running" and (is_sweep_running or is_held(directory)):
         return JobState(RUNNING)
-    return JobState(WAITING) if status in ("queued", None) else JobState(INTERRUPTED, reason or died)
+    if status in ("queued", None) or (is_sweep_running and status == "preempted"):  # which the sweep continues
+        return JobState(WAITING)
+    return JobState(INTERRUPTED, reason or died)
 
 
 def state_after(directory: Path, end: int | JobState) -> JobState:
