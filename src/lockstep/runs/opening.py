@@ -13,7 +13,6 @@ from lockstep.atomic_files import read_json
 from lockstep.config.overrides import check_single
 from lockstep.launchers.environment import SWEPT_KEYS, can_resume, restarts, this_rank
 from lockstep.runs.directory import OwnDirectory, absolute, take_new
-from lockstep.runs.resume import check_unchanged
 from lockstep.runs.run import Run
 from lockstep.runs.saved import FILE, RUN_ID, fix_times, is_queued, propose_config, read_config, read_overrides, write_config
 from lockstep.runs.validation import check_run_dir, refusing, validated
@@ -37,9 +36,11 @@ def open_run(cfg: DictConfig) -> Run:
     goes_on = cfg.get(RUN_ID) is not None or has_begun(directory, overrides)
     saved = read_config(directory) if goes_on else None
     if saved is not None:
+        from lockstep.runs.resume import check_unchanged  # most runs begin anew
+
         check_unchanged(saved, cfg, directory)
     if cfg.forked_from is None and cfg.get("fork") is not None:
-        from lockstep.runs.fork import describe_origin  # most runs begin anew
+        from lockstep.runs.fork import describe_origin
 
         cfg.forked_from = describe_origin(cfg)
     is_resumed = goes_on and not is_queued(directory)
