@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
 from lockstep.atomic_files import read_json, read_stamp, remove_partial_files, write_json
-from lockstep.config.plan import Plan, cores
+from lockstep.config.plan import Plan, visible_cores
 from lockstep.errors import ExitCode, config_error
 from lockstep.launchers.cluster import queue
 from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank, warn_of_unknown_launcher
@@ -194,7 +194,7 @@ class Run:
         from lockstep.runs.results import collect_result, log_result
 
         result = collect_result(self.cfg, self.plan, trainer, time.monotonic() - self._started)
-        result["cores"] = len(cores()) if self.has_parent else None  # which all of its processes share
+        result["cores"] = visible_cores() if self.has_parent else None  # which all of its processes share
         if trainer.is_global_zero:
             accept_config(self.directory)
             log_result(self.cfg, trainer, result, result["metrics"])
