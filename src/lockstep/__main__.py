@@ -48,11 +48,8 @@ def _help(programs: dict[str, Path]) -> str:
 
 
 def _purpose(path: Path) -> str:
-    """Return the first line of the docstring without its command line; "" for a script that is not readable as Python."""
-    try:
-        docstring = ast.get_docstring(ast.parse(path.read_bytes())) or ""
-    except (OSError, ValueError, SyntaxError):
-        return ""
+    """Return the first line of the docstring without its command line."""
+    docstring = ast.get_docstring(ast.parse(path.read_bytes())) or ""
     return docstring.partition("\n")[0].partition(":  ")[0]
 
 

@@ -50,11 +50,7 @@ def build(
         cfg.test = False
     step = None
     if checkpoint is not None and checkpoint.is_relative_to(cfg.run_dir):
-        from lockstep.runs.resume import check_rate
-
-        content = read_checkpoint("resume", checkpoint, whole=())
-        check_rate(cfg, plan, content, checkpoint)
-        step = read_logged_step(content)
+        step = _step_to_continue_from(cfg, plan, checkpoint)
     trainer: Any = build_trainer(cfg, plan, step, strategy)
     stepped = SteppedRate({"lr": plan.lr})
     # schedules first: Lightning's averaging of weights takes them away where it goes on; others unfreeze as an epoch begins
@@ -76,6 +72,19 @@ def build(
         later = LambdaCallback(on_fit_start=lambda _, module: synchronise_batchnorm(module))  # layers that its hooks have made
         trainer.callbacks.insert(0, later)
     return datamodule, model, trainer
+
+
+def _step_to_continue_from(cfg: DictConfig, plan: Plan, checkpoint: Path) -> int:
+    """Return the step from which loggers go on after the run's own checkpoint. Raise ConfigError, before they change their files,
+    if training can't go on from it."""
+    from lockstep.runs.resume import check_length, check_rate
+
+    content = read_checkpoint("resume", checkpoint, whole=())
+    epoch, average = content.get("epoch", 0), content.get("callbacks", {}).get("StochasticWeightAveraging", {})
+    is_added = 0 <= average.get("latest_update_epoch", -1) < epoch - 1  # by that callback, for BatchNorm, behind the last epoch
+    check_length(cfg, epoch - 1 if is_added else epoch, checkpoint)
+    check_rate(cfg, plan, content, checkpoint)
+    return read_logged_step(content)
 
 
 def _build_strategy(cfg: DictConfig, plan: Plan) -> Any:

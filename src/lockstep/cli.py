@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lockstep import console
-from lockstep.config.overrides import quote_equals, split_flags, values_by_key, without_null_groups
+from lockstep.config.overrides import null_groups_left_out, quote_equals, split_flags, values_by_key
 from lockstep.errors import ConfigError, ExitCode
 from lockstep.launchers.environment import register_resolvers
 from lockstep.launchers.rank import attach_to_parent, process_group
@@ -37,7 +37,7 @@ def start(main: Callable[[], Any]) -> None:
 def _run(main: Callable[[], Any]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, where it would print many lines and exit with 1
     # -m between overrides, by which Hydra would be confused, is for all of them
-    given = without_null_groups(sorted(map(quote_equals, sys.argv[1:]), key=lambda item: item not in ("-m", "--multirun")))
+    given = null_groups_left_out(sorted(map(quote_equals, sys.argv[1:]), key=lambda item: item not in ("-m", "--multirun")))
     STOP_SIGNALS.listen()
     console.survive_lost_output()
     import_from_project()

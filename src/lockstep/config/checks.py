@@ -15,9 +15,7 @@ from lockstep.errors import config_error
 OF_THE_WHOLE = ("experiment", "debug", "sweep")  # groups whose options set keys of the whole config
 # The types of keys that are read before a class is constructed with them.
 _TYPES: dict[str, Any] = {
-    **dict.fromkeys(("seed", "max_restarts", "base_batch_size"), int),
-    "test": bool | Literal["auto"],
-    "optimized_mode": Literal["max", "min"],
+    "seed": int,
     "lr_scaling": Literal["none", "linear", "sqrt"],
     "trainer.accelerator": Literal["auto", "cpu", "gpu", "cuda", "mps"],
     "trainer.devices": int | Literal["auto"] | Sequence[int],

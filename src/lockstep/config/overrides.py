@@ -93,6 +93,6 @@ def nodes(config: Any, above: str = "") -> Iterator[tuple[str, Any]]:
             yield from nodes(value, f"{above}{name}.")
 
 
-def without_null_groups(arguments: Sequence[str]) -> list[str]:
+def null_groups_left_out(arguments: Sequence[str]) -> list[str]:
     """Replace `logger=null` and the like by what Hydra accepts."""
     return [_NULL_GROUPS.get(item, item) for item in arguments]

@@ -7,15 +7,15 @@ from torch.optim import Optimizer
 
 from lockstep.config.arguments import arguments_of
 from lockstep.config.construct import construct, naming, resolve
-from lockstep.models import schedules
+from lockstep.models.schedules import TrainingLength
 
 _OF_LIGHTNING = ("interval", "frequency", "monitor", "strict", "name")  # keys of its scheduler dictionary
 _WARMUP = ("warmup_steps", "warmup_epochs")
 
 
 class Schedule:
-    """Call the group's target with the optimizer, and with the TrainingLength if it has an argument called `training` or
-    annotated so, to get one of torch's schedulers or Lightning's dictionary of one.
+    """Call the group's target with the optimizer, and with the TrainingLength if it has an argument called `training`, to get
+    one of torch's schedulers or Lightning's dictionary of one.
 
     Those of `interval`, `frequency`, `monitor`, `strict` and `name` that the target does not take are Lightning's: when the
     scheduler advances, every epoch by default, and the metric in which a plateau is looked for.
@@ -27,11 +27,10 @@ class Schedule:
         unused = {name for name in _WARMUP if not node.get(name) and not arguments.takes(name)}  # of the file constant.yaml
         rest = {name: value for name, value in node.items() if name not in self.when and name not in unused}
         self.key, self.make = key, construct(key, rest | {"_partial_": True})
-        names = (name for name in arguments.own if name == "training" or arguments.types[name] is schedules.TrainingLength)
-        self.training = next(names, None)  # the argument's name
+        self.takes_length = "training" in arguments.own
 
-    def __call__(self, optimizer: Optimizer, training: schedules.TrainingLength) -> dict[str, Any]:
+    def __call__(self, optimizer: Optimizer, training: TrainingLength) -> dict[str, Any]:
         """Return Lightning's scheduler dictionary."""
         with naming(self.key):
-            made = self.make(optimizer, **({self.training: training} if self.training else {}))
+            made = self.make(optimizer, **({"training": training} if self.takes_length else {}))
         return self.when | (dict(made) if isinstance(made, Mapping) else {"scheduler": made})

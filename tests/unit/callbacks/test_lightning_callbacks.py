@@ -9,8 +9,9 @@ import torch
 from bitwise import differences
 from in_process import trained
 from lightning import Callback
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.optim.swa_utils import SWALR
+
+from lockstep.errors import ConfigError
 
 
 class KeepAt(Callback):
@@ -40,7 +41,7 @@ def test_after_lightning_s_epoch_for_the_batchnorm_of_averaged_weights_there_is_
     assert whole["epoch"] == 3
     resumed = trained(tmp_path / "run", *options, ckpt_path=tmp_path / "run" / "checkpoints" / "last.ckpt")[0]
     assert not differences(resumed["state_dict"], whole["state_dict"])
-    with pytest.raises(MisconfigurationException, match="but you have set Trainer"):
+    with pytest.raises(ConfigError, match=r"^trainer.max_epochs=1: \S+ is of epoch 2; use 2 or more"):
         trained(tmp_path / "run", *options, "trainer.max_epochs=1", ckpt_path=tmp_path / "run" / "checkpoints" / "last.ckpt")
 
 
