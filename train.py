@@ -6,8 +6,7 @@ import lockstep.launchers.stop_at_once  # noqa: F401
 import hydra
 from omegaconf import DictConfig
 
-from lockstep.cli import start
-from lockstep.imports import importing_much
+from lockstep.cli import importing_much, start
 from lockstep.runs.opening import open_run
 from lockstep.runs.run import Run
 

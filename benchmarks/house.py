@@ -27,6 +27,17 @@ BUDGETS = {
     "docs, without reference.md": 2_000,
     "README.md": 110,
 }
+# What a run does not need: folders, and files beside their kind. All else is the core.
+OPTIONS = (
+    *("exact", "fast_loop", "history", "language", "parity", "ray_cluster", "report", "search", "slurm"),
+    *("strategies/compression.py", "strategies/pipeline", "strategies/sharding"),
+    *("mirror.py", "new_project.py", "tracking.py", "tuning.py", "launchers/torchrun.py"),
+    *(f"callbacks/{name}.py" for name in ("averaging", "early_stopping", "equivalence", "freeze", "monitor", "noise_scale")),
+    *(f"callbacks/{name}.py" for name in ("nonfinite", "pictures", "progress", "ranks", "rates")),
+    *(f"datamodules/{name}.py" for name in ("curriculum", "decoding", "file_cache", "hf_dataset", "image_cache")),
+    *(f"datamodules/{name}.py" for name in ("image_folder", "random_regression", "synthetic_images", "torchvision_images")),
+    *("models/torch_schedules.py", "nets/lora.py", "nets/resnet.py", "nets/vit.py", "trainer/profilers.py"),
+)
 _RUN = """
 import runpy, sys
 sys.argv = ["train.py", "debug=fast", "trainer=cpu", "test=false", "hydra.run.dir=run"]
@@ -41,7 +52,7 @@ finally:
 def sizes(folder: Path) -> dict[str, int]:
     """Return the size of each part; a run of one step leaves its directory in `folder`."""
     source = [*(ROOT / "src").rglob("*.py")]
-    core = [file for file in PACKAGE.rglob("*.py") if "extras" not in file.relative_to(PACKAGE).parts]
+    core = [file for file in PACKAGE.rglob("*.py") if not is_option(file)]
     imported = imported_by_default_run(folder)
     pages = [page for page in (ROOT / "docs").glob("*.md") if page.name != "reference.md"]
     counts = [
@@ -65,10 +76,14 @@ def lines(files: Iterable[Path]) -> int:
     return sum(file.read_bytes().count(b"\n") for file in files)
 
 
+def is_option(file: Path) -> bool:
+    return file.is_relative_to(PACKAGE) and any(file.is_relative_to(PACKAGE / option) for option in OPTIONS)
+
+
 def options() -> dict[str, int]:
-    """Lines of each folder that has a capability."""
-    folders = (path for path in (PACKAGE / "extras").glob("*/") if path.is_dir())
-    return {folder.name: size for folder in folders if (size := lines(folder.rglob("*.py")))}
+    """Lines of each option."""
+    sizes = {name: lines(place.rglob("*.py") if (place := PACKAGE / name).is_dir() else [place]) for name in OPTIONS}
+    return {name: size for name, size in sizes.items() if size}
 
 
 def imported_by_default_run(folder: Path) -> set[Path]:

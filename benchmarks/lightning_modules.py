@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
-from lockstep.extras.plain_lightning.streams import Shard
+from lockstep.plain_lightning.streams import Shard
 
 TRAIN, VAL = 50, 21  # samples: neither divides by 12, the batch of all processes, nor by 2 or 3
 

@@ -97,7 +97,7 @@ def _report(work: Path, tag: str, ours: str, versions: str) -> str:
     lines = [
         "# Lightning's own tests with our epoch loop",
         "",
-        f"The tests of Lightning {tag}, `{TESTS}`, with the loop of Lightning and with `lockstep.extras.fast_loop` in every",
+        f"The tests of Lightning {tag}, `{TESTS}`, with the loop of Lightning and with `lockstep.fast_loop` in every",
         f"Trainer, as of {ours}; on CPUs. {versions}. Made by `benchmarks/lightning_suite.py`, which says how.",
         "Tests that fail with either loop fail for other reasons: another version of a library than theirs, no GPU, no network.",
         "Steps are of processes that came to their end, not of those that were stopped at a time limit.",

@@ -43,7 +43,7 @@ def _write(line: str) -> None:
 def _use_our_loop() -> None:
     from lightning.pytorch.trainer import trainer as module
 
-    from lockstep.extras.fast_loop.epoch_loop import EpochLoop, install_fast_loop
+    from lockstep.fast_loop.epoch_loop import EpochLoop, install_fast_loop
 
     init, advance = module.Trainer.__init__, EpochLoop.advance
 

@@ -25,7 +25,7 @@ def main() -> None:
     check_single(given.overrides)
     with tempfile.TemporaryDirectory(prefix="lockstep-batch-") as folder:
         cfg, plan = validated(compose(f"run_dir={quote(folder)}", *given.overrides))
-        from lockstep.extras.tuning import find_batch_size
+        from lockstep.tuning import find_batch_size
 
         size = find_batch_size(cfg, plan)
     print(f"\nThe largest batch that fits: datamodule.batch_size={size}")

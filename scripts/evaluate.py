@@ -16,7 +16,7 @@ from pathlib import Path
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.errors import config_error
-from lockstep.extras.saved_runs import config_to_evaluate, find_checkpoint
+from lockstep.history.saved_runs import config_to_evaluate, find_checkpoint
 from lockstep.launchers.environment import log_plainly
 from lockstep.runs.run import Run
 from lockstep.runs.validation import validated

@@ -19,7 +19,7 @@ from typing import Any
 from lockstep.__main__ import script_parser
 from lockstep.atomic_files import replacing
 from lockstep.cli import start
-from lockstep.extras.saved_runs import find_checkpoint
+from lockstep.history.saved_runs import find_checkpoint
 
 
 def main() -> None:

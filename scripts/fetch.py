@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
-from lockstep.extras.mirror.mirror import fetch
+from lockstep.mirror import fetch
 
 
 def main() -> None:

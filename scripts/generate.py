@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.errors import config_error
-from lockstep.extras.saved_runs import find_checkpoint, saved_config
+from lockstep.history.saved_runs import find_checkpoint, saved_config
 
 
 def main() -> None:
@@ -40,9 +40,9 @@ def text(arguments: Any, checkpoint: Path, tokenizer: str | None) -> str:
     """Return the prompt and what follows it."""
     import torch
 
-    from lockstep.extras.language.gpt import GPT
-    from lockstep.extras.language.sampling import continuation
-    from lockstep.extras.language.vocabulary import Vocabulary
+    from lockstep.language.gpt import GPT
+    from lockstep.language.sampling import continuation
+    from lockstep.language.vocabulary import Vocabulary
     from lockstep.models.from_checkpoint import load_model
 
     model = load_model(checkpoint)

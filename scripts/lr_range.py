@@ -31,7 +31,7 @@ def main() -> None:
     check_single(given.overrides)
     with tempfile.TemporaryDirectory(prefix="lockstep-rate-") as folder:
         cfg, plan = validated(compose(f"run_dir={quote(folder)}", *given.overrides))
-        from lockstep.extras.tuning import find_rate
+        from lockstep.tuning import find_rate
 
         finder = find_rate(cfg, plan, given.first, given.last, given.steps)
     finder.plot(suggest=True).savefig(given.picture)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
-from lockstep.extras.new_project.project import create, update
+from lockstep.new_project import create, update
 
 
 def main() -> None:

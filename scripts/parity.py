@@ -28,8 +28,8 @@ from lockstep.cli import start
 from lockstep.config.overrides import check_single
 from lockstep.console import say
 from lockstep.errors import ExitCode, NamedFailure
-from lockstep.extras.parity.trainings import SideFailed
-from lockstep.extras.parity.verdict import parity
+from lockstep.parity.trainings import SideFailed
+from lockstep.parity.verdict import parity
 from lockstep.runs.composition import compose
 
 
@@ -39,7 +39,7 @@ def main() -> None:
     overrides = parser.parse_args().overrides
     check_single(overrides)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # on the way what is temporary is removed
-    progress = logging.getLogger("lockstep.extras.parity")
+    progress = logging.getLogger("lockstep.parity")
     progress.setLevel(logging.INFO)
     progress.addHandler(logging.StreamHandler())
     try:

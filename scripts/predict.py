@@ -23,7 +23,7 @@ from typing import Any
 from lockstep.__main__ import script_parser
 from lockstep.atomic_files import replacing
 from lockstep.cli import start
-from lockstep.extras.saved_runs import config_to_evaluate, find_checkpoint, load_saved_model, saved_config
+from lockstep.history.saved_runs import config_to_evaluate, find_checkpoint, load_saved_model, saved_config
 from lockstep.launchers.environment import log_plainly
 from lockstep.runs.validation import validated
 
@@ -52,7 +52,7 @@ def _predict_data(run_dir: Path, overrides: list[str], checkpoint: Path, output:
     import torch
 
     from lockstep.build import build
-    from lockstep.extras.plain_lightning.loaders import SharedLists
+    from lockstep.plain_lightning.loaders import SharedLists
 
     log_plainly()
     cfg = config_to_evaluate(run_dir.absolute(), overrides, "predictions")
@@ -80,7 +80,7 @@ def _predictions(model: Any, paths: list[Path], batch_size: int) -> Iterator[tup
     """Yield a row for each image."""
     import torch
 
-    from lockstep.extras.images.decoding import decode
+    from lockstep.datamodules.decoding import decode
 
     model = model.to("cuda" if torch.cuda.is_available() else "cpu")
     names = model.spec.class_names or range(model.spec.num_outputs)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
-from lockstep.extras.report.all_reduce import read_all_reduce
-from lockstep.extras.report.page import write_report
+from lockstep.report.all_reduce import read_all_reduce
+from lockstep.report.page import write_report
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.console import format_duration, show_table
 from lockstep.errors import config_error
-from lockstep.extras.history.runs import COLUMNS, RunRecord, best_run, differences, find_runs, sort_runs, where
+from lockstep.history.runs import COLUMNS, RunRecord, best_run, differences, find_runs, sort_runs, where
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import pytest
 from omegaconf import DictConfig
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = [*(ROOT / "tests" / "support").iterdir(), *(ROOT / "tests" / "extras").iterdir()]  # modules of tests
+FOLDERS = [*(ROOT / "tests" / "support").iterdir(), *(ROOT / "tests" / "options").iterdir()]  # modules of tests
 FOLDERS += [ROOT / folder for folder in ("scripts", "benchmarks", "docs", "src")]
 sys.path[:0] = map(str, FOLDERS)
 os.environ["PYTHONPATH"] = os.pathsep.join(

@@ -7,7 +7,7 @@ import torch
 from lightning import Trainer
 from workload import DECAY, RATE, Workload
 
-from lockstep.extras.synthetic.synthetic_images import SyntheticImages
+from lockstep.datamodules.synthetic_images import SyntheticImages
 from lockstep.models import Classifier
 from lockstep.models.schedules import constant
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from turns import end_turns, wait_for_turn
 
-from lockstep.extras.resnet.resnet import resnet
 from lockstep.nets import CNN, MLP
+from lockstep.nets.resnet import resnet
 
 NETS = {
     "mlp": lambda shape, classes: MLP(shape, classes, [256]),

@@ -12,7 +12,7 @@ from lockstep.errors import config_error
 
 
 class OptunaSweeper(Sweeper):
-    """Trials that Optuna asks for, as jobs of whichever launcher is chosen; see lockstep.extras.search.search."""
+    """Trials that Optuna asks for, as jobs of whichever launcher is chosen; see lockstep.search.search."""
 
     def __init__(self, **settings: Any) -> None:
         self.settings = OmegaConf.to_container(OmegaConf.create(settings))
@@ -28,5 +28,5 @@ class OptunaSweeper(Sweeper):
     def sweep(self, arguments: list[str]) -> None:
         from lockstep.config.construct import construct
 
-        node = {"_target_": "lockstep.extras.search.search.Search", **self.settings}  # pyright: ignore
+        node = {"_target_": "lockstep.search.search.Search", **self.settings}  # pyright: ignore
         construct("hydra.sweeper", node, self.given).run(arguments)

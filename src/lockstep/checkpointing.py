@@ -62,7 +62,7 @@ def read_checkpoint(key: str, path: Path, whole: Sequence[str] | None = None) ->
     except Exception as error:  # torch's reader raises what it meets: EOFError, RuntimeError, UnpicklingError, ...
         raise config_error(key, path, f"not a checkpoint that loads with weights_only=True ({_reason(error)})") from error
     if isinstance(checkpoint, dict) and "tensor_files" in checkpoint:
-        get_object("lockstep.extras.sharding.parts.complete")(key, path, checkpoint, whole)
+        get_object("lockstep.strategies.sharding.parts.complete")(key, path, checkpoint, whole)
     return checkpoint
 
 

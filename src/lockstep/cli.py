@@ -1,9 +1,12 @@
 """The command line: Hydra's errors as one line, exit codes, and validation before any directory exists."""
 
+import atexit
+import contextlib
+import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from lockstep import console
@@ -77,3 +80,18 @@ def _explain_end(error: BaseException) -> tuple[str | None, int]:
     from lockstep.config.hydra_errors import explain
 
     return explain(error) if isinstance(error, Exception) else None, ExitCode.REFUSED
+
+
+@contextlib.contextmanager
+def importing_much() -> Iterator[None]:
+    """Collect no garbage meanwhile, and exempt the imported objects until the process ends: importing torch and Lightning makes a
+    million objects that stay, and each collection would look at all of them."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.freeze()
+            atexit.register(gc.unfreeze)
+            gc.enable()

@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader
 from lockstep.datamodules.batches import InMemory
 from lockstep.datamodules.samplers import EpochOrder, GlobalBatches
 from lockstep.datamodules.seeded import index_of
-from lockstep.extras.plain_lightning.loaders import shared_loader
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
+from lockstep.plain_lightning.loaders import shared_loader
 
 pytestmark = pytest.mark.slow
 # three epochs of five steps at a global batch of 240

@@ -14,8 +14,8 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from omegaconf import DictConfig
 from torch import nn
 
+from lockstep.strategies.ddp import DDP
 from lockstep.trainer.batchnorm import Synchronised
-from lockstep.trainer.strategies import DDP
 
 
 @pytest.fixture(scope="module")

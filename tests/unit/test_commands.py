@@ -34,5 +34,5 @@ def test_what_is_left_is_ended_and_a_failure(is_orphan: bool, tmp_path: Path) ->
 
 def test_modules_of_tests_have_different_names() -> None:
     """They share one path, on which the first of a name would hide the others, in an order that a file system has."""
-    names = Counter(path.name for part in ("support", "extras") for path in (ROOT / "tests" / part).glob("*/*.py"))
+    names = Counter(path.name for part in ("support", "options") for path in (ROOT / "tests" / part).glob("*/*.py"))
     assert [name for name, number in names.items() if number > 1 and name != "conftest.py"] == []

@@ -1,26 +1,17 @@
-"""The rooms of the house: imports point downward, there is no circle, and the core knows no extra."""
+"""The packages of the core: imports point downward, there is no circle, and the core knows no option."""
 
 import ast
 from pathlib import Path
 
+from house import OPTIONS, PACKAGE, is_option
+
 import lockstep
 
 SOURCE = Path(lockstep.__file__).parent
-# From the top to the ground; what stands lower knows nothing of what stands higher. A module of the root is a room too.
-ROOMS = ["__main__", "extras", "cli", "sweeps", "build", "callbacks", "models", "datamodules", "nets", "trainer"]
-ROOMS += [
-    "runs",
-    "checkpointing",
-    "launchers",
-    "config",
-    "noise",
-    "console",
-    "places",
-    "imports",
-    "counter_rng",
-    "atomic_files",
-    "errors",
-]
+# From the top to the bottom; what stands lower imports nothing that stands higher. A module of the root is one, too.
+ROOMS = ["__main__", "plain_lightning", "cli", "sweeps", "build", "callbacks", "models", "datamodules", "nets", "strategies"]
+ROOMS += ["trainer", "runs", "checkpointing", "launchers", "config", "noise", "console", "places", "counter_rng"]
+ROOMS += ["atomic_files", "errors"]
 
 
 def imports(file: Path) -> set[str]:
@@ -57,18 +48,27 @@ def arrows() -> list[tuple[str, str]]:
     return sorted((module, target) for module, targets in IMPORTED.items() for target in targets)
 
 
-def test_every_room_has_its_place_and_there_are_at_most_twenty_one() -> None:
-    assert {room(module) for module in IMPORTED} == set(ROOMS)
+def is_core(module: str) -> bool:
+    place = SOURCE.parent / module.replace(".", "/")
+    return not is_option(place if place.is_dir() else place.with_suffix(".py"))
+
+
+def test_every_package_has_its_place_and_there_are_at_most_twenty_one() -> None:
+    assert {room(module) for module in IMPORTED if is_core(module)} == set(ROOMS)
     assert len(ROOMS) <= 21
 
 
+def test_every_option_is_there() -> None:
+    assert [name for name in OPTIONS if not (PACKAGE / name).exists()] == []
+
+
 def test_no_import_of_the_core_points_upward() -> None:
-    core = [(a, b) for a, b in arrows() if room(b) != "extras"]
+    core = [(a, b) for a, b in arrows() if is_core(a) and is_core(b)]
     assert [f"{a} imports {b}" for a, b in core if ROOMS.index(room(a)) > ROOMS.index(room(b))] == []
 
 
-def test_the_core_imports_no_extra() -> None:
-    assert [f"{a} imports {b}" for a, b in arrows() if room(a) != "extras" and room(b) == "extras"] == []
+def test_the_core_imports_no_option() -> None:
+    assert [f"{a} imports {b}" for a, b in arrows() if is_core(a) and not is_core(b)] == []
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

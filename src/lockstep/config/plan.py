@@ -10,11 +10,12 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.errors import config_error
-from lockstep.imports import CUDA_DRIVERS
 
 _OWN_KEYS = {"datamodule": "standardize", "model": "param_groups"}  # a key that every shipped option of the group has
 BATCH, GLOBAL_BATCH = "datamodule.batch_size", "datamodule.global_batch_size"  # of each process, and of all
 AUTO = "auto"  # trainer.devices and num_nodes: what there is
+# Files of drivers: NVIDIA's, WSL's and AMD's, one of which is there where torch.cuda finds a GPU.
+_CUDA_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 _SAME_SAMPLES = ("tensor_parallel_size", "stages")  # by a strategy: processes that have the same samples
 
 
@@ -33,7 +34,7 @@ def is_plain(cfg: DictConfig, group: str) -> bool:
 
 def visible_gpus() -> int:
     """Return how many GPUs CUDA_VISIBLE_DEVICES leaves, without creating a CUDA context."""
-    if not any(Path(file).exists() for file in CUDA_DRIVERS):
+    if not any(Path(file).exists() for file in _CUDA_DRIVERS):
         return 0
     import torch
 

@@ -38,7 +38,7 @@ class EpochOrder(Sampler[int]):
 
 
 class GlobalBatches(BatchSampler):
-    """Batches of `batch_size` samples over all processes, which lockstep.extras.plain_lightning divides among them."""
+    """Batches of `batch_size` samples over all processes, which lockstep.plain_lightning divides among them."""
 
 
 def shuffled(length: int, seed: int) -> Tensor:

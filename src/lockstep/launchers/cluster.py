@@ -13,8 +13,8 @@ from hydra.utils import get_class
 # Classes of launchers and queues by the prefix of the variables that they set. If several have set some, the first that
 # has started this process as a rank counts.
 CLUSTERS = {
-    "TORCHELASTIC_": "lockstep.extras.torchrun.cluster.Torchrun",
-    "SLURM_": "lockstep.extras.slurm.cluster.Slurm",
+    "TORCHELASTIC_": "lockstep.launchers.torchrun.Torchrun",
+    "SLURM_": "lockstep.slurm.cluster.Slurm",
 }
 _create = functools.cache(lambda target: get_class(target)())
 

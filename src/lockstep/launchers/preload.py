@@ -22,7 +22,7 @@ MODULES = (
     "lockstep.nets",
     "lockstep.runs.results",
     "lockstep.runs.run",
-    "lockstep.trainer.strategies",
+    "lockstep.strategies.ddp",
     "torch._dynamo",  # imported by every optimizer's step
     "torch.utils.serialization",
     "torch.utils.tensorboard",

@@ -14,7 +14,7 @@ class Preprocess(nn.Module):
     """uint8 to 0..1, then (x - mean) / scale: per channel for images, per feature for the rest; at first 0 and 1. These
     two are changed by `fit`, or by loading a state."""
 
-    equal_buffers = ("mean", "scale")  # see lockstep.trainer.strategies
+    equal_buffers = ("mean", "scale")  # see lockstep.strategies.ddp
     mean: Tensor
     scale: Tensor
 

@@ -69,7 +69,7 @@ def _save(run: Run, composed: DictConfig, hydra: Any, run_id: str | None) -> Non
     run."""
     size = run.plan.global_batch_size
     if run_id is None and run.cfg.get("mirror") is not None:
-        get_object("lockstep.extras.mirror.mirror.check_new")(run.cfg.mirror, run.directory)
+        get_object("lockstep.mirror.check_new")(run.cfg.mirror, run.directory)
     if run_id is None:
         write_config(run.directory, composed, hydra, uuid.uuid4().hex, size)
     else:

@@ -118,7 +118,7 @@ class Run:
             record.write_status(self.directory, "running", is_first=not self.is_resumed)
             self._append_to_log(OmegaConf.to_yaml(self.cfg, resolve=True))  # the terminal gets what a person reads
             if self.cfg.get("mirror") is not None:
-                self._mirror = get_object("lockstep.extras.mirror.mirror.Mirror")(self.cfg.mirror, self.directory)
+                self._mirror = get_object("lockstep.mirror.Mirror")(self.cfg.mirror, self.directory)
             log.info(str(self.plan))
             self._has_begun = True
         if not self.is_parent:

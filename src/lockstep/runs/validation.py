@@ -62,7 +62,7 @@ def _apply_exact(config: DictConfig) -> None:
     with read_write(config), open_dict(config):
         del config.trainer.exact
         if workers is not None:
-            get_object("lockstep.extras.exact.settings.apply_exact")(config, workers)
+            get_object("lockstep.exact.settings.apply_exact")(config, workers)
 
 
 def check_run_dir(config: DictConfig) -> None:

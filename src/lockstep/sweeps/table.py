@@ -46,7 +46,7 @@ def queue() -> Any:
     It has two functions: show_state(sweep_jobs) asks the queue how its jobs stand, and writes nothing; cancel(sweep_jobs) takes
     them out of the queue, and returns how many they were. Both raise ConfigError.
     """
-    return get_object("lockstep.extras.slurm.launcher")
+    return get_object("lockstep.slurm.launcher")
 
 
 def look_at(directory: Path) -> SweepJobs:

@@ -51,7 +51,7 @@ class Synchronised:
 
     @property
     def equal_buffers(self) -> tuple[str, ...]:
-        """Buffers that lockstep.trainer.strategies need not send; none of a class that may compute statistics in its own way."""
+        """Buffers that lockstep.strategies.ddp need not send; none of a class that may compute statistics in its own way."""
         is_torchs = getattr(super().forward, "__func__", None) is _BatchNorm.forward  # pyright: ignore[reportAttributeAccessIssue]
         return ("running_mean", "running_var", "num_batches_tracked") if is_torchs else ()
 

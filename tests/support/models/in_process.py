@@ -21,9 +21,9 @@ from omegaconf import DictConfig
 from lockstep.build import build
 from lockstep.checkpointing import read_checkpoint
 from lockstep.config.plan import Plan
-from lockstep.extras.plain_lightning.loaders import SharedLists
 from lockstep.launchers.environment import PARENT_PID, register_resolvers, this_rank
 from lockstep.places import CONF
+from lockstep.plain_lightning.loaders import SharedLists
 from lockstep.runs.validation import derive
 
 torch.set_num_threads(1)  # of these small nets; several tests share the cores

@@ -28,7 +28,12 @@ def environment(**more: str) -> dict[str, str]:
     own = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "TORCHELASTIC_", "PL_"))}
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTEST_CURRENT_TEST"):
         own.pop(name, None)
-    folders = [*(ROOT / "tests" / "support").iterdir(), *(ROOT / "tests" / "extras").iterdir(), ROOT / "benchmarks", ROOT / "src"]
+    folders = [
+        *(ROOT / "tests" / "support").iterdir(),
+        *(ROOT / "tests" / "options").iterdir(),
+        ROOT / "benchmarks",
+        ROOT / "src",
+    ]
     return own | {"PYTHONPATH": os.pathsep.join(map(str, folders)), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"} | more
 
 

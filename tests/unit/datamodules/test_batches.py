@@ -13,7 +13,7 @@ from lockstep.datamodules.augment import CropFlip
 from lockstep.datamodules.batches import Batches, InMemory
 from lockstep.datamodules.samplers import EpochOrder, GlobalBatches
 from lockstep.datamodules.seeded import Draw
-from lockstep.extras.plain_lightning.loaders import shared_loader
+from lockstep.plain_lightning.loaders import shared_loader
 
 LENGTH = 20
 INPUTS = torch.arange(LENGTH * 1 * 4 * 4).to(torch.uint8).view(LENGTH, 1, 4, 4)

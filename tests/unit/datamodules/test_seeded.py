@@ -13,7 +13,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorD
 from lockstep.datamodules.batches import Batches
 from lockstep.datamodules.samplers import EpochOrder, GlobalBatches
 from lockstep.datamodules.seeded import Draw, Seeded
-from lockstep.extras.plain_lightning.loaders import shared_loader
+from lockstep.plain_lightning.loaders import shared_loader
 
 
 class Noisy(Dataset[Any]):

@@ -42,7 +42,7 @@ def test_the_epoch_in_which_it_restarted_still_ends_without_a_plateau_s_step() -
 
 
 def test_a_model_checkpoint_still_saves_once_at_a_step_that_lightning_has_counted() -> None:
-    """When this fails, see whether tests/extras/plain_lightning/test_by_hand.py passes without forget_saved_step."""
+    """When this fails, see whether tests/options/plain_lightning/test_by_hand.py passes without forget_saved_step."""
     assert "self._last_global_step_saved == trainer.global_step" in inspect.getsource(
         ModelCheckpoint._should_skip_saving_checkpoint
     )

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from lockstep.launchers.environment import PARENT_PID, reserved_port, this_rank
 from lockstep.models.preprocess import Preprocess
+from lockstep.strategies.ddp import DDP, _store_on_loopback
 from lockstep.trainer.batchnorm import synchronise_batchnorm
-from lockstep.trainer.strategies import DDP, _store_on_loopback
 
 
 def listening() -> set[str]:

@@ -1,0 +1,142 @@
+"""Causes that keep several processes from giving the result of one, logged at the start of a run and stored in its record."""
+
+import logging
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import LearningRateFinder
+from torch import nn
+from torchmetrics import Metric
+from torchmetrics.aggregation import MeanMetric
+
+from lockstep.callbacks.monitor import Monitor
+from lockstep.console import join_first
+from lockstep.datamodules.base import DataModule
+from lockstep.datamodules.seeded import generator_states
+from lockstep.nets.dropout import Dropout
+from lockstep.plain_lightning.any_batch import samples_in
+from lockstep.runs.shares import dp_rank_and_size
+
+log = logging.getLogger(__name__)
+
+
+class EquivalenceReport(Monitor, Callback):
+    """Log a line for each cause that can be seen from the built parts, or from a step that draws random numbers; `causes` has
+    them for the record of the run.
+
+    It does not see what else the code of a model does: lockstep parity finds that by training.
+    """
+
+    def __init__(self) -> None:
+        self.causes: list[str] = []
+        self._states: tuple[bytes, bytes] | None = None  # the generators' states before a step
+        self._means: dict[str, torch.Tensor] = {}  # running means before training
+        self._has_samples = False  # True if a batch has several
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.causes = []
+        if trainer.world_size > 1:
+            for cause in find_causes(trainer, pl_module):
+                self._say(cause)
+            self._means = {name: mean.clone() for name, mean in running_means(pl_module).items()}
+
+    def _say(self, cause: str) -> None:
+        if cause not in self.causes:
+            self.causes.append(cause)
+            log.info(f"Not as on one process: {cause}")
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self._look_before(trainer, pl_module, batch, batch_idx)
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._look_after(trainer, pl_module, batch_idx, "training")
+
+    def on_validation_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self._look_before(trainer, pl_module, batch, batch_idx)
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self._look_after(trainer, pl_module, batch_idx, "validation")
+
+    def _look_before(self, trainer: Any, module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 0 and trainer.world_size > 1:
+            self._states, self._has_samples = _states(module.device), (samples_in(batch) or 0) > 1
+
+    def _look_after(self, trainer: Any, module: LightningModule, batch_idx: int, stage: str) -> None:
+        if batch_idx or trainer.world_size == 1:
+            return
+        now = running_means(module)
+        changed = [name for name, mean in self._means.items() if name in now and not torch.equal(now[name], mean)]
+        if changed:
+            self._say(f"running statistics of each process's own samples, which only BatchNorm shares: {join_first(changed)}")
+        if self._states != _states(module.device):
+            alike = "lockstep.nets.Dropout and lockstep.noise draw them alike on any number of processes"
+            self._say(f"random numbers are drawn in a {stage} step, by each process its own; {alike}")
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Name metrics that are means over batches."""
+        if trainer.world_size > 1 and self._has_samples:
+            for name in metrics_of_batches(pl_module):
+                self._say(f"{name} is a mean of batches' values, which other batches do not have; update it with samples' values")
+
+    on_train_epoch_end = on_validation_epoch_end
+
+
+def running_means(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return those of layers that are no BatchNorm, by names."""
+    from lockstep.trainer.batchnorm import is_batchnorm
+
+    layers = {f"{name} ({type(layer).__name__})": layer for name, layer in model.named_modules() if not is_batchnorm(layer)}
+    means = {name: getattr(layer, "running_mean", None) for name, layer in layers.items()}
+    return {name: mean for name, mean in means.items() if isinstance(mean, torch.Tensor)}
+
+
+def metrics_of_batches(model: nn.Module) -> list[str]:
+    """Return the names of metrics that count their updates: torchmetrics' MeanMetric, given a number for each batch, and those of
+    the user. torchmetrics' others count samples."""
+    metrics = [(name, metric) for name, metric in model.named_modules() if isinstance(metric, Metric) and metric.update_count > 1]
+    return [
+        f"{name} ({type(metric).__name__})"
+        for name, metric in metrics
+        if (isinstance(metric, MeanMetric) or not type(metric).__module__.startswith("torchmetrics."))
+        and any(isinstance(x, torch.Tensor) and x.ndim == 0 and x == metric.update_count for x in metric.metric_state.values())
+    ]
+
+
+def _states(device: torch.device) -> tuple[bytes, bytes]:
+    """Return the states of torch's generators, and of numpy's and Python's: another value after something has been drawn."""
+    of_torch, *others = generator_states()
+    drawn = [of_torch, *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+    return torch.cat(drawn).numpy().tobytes(), pickle.dumps(others)
+
+
+def find_causes(trainer: Any, model: LightningModule) -> Iterator[str]:
+    """Yield a line for each cause that the built parts show."""
+    from lockstep.trainer.batchnorm import Synchronised, is_batchnorm
+
+    layers, shares = list(model.named_modules()), dp_rank_and_size(trainer)[1]
+    alone = [name for name, layer in layers if is_batchnorm(layer) and not isinstance(layer, Synchronised | nn.SyncBatchNorm)]
+    if alone:
+        yield f"trainer.sync_batchnorm=false: each process normalises by its own samples, in {join_first(alone)}"
+    dropouts = [name for name, layer in layers if isinstance(layer, Dropout) and layer.p > 0]
+    if dropouts and shares < trainer.world_size:  # a process may drop from a part of a sample
+        yield f"noise is drawn for parts of samples, in {join_first(dropouts)}"
+    if (communication := getattr(trainer.strategy, "communication", None)) is not None:
+        yield f"trainer.strategy.communication={communication}: gradients are sent in fewer bits"
+    data: Any = getattr(trainer, "datamodule", None)
+    if isinstance(data, DataModule) and data.global_batch_size is None and shares > 1:
+        samples = data.samples_per_batch * trainer.accumulate_grad_batches
+        yield (
+            f"datamodule.batch_size={data.batch_size} is per process: a step has {samples} samples, and on one process "
+            f"{samples // shares}; datamodule.global_batch_size sets the batch of all processes"
+        )
+    if any(isinstance(callback, LearningRateFinder) for callback in trainer.callbacks):
+        yield "LearningRateFinder: it looks at the losses of rank zero's samples, and may find another rate"
+    if "16" in str(trainer.precision):
+        yield f"trainer.precision={trainer.precision}: equal but for its rounding, which training makes larger"

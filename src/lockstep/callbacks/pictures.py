@@ -1,0 +1,40 @@
+"""The confusion matrix of the test set, as a picture in TensorBoard."""
+
+from typing import Any
+
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+from matplotlib.figure import Figure
+from torch import Tensor
+from torchmetrics.classification import MulticlassConfusionMatrix
+
+from lockstep.callbacks.monitor import Monitor
+from lockstep.models import Classifier
+from lockstep.runs.shares import is_first_of_share
+
+NAMED = 20  # classes up to which the matrix shows their names and numbers
+
+
+class Pictures(Monitor, Callback):
+    """Show test/confusion: the samples of all processes, rows the true classes."""
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if isinstance(pl_module, Classifier):
+            self._matrix = MulticlassConfusionMatrix(pl_module.spec.num_outputs, sync_on_compute=False).to(pl_module.device)
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        if isinstance(pl_module, Classifier) and isinstance(outputs, Tensor) and is_first_of_share(trainer):
+            self._matrix.update(outputs, batch[1])
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not isinstance(pl_module, Classifier):
+            return
+        counts: Any = trainer.strategy.reduce(self._matrix.confmat, reduce_op="sum")
+        writer = next((logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)), None)
+        if trainer.is_global_zero and writer is not None and counts.any():
+            figure = Figure(figsize=(8, 8), layout="constrained")
+            names = [str(name) for name in pl_module.spec.class_names or range(len(counts))] if len(counts) <= NAMED else None
+            self._matrix.plot(counts, figure.subplots(), add_text=names is not None, labels=names, cmap="Blues")
+            writer.add_figure("test/confusion", figure, trainer.global_step)

@@ -1,0 +1,122 @@
+"""Hugging Face data sets on disk."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from lockstep.datamodules.base import DataModule, DataSpec
+from lockstep.datamodules.decoding import WORKERS, decode
+from lockstep.datamodules.splits import Splits
+from lockstep.errors import check_at_least
+
+_NAMES = {"train": ("train",), "val": ("validation", "valid", "val", "dev"), "test": ("test",)}
+
+
+class HFDataset(DataModule):
+    """A folder that `save_to_disk` of the library `datasets` has written, or one of Parquet, Arrow, CSV or JSON files, whose
+    splits the library knows by their names (train-00000-of-00002.parquet, validation.csv, test/...).
+
+    Without a split for validation it is a seeded part of train; data that is not split is split in three with the seed.
+    An image becomes uint8 (3, size, size); numbers and arrays become float32.
+    """
+
+    def __init__(
+        self,
+        data_dir: str,
+        inputs: str | list[str],
+        target: str = "label",
+        size: int = 64,
+        test_fraction: float = 0.1,
+        num_workers: int = WORKERS,
+        **loading: Any,
+    ) -> None:
+        check_at_least(1, size=size)
+        if not Path(data_dir).is_dir():
+            raise ValueError(f"data_dir={data_dir}: no such folder: {Path(data_dir).absolute()}; use a folder with data")
+        super().__init__(num_workers=num_workers, **loading)
+        tables = _tables(Path(data_dir).absolute())
+        columns = [inputs] if isinstance(inputs, str) else inputs
+        targets = Targets(tables["train"], target)
+        self.rows = {split: Rows(table, columns, targets, size) for split, table in tables.items()}
+        self.is_split, self.test_fraction = len(tables) > 1, test_fraction
+        self.has_test = "test" in tables if self.is_split else test_fraction > 0
+        if "val" in tables:
+            self.refuse_folds()
+        first, _ = self.rows["train"].__getitems__([0])
+        self.spec = DataSpec(tuple(first.shape[1:]), targets.outputs, targets.class_names)
+
+    def load(self) -> Splits:
+        """Return the rows of each split."""
+        return self.drawn(**self.rows, test_fraction=0.0 if self.is_split else self.test_fraction)
+
+
+def _tables(folder: Path) -> dict[str, Any]:
+    """Return the tables of train, val and test; of data that is not split as train."""
+    import datasets  # pyright: ignore[reportMissingImports]  it is optional
+
+    is_saved = any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))
+    loaded: Any = datasets.load_from_disk(str(folder)) if is_saved else datasets.load_dataset(str(folder))
+    if not isinstance(loaded, dict):
+        return {"train": loaded}
+    if len(loaded) == 1:
+        return {"train": next(iter(loaded.values()))}
+    return {split: loaded[name] for split, names in _NAMES.items() for name in names if name in loaded}
+
+
+class Targets:
+    """Floats of a regression, or class numbers, of the values of a column.
+
+    Attributes:
+        outputs: number of outputs that a net needs.
+        class_names: by number, where the column has names.
+    """
+
+    def __init__(self, table: Any, column: str) -> None:
+        self.column = column
+        first = numpy.asarray(table.select_columns([column])[0][column])
+        self.is_regression, self.outputs = first.dtype.kind == "f", first.size
+        names = getattr(table.features[column], "names", None)  # a ClassLabel has them; its values are numbers
+        values = [] if self.is_regression else sorted(table.unique(column))
+        is_named = first.dtype.kind == "U"
+        self.numbers = {value: number for number, value in enumerate(values)} if is_named else {}
+        self.class_names = tuple(values if is_named else names or ()) or None
+        if values:
+            self.outputs = len(self.class_names or range(values[-1] + 1))
+
+    def encode(self, values: Any) -> Tensor:
+        """Return (n, outputs) floats, or (n,) class numbers."""
+        if self.is_regression:
+            return torch.tensor(numpy.asarray(values), dtype=torch.float32).reshape(-1, self.outputs)
+        return torch.tensor([self.numbers.get(value, value) for value in values])
+
+
+class Rows(Dataset[Any]):
+    """One split, whose rows are fetched a batch at a time."""
+
+    def __init__(self, table: Any, columns: Sequence[str], targets: Targets, size: int) -> None:
+        from datasets import Image  # pyright: ignore[reportMissingImports]
+
+        self.columns, self.targets, self.shape = columns, targets, (3, size, size)
+        self.has_images = len(columns) == 1 and isinstance(table.features[columns[0]], Image)
+        if self.has_images:
+            table = table.cast_column(columns[0], Image(decode=False))  # bytes or a path: decoded below
+        self.table = table.select_columns([*columns, targets.column])
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitems__(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return inputs (n, *shape) and targets of rows."""
+        rows = self.table[list(ids)]
+        if self.has_images:
+            images = zip(ids, rows[self.columns[0]], strict=True)
+            inputs = torch.stack([decode(file["bytes"] or file["path"], self.shape, f"row {row}") for row, file in images])
+        else:
+            parts = [numpy.asarray(rows[column], numpy.float32) for column in self.columns]
+            inputs = torch.from_numpy(parts[0] if parts[0].ndim > 1 else numpy.stack(parts, axis=1))
+        return inputs, self.targets.encode(rows[self.targets.column])

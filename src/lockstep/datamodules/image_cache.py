@@ -1,0 +1,67 @@
+"""Images decoded once, into a file of bytes that every process of a machine maps into its memory."""
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from lockstep.atomic_files import replacing
+from lockstep.config.plan import visible_cores
+from lockstep.datamodules import decoding
+from lockstep.datamodules.base import ignore_sigterm
+from lockstep.datamodules.batches import InMemory
+from lockstep.datamodules.file_cache import write_once
+from lockstep.datamodules.image_folder import ImageFolder, LabelledImages
+from lockstep.datamodules.splits import Splits
+
+log = logging.getLogger(__name__)
+
+
+class CachedImageFolder(ImageFolder):
+    """An ImageFolder whose images are decoded once, into files in `cache_dir`; None: DATA_DIR.cache, beside the data."""
+
+    def __init__(self, data_dir: str, cache_dir: str | None = None, num_workers: int = 0, **options: Any) -> None:
+        super().__init__(data_dir, num_workers=num_workers, **options)
+        beside = self.data_dir.absolute()
+        self.cache_dir = beside.with_name(f"{beside.name}.cache") if cache_dir is None else Path(cache_dir)
+
+    def prepare_data(self) -> None:
+        """Decode the images, with one process per core."""
+        self.load()
+
+    def load(self) -> Splits:
+        """Map the images of each split."""
+        shape = self.spec.input_shape
+        return self.draw_splits({name: cached(images, shape, self.cache_dir) for name, images in self.folders.items()})
+
+
+class Mapped(InMemory):
+    """Samples whose inputs are a file of bytes, which forked processes share."""
+
+    def __init__(self, path: Path, shape: Sequence[int], targets: Tensor) -> None:
+        pixels = numpy.memmap(path, numpy.uint8, "c", shape=(len(targets), *shape))  # "r" makes torch warn
+        super().__init__(torch.from_numpy(pixels), targets)
+
+
+def cached(images: LabelledImages, shape: Sequence[int], folder: Path) -> Mapped:
+    """Return the images as (channels, height, width) of `shape`, from a file in `folder`. It is written if it is not there: its
+    name depends on the files' names, sizes and times, and on the code that decodes them."""
+    paths = [Path(path) for path, _ in images.samples]
+    files = [(str(path.relative_to(images.root)), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    key = hashlib.sha256(repr((files, Path(decoding.__file__).read_text())).encode()).hexdigest()[:16]
+    path = folder / f"{Path(images.root).absolute().name}-{'x'.join(map(str, shape))}-{key}.uint8"
+    write_once(path, lambda: _write(path, images))
+    return Mapped(path, shape, torch.tensor(images.targets))
+
+
+def _write(path: Path, images: LabelledImages) -> None:
+    log.info(f"decoding {len(images)} images of {images.root} into {path}")
+    with replacing(path, "wb") as file:
+        for pixels, _ in DataLoader(images, 32, num_workers=visible_cores(), worker_init_fn=ignore_sigterm):
+            file.write(pixels.numpy().tobytes())

@@ -1,0 +1,68 @@
+"""Images in one folder per class, found as torchvision finds them and decoded in the workers."""
+
+from collections.abc import Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torchvision
+from torchvision.datasets.folder import find_classes
+
+from lockstep.datamodules.base import DataModule, DataSpec
+from lockstep.datamodules.decoding import WORKERS, decode
+from lockstep.datamodules.splits import Splits
+from lockstep.errors import check_at_least, config_error
+
+
+class LabelledImages(torchvision.datasets.ImageFolder):
+    """torchvision's ImageFolder, whose classes have the numbers that they have in `classes`."""
+
+    def __init__(self, folder: Path, classes: Sequence[str], shape: Sequence[int]) -> None:
+        self.numbers = {name: number for number, name in enumerate(classes)}
+        super().__init__(str(folder), loader=partial(decode, shape=shape))
+
+    def find_classes(self, directory: str | Path) -> tuple[list[str], dict[str, int]]:
+        """Return the names of the class folders, and their numbers. Raises ConfigError for one that is not in `classes`."""
+        names, _ = super().find_classes(directory)
+        if unknown := sorted(set(names) - self.numbers.keys()):
+            raise config_error("datamodule.data_dir", directory, f"has classes that train/ has not: {', '.join(unknown)}")
+        return names, {name: self.numbers[name] for name in names}
+
+
+class ImageFolder(DataModule):
+    """A data set laid out as data_dir/{train,val,test}/CLASS/*.jpg, or flat as data_dir/CLASS/*.jpg; or .png, .webp, ...
+
+    Without a val folder validation is a seeded part of train; flat class folders are split in three with the seed.
+    """
+
+    def __init__(
+        self, data_dir: str, size: int = 64, test_fraction: float = 0.1, num_workers: int = WORKERS, **loading: Any
+    ) -> None:
+        super().__init__(num_workers=num_workers, **loading)
+        check_at_least(1, size=size)
+        if not Path(data_dir).is_dir():
+            raise ValueError(f"data_dir={data_dir}: no such folder: {Path(data_dir).absolute()}; use a folder with data")
+        self.data_dir, self.test_fraction = Path(data_dir), test_fraction
+        self.is_split = (self.data_dir / "train").is_dir()
+        self.has_test = (self.data_dir / "test").is_dir() if self.is_split else test_fraction > 0
+        if self.is_split and (self.data_dir / "val").is_dir():
+            self.refuse_folds()
+        classes, _ = find_classes(self.data_dir / "train" if self.is_split else self.data_dir)
+        self.spec = DataSpec((3, size, size), len(classes), class_names=tuple(classes))
+
+    @cached_property
+    def folders(self) -> dict[str, LabelledImages]:
+        """The images of train, val and test; of flat class folders as "all"."""
+        there = {"all": self.data_dir}
+        if self.is_split:
+            there = {name: folder for name in ("train", "val", "test") if (folder := self.data_dir / name).is_dir()}
+        classes = self.spec.class_names or ()
+        return {name: LabelledImages(folder, classes, self.spec.input_shape) for name, folder in there.items()}
+
+    def load(self) -> Splits:
+        """Find the images of each split."""
+        return self.draw_splits(self.folders)
+
+    def draw_splits(self, datasets: Any) -> Splits:
+        """Return the splits of data sets named as `folders` are."""
+        return self.drawn(**datasets) if self.is_split else self.drawn(datasets["all"], test_fraction=self.test_fraction)

@@ -1,0 +1,107 @@
+"""Loaders that know nothing of this package: a process's share of a batch is the shares of its virtual workers.
+
+Worker v of V takes every V-th sample of the global batch, from the v-th on. The dataset and the collate function are called for
+each worker by itself, with generators that are seeded for its batch: their draws and their padding do not depend on the
+process.
+"""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from lightning_utilities.core.apply_func import apply_to_collection
+from torch.utils.data import DataLoader, Dataset
+
+from lockstep.counter_rng import derive_seed
+from lockstep.datamodules.seeded import Restored, Seeded, index_of, seed_generators
+from lockstep.plain_lightning.loaders import SharedLists, division_of, loading_arguments, takes_lists
+
+
+class Drawn(NamedTuple):
+    """A sample of a batch of `whole` samples; a dummy if this process has none of the batch."""
+
+    draw: Any
+    epoch: int
+    whole: int
+    is_dummy: bool
+
+
+class Share(NamedTuple):
+    """A worker's share of a batch: `samples` of `whole`. Without samples, `batch` is a dummy's, or None."""
+
+    batch: Any
+    samples: int
+    whole: int
+
+
+class Shares(list[Share]):
+    """The shares of a process's workers."""
+
+
+class WorkersSampler(SharedLists):
+    """Yield lists of Drawn samples, those of all workers of the process."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch, draws in enumerate(self._batches(), self.first):
+            own, whole = self.samples_in(batch)
+            yield [Drawn(draw, self.epoch, whole, is_dummy=own == 0) for draw in draws]
+
+
+class WorkerBatches(Dataset[Shares]):
+    """A loader's dataset and collate function, which make a process's Shares of the samples that are Drawn for it."""
+
+    def __init__(self, loader: DataLoader[Any], own: int, seed: int) -> None:
+        data: Any = loader.dataset
+        self.dataset = data if isinstance(data, Seeded) else Seeded(data, seed)
+        self.collate, self.is_batched = loader.collate_fn, loader.batch_sampler is not None
+        self.takes_lists = takes_lists(loader)
+        self.own, self.seed = own, seed
+
+    def __getitem__(self, drawn: Sequence[Drawn]) -> Shares:
+        with Restored():
+            return Shares(self._share(drawn[worker :: self.own], drawn[0].whole) for worker in range(self.own))
+
+    def _share(self, drawn: Sequence[Drawn], whole: int) -> Share:
+        if not drawn:
+            return Share(None, 0, whole)
+        draws = [one.draw for one in drawn]
+        samples = self.dataset[draws] if self.takes_lists else self.dataset.__getitems__(draws)
+        samples = samples if self.is_batched or self.takes_lists else samples[0]
+        seed_generators(derive_seed(self.seed, drawn[0].epoch, zlib.crc32(repr(index_of(draws[0])).encode())))
+        return Share(self.collate(samples), 0 if drawn[0].is_dummy else len(draws), whole)
+
+
+def workers_loader(
+    loader: DataLoader[Any], share: tuple[int, int], own: int, seed: int, training: bool
+) -> DataLoader[Any] | None:
+    """Return the loader of a process, (number, of how many), that has `own` workers; None if `loader` draws batches in a way of
+    its own."""
+    workers = own * share[1]
+    division = division_of(loader, workers, training)
+    if division is None:
+        return None
+    order, size, dropped = division
+    sampler = WorkersSampler(order, size, share, seed, dropped, training)
+    sampler.check_length(workers)
+    loading: dict[str, Any] = loading_arguments(loader) | {"collate_fn": _as_it_is}
+    return DataLoader(WorkerBatches(loader, own, seed), batch_size=None, sampler=sampler, **loading)
+
+
+def _as_it_is(shares: Shares) -> Shares:
+    return shares
+
+
+def shares_of_workers(batch: Any, own: int) -> list[Share] | None:
+    """Return each worker's share of a batch from such loaders, of one or of a collection of them; None for a batch from
+    elsewhere."""
+    parts: list[Shares] = []
+    apply_to_collection(batch, Shares, parts.append)
+    if not parts:
+        return None
+
+    def share(worker: int) -> Share:
+        whole = apply_to_collection(batch, Shares, lambda shares: shares[worker].batch)
+        smallest = min((part[worker] for part in parts), key=lambda one: one.samples)
+        return smallest._replace(batch=whole)
+
+    return [share(worker) for worker in range(own)]

@@ -1,1 +1,0 @@
-"""Gradients sent in 16 bits."""

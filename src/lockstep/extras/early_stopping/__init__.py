@@ -1,1 +1,0 @@
-"""Early stopping, which a resumed run knows to have happened."""

@@ -1,1 +1,0 @@
-"""Training some of the weights: frozen layers, and low-rank adapters."""

@@ -1,1 +1,0 @@
-"""Image folders decoded once."""

@@ -1,1 +1,0 @@
-"""Pictures as data: folders of image files, and torchvision's labelled sets."""

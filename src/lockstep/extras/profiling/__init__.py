@@ -1,1 +1,0 @@
-"""Profilers of a few steps."""

@@ -1,1 +1,0 @@
-"""ResNets (He et al. 2016, arXiv:1512.03385)."""

@@ -1,1 +1,0 @@
-"""Torch's own one-cycle schedule, fitted to how long training lasts."""

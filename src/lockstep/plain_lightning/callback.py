@@ -1,0 +1,196 @@
+"""The room that keeps the promise: any LightningModule and its data on several processes, as on one."""
+
+import logging
+import time
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import torch
+from lightning import LightningModule, Trainer
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import Tensor
+
+from lockstep.console import join_first
+from lockstep.plain_lightning.any_batch import samples_in
+from lockstep.plain_lightning.lightning_internals import change_asked_loaders, counting_nothing, take_skipped_steps
+from lockstep.plain_lightning.list_states import gather_lists_whole
+from lockstep.plain_lightning.plain_values import leave_out_objects
+from lockstep.plain_lightning.processes import (
+    GATHERED,
+    agree_on_batches,
+    agree_on_steps,
+    combine_outputs,
+    gather_unequal_lengths,
+    names_that_differ,
+)
+from lockstep.plain_lightning.reduced_logs import reduce_logs, source_of
+from lockstep.plain_lightning.shared_loading import SharedLoading
+from lockstep.plain_lightning.weights import Weight, are_counted, weight_of
+from lockstep.runs.results import ended_by, logged_numbers
+from lockstep.trainer.batchnorm import without_statistics
+
+log = logging.getLogger(__name__)
+
+_NOT_KNOWN = "what several processes can't know of them is in docs/your-code.md#what-is-said-when"
+_OWN_GRADIENTS = "each steps by its own gradients, as after loss.backward() in the place of self.manual_backward(loss)"
+_COMPARED = (2, 20)  # the batches before which processes compare what they hold: a step by hand may be that of several batches
+
+
+class PlainLightning(SharedLoading):
+    """Make a LightningModule on several processes give what it gives on one, from outside, and say once what it can't.
+
+    Training and evaluation take the batches of one process, shared out (see lockstep.plain_lightning.loaders). Where ranks
+    hold unequal numbers of a batch's samples, each rank's gradient is weighted by its number: the step is that of the whole
+    batch, for a loss that is a mean over its batch. Logs over an epoch are reduced over ranks: see
+    lockstep.plain_lightning.logs. A resumed run passes over the batches that it has trained on in its epoch. Samples and
+    times are counted for the record of the run. Hyperparameters with which a checkpoint could not be read are left out of it.
+
+    Attributes:
+        results: the latest value of each metric that training has logged.
+        samples_trained: in this process, since it started.
+        train_time, train_cpu_time: seconds, and seconds of processor, from the start of training to its end, validation and
+            checkpoints included.
+        ended_by: why training has ended.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.samples_trained, self.train_time, self.train_cpu_time = 0, 0.0, 0.0
+        self.results: dict[str, float] = {}
+        self.ended_by: str | None = None
+        self._has_said: set[str] = set()
+        self._weight = Weight()
+        self._batches = 0  # that were begun
+        self._is_even: bool | None = None  # True if ranks have as many samples in this training batch; None outside of one
+        self._around_batch = ExitStack()
+
+    def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
+        change_asked_loaders(trainer, partial(self._share_all, trainer), partial(self._drawing_alike, trainer))
+        self._combine_processes(trainer, pl_module)
+
+    def on_validation_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        if trainer.world_size > 1:
+            gather_lists_whole(pl_module)
+
+    on_test_start = on_validation_start
+
+    def _combine_processes(self, trainer: Any, model: LightningModule) -> None:
+        self._logs = reduce_logs(trainer, self.warn)
+        if trainer.world_size > 1 and not _is_shipped(model):
+            if "training_step" not in vars(model):
+                take_skipped_steps(trainer)
+                agree_on_steps(model, partial(self._agree, trainer, model))
+            if "on_train_batch_start" not in vars(model) and is_overridden("on_train_batch_start", model, LightningModule):
+                agree_on_batches(model, self.warn, self._around_batch.close)
+            if "all_gather" not in vars(model):
+                gather_unequal_lengths(model, self._gathers_unequally, self.warn)
+
+    def _agree(self, trainer: Any, model: LightningModule, output: Any) -> Any:
+        """Return a step's output, and weight it by the samples of those processes that have one."""
+        trainer._logger_connector.exchange_step()
+        if not model.automatic_optimization or not isinstance(trainer.strategy, DDPStrategy):
+            return output
+        wrapper: Any = trainer.strategy.model
+        samples = 0 if output is None else self._weight.samples
+        output, number = combine_outputs(output, samples, model, wrapper.find_unused_parameters)
+        if number:
+            self._weight = self._weight._replace(samples=samples, in_batch=samples * trainer.world_size / number)
+        return output
+
+    def _gathers_unequally(self) -> bool:
+        if self._is_even is False:
+            self.warn(GATHERED)
+        return self._has_uneven_data and not self._is_even
+
+    def on_fit_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        parts = [part for part in (pl_module, trainer.datamodule) if part is not None]
+        own = [type(part).__name__ for part in parts if not _is_shipped(part)]
+        if own and trainer.world_size > 1:
+            log.info(f"{' and '.join(own)}: plain Lightning; {_NOT_KNOWN}")
+        source = source_of(type(pl_module).configure_optimizers)
+        names = [name for name in ("num_devices", "num_nodes", "world_size") if name in source]
+        if names and trainer.world_size > 1:
+            self.warn(f"configure_optimizers reads {' and '.join(names)}: its rates may be others than on one process")
+
+    def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        self.on_validation_start(trainer, pl_module)
+        super().on_train_start(trainer, pl_module)
+        self._started = time.perf_counter(), time.process_time()
+        # a plateau may monitor what was logged before the checkpoint
+        known = {name: torch.tensor(value, dtype=torch.float64) for name, value in self.results.items()}
+        trainer.callback_metrics.update(known)
+
+    def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self._batches += 1
+        if self._batches in _COMPARED and isinstance(trainer.strategy, DDPStrategy):
+            self._compare(pl_module)
+        self._divide(trainer)
+        if self._weight.samples == 0:  # this rank has another's sample, since the batch has none for it
+            self._around_batch.enter_context(counting_nothing(trainer, pl_module))
+            self._around_batch.enter_context(without_statistics())
+
+    def _compare(self, model: LightningModule) -> None:
+        if names := names_that_differ(model.named_buffers()):
+            self.warn(f"buffers differ between processes after a step, and process 0's are kept ({join_first(names)})")
+        if names := names_that_differ(model.named_parameters()):
+            self.warn(f"weights differ between processes after a step ({join_first(names)}): {_OWN_GRADIENTS}")
+
+    def _divide(self, trainer: Any) -> None:
+        """Set the weights of the batch."""
+        loop = trainer.fit_loop.epoch_loop  # the argument is the batch before for a step that takes a dataloader_iter
+        weight = weight_of(loop.batch_idx, self._samplers, trainer.accumulate_grad_batches, trainer.num_training_batches)
+        if not weight.is_known:
+            self.warn("training loaders divide a batch unequally, whose gradient is not weighted; drop_last=True leaves it out")
+        self._weight, self._is_even = weight, weight.is_even
+
+    @property
+    def weight(self) -> float:
+        """Return that of this rank's gradient in the batch's."""
+        return self._weight.in_batch * self._weight.in_step
+
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
+        weight = self.weight
+        if weight != 1.0 and loss.requires_grad:
+            loss.register_hook(lambda gradient: gradient * weight)
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: LightningModule, optimizer: Any) -> None:
+        """Divide by the batches that were accumulated where their number was not known, as at the end of a stream."""
+        accumulated = trainer.accumulate_grad_batches
+        left = (trainer.fit_loop.epoch_loop.batch_idx + 1) % accumulated
+        if left and self._samplers and not are_counted(self._samplers):
+            gradients = [parameter.grad for group in optimizer.param_groups for parameter in group["params"]]
+            for gradient in (gradient for gradient in gradients if gradient is not None):
+                gradient.mul_(accumulated / left)
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._around_batch.close()
+        self._logs.add_before()
+        self._is_even = None
+        is_skipped = self._weight.samples == 0 or (pl_module.automatic_optimization and not outputs)
+        self.samples_trained += 0 if is_skipped else samples_in(batch) or 0
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.train_time, self.train_cpu_time = time.perf_counter() - self._started[0], time.process_time() - self._started[1]
+        self.results = logged_numbers(trainer)  # a test forgets them
+        self.ended_by = ended_by(trainer)  # a test has the model's `configure_callbacks` make others
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(trainer, pl_module, checkpoint)
+        if trainer.state.fn == "fit":
+            checkpoint.setdefault("metrics", logged_numbers(trainer))
+            checkpoint["epoch_logs"] = self._logs.collected()
+        names = leave_out_objects(checkpoint)
+        if names - self._has_said:
+            log.info(f"hyperparameters that are no plain values are not kept in checkpoints: {join_first(sorted(names))}")
+            self._has_said |= names
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(trainer, pl_module, checkpoint)
+        if trainer.state.fn == "fit":
+            self.results, self._logs.before = dict(checkpoint.get("metrics", {})), checkpoint.get("epoch_logs", {})
+
+
+def _is_shipped(part: Any) -> bool:
+    return type(part).__module__.startswith("lockstep.")

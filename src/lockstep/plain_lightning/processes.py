@@ -1,0 +1,137 @@
+"""Values of all processes, comparisons between those that train a module, and decisions of one that all take."""
+
+import math
+from collections.abc import Callable, Iterable
+from functools import lru_cache, wraps
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from lightning import LightningModule
+from lightning_utilities.core.apply_func import apply_to_collection
+from torch import Tensor
+
+from lockstep.plain_lightning.lightning_internals import SKIPPED
+from lockstep.runs.shares import dp_rank_and_size
+
+GATHERED = (
+    "self.all_gather takes unequal numbers of samples from processes, of which the last is repeated until all have as many; "
+    "drop_last=True leaves a batch out that does not divide"
+)
+
+
+def all_ranks(value: Any) -> list[Any]:
+    """Return the values of all processes, in their order; a collective."""
+    if not dist.is_initialized():
+        return [value]
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, value)
+    return everyone
+
+
+def gather_number(number: int) -> list[int]:
+    """Return the numbers of all processes."""
+    numbers = torch.zeros(dist.get_world_size(), dtype=torch.int64)
+    numbers[dist.get_rank()] = number
+    dist.all_reduce(numbers, group=_of_cpus(dist.group.WORLD))
+    return numbers.tolist()
+
+
+@lru_cache(maxsize=1)
+def _of_cpus(_: Any) -> Any:
+    """Return the gloo group beside a group of all processes, made once."""
+    return dist.new_group(backend="gloo")
+
+
+def all_shares(trainer: Any, value: Any) -> list[Any]:
+    """Return a value for each share: those of the first processes that have it. A collective."""
+    everyone = all_ranks(value)
+    return everyone[:: len(everyone) // dp_rank_and_size(trainer)[1]]
+
+
+def names_that_differ(tensors: Iterable[tuple[str, Tensor]]) -> list[str]:
+    """Return the names of tensors that differ between processes, as a centre of each one's own samples does. A collective."""
+    own = {name: _moments(tensor) for name, tensor in tensors}
+    ranks = all_ranks(own)
+    return [name for name, moments in own.items() if any(not _is_close(moments, other.get(name)) for other in ranks)]
+
+
+def _moments(tensor: Tensor) -> list[float]:
+    """Return what takes no memory: a parameter may fill much of the device."""
+    values = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).detach().flatten()
+    ends = values[[0, -1]].nan_to_num().tolist() if len(values) else []
+    return [len(values), values.nansum(dtype=torch.float64).item(), *ends]
+
+
+def _is_close(one: list[float], other: list[float] | None) -> bool:
+    return other is not None and all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12) for a, b in zip(one, other, strict=True))
+
+
+def gather_unequal_lengths(module: LightningModule, may_differ: Callable[[], bool], warn: Callable[[str], None]) -> None:
+    """Let the module's `all_gather` take tensors with other numbers of rows in other processes, which Lightning's sampler would
+    have made equal. `may_differ` says, equally in all processes, whether they may."""
+    gather = module.all_gather
+
+    def padded(tensor: Tensor) -> Tensor:
+        lengths = all_ranks(len(tensor) if tensor.ndim else None)
+        if len(set(lengths)) == 1:
+            return tensor
+        warn(GATHERED)
+        return torch.cat([tensor, tensor[-1:].expand(max(lengths) - len(tensor), *tensor.shape[1:])])
+
+    @wraps(gather)
+    def gathered(data: Any, group: Any = None, sync_grads: bool = False) -> Any:
+        if group is None and may_differ():
+            data = apply_to_collection(data, Tensor, padded)
+        return gather(data, group, sync_grads)
+
+    module.all_gather = gathered
+
+
+def any_process(wish: bool, what: str, warn: Callable[[str], None]) -> bool:
+    """Return whether a process has a wish, which all then follow; call `warn` where not all have it. A collective."""
+    wishes = gather_number(int(wish))
+    if 0 < sum(wishes) < len(wishes):
+        warn(f"{what} in {sum(wishes)} of {len(wishes)} processes alone, and all follow")
+    return any(wishes)
+
+
+def agree_on_batches(module: LightningModule, warn: Callable[[str], None], skip: Callable[[], None]) -> None:
+    """Let all processes leave out the rest of an epoch if the module's on_train_batch_start returns -1 in one of them, after a
+    call of `skip`."""
+    begin = module.on_train_batch_start
+
+    @wraps(begin)
+    def begun(batch: Any, batch_idx: int) -> Any:
+        answer = begin(batch, batch_idx)
+        if not any_process(isinstance(answer, int) and answer == -1, "on_train_batch_start returns -1", warn):
+            return answer
+        skip()
+        return -1
+
+    module.on_train_batch_start = begun
+
+
+def agree_on_steps(module: LightningModule, agree: Callable[[Any], Any]) -> None:
+    """Replace the output of each training step by what `agree` returns for it."""
+    step = module.training_step
+
+    @wraps(step)
+    def stepped(*arguments: Any, **named: Any) -> Any:
+        return agree(step(*arguments, **named))
+
+    module.training_step = stepped
+
+
+def combine_outputs(output: Any, samples: int, model: LightningModule, finds_unused: bool) -> tuple[Any, int]:
+    """Return the output of a training step and the number of samples on which all processes train, if this one does on so many.
+    One that returns None takes part in the backward pass with gradients of zero; if all do, the step is skipped."""
+    number = sum(gather_number(samples))
+    if not number:
+        return SKIPPED, 0
+    if output is not None:
+        return output, number
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if finds_unused:  # where others have used one of these
+        parameters = [parameter for parameter in parameters if parameter.grad is not None][:1] or parameters[:1]
+    return torch.stack([parameter.reshape(-1)[:0].sum().float() for parameter in parameters]).sum(), number

@@ -1,0 +1,209 @@
+"""Loaders of a module or its data, shared out over processes, and the place in them from which a resumed run goes on."""
+
+import logging
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
+
+from lockstep.callbacks.randomness import CounterBasedRandomness
+from lockstep.counter_rng import derive_seed
+from lockstep.datamodules.base import DataModule, order_key
+from lockstep.errors import config_error
+from lockstep.plain_lightning.lightning_internals import begin_batches_again, count_reloads_from, leaves_samplers
+from lockstep.plain_lightning.loaders import (
+    LOADERS,
+    SharedSampler,
+    begins_anew,
+    drawing_from,
+    samples_per_batch,
+    shared_loader,
+)
+from lockstep.plain_lightning.plain_values import is_plain
+from lockstep.plain_lightning.processes import all_shares
+from lockstep.plain_lightning.streams import Positioned, in_step, is_stateful, is_stream, share_stream
+from lockstep.runs.shares import dp_rank_and_size, has_same_bits
+from lockstep.trainer.steps import batches_trained
+
+log = logging.getLogger(__name__)
+
+_ANEW = "A train_dataloader draws batches by a {}, which begins as in the first epoch unless it has a set_epoch(epoch)"
+_OTHER_NUMBER = (
+    "continuing on {} process(es) what {} began: the same global batches, but sums in another order, so that the weights will "
+    "not be bit-equal"
+)
+_GOES_ON = "This run goes on after the {} batches of its epoch that it has trained on, whatever Lightning says of loaders."
+
+
+class SharedLoading(Callback):
+    """Give each process its share of the batches of one process, and begin a resumed run where its checkpoint was written.
+
+    Attributes:
+        causes: what keeps several processes from giving the result of one, for the record of the run.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.causes: list[str] = []
+        self._begins_again = False  # in the first epoch after a resumption
+        self._samplers: list[Any] = []  # the training loaders'
+        self._positioned: list[Positioned] = []
+        self._made_in = 0  # the epoch of the loaders that Lightning has asked for
+        self._samples: list[int | None] = []  # in a batch of each training loader, over all processes
+        self._before: dict[str, Any] = {}  # what the checkpoint has of these, see on_save_checkpoint
+        self._accumulated = 1
+        self._has_uneven_data = False
+
+    def warn(self, line: str) -> None:
+        """Warn, once, of what is not as on one process, and record it."""
+        if line not in self.causes:
+            self.causes.append(line)
+            log.warning(f"Not as on one process: {line}")
+
+    def _drawing_alike(self, trainer: Any, name: str) -> AbstractContextManager[None]:
+        """Draw, while loaders are made, the numbers of one process and of the epoch of their making: a part of the data, say."""
+        self._made_in = _epoch_of_loaders(trainer)
+        count_reloads_from(trainer, self._made_in)
+        return drawing_from(derive_seed(self.seed, self._made_in, len(LOADERS)))
+
+    def _share_all(self, trainer: Any, name: str, loaders: list[Any]) -> list[Any]:
+        """Return loaders with this rank's share of what each of these draws."""
+        training = name == LOADERS[0]
+        shared = [self._share(trainer, loader, name, training) for loader in loaders]
+        divided = [
+            pair for pair in zip(loaders, shared, strict=True) if isinstance(getattr(pair[1], "sampler", None), SharedSampler)
+        ]
+        for _, one in divided:
+            one.sampler.begin_with(self._made_in)
+        if dp_rank_and_size(trainer)[1] > 1 and not isinstance(trainer.datamodule, DataModule):
+            from lockstep.plain_lightning.same_samples import check_processes
+
+            check_processes(name, [(loader.dataset, one.sampler) for loader, one in divided])
+        if training:
+            self._samplers = [getattr(loader, "sampler", None) for loader in shared]
+            self._positioned = [loader for loader in shared if isinstance(loader, Positioned)]
+            self._samples = [samples_per_batch(loader, dp_rank_and_size(trainer)[1]) for loader in shared]
+            self._count(trainer, -1)  # Lightning begins to load at once, and does so once
+        return shared
+
+    def _share(self, trainer: Any, loader: Any, name: str, training: bool) -> Any:
+        share = dp_rank_and_size(trainer)
+        if is_stream(loader):
+            share_stream(loader, share, name)
+            loader = in_step(loader, self.warn) if training and share[1] > 1 else loader
+        elif share[1] > 1 and leaves_samplers(trainer):
+            self.warn(f"trainer.use_distributed_sampler=false: which samples a process takes is left to {name}")
+            loader = in_step(loader, self.warn) if training else loader
+        elif (shared := shared_loader(loader, share, self.seed, training)) is not None:
+            sampler: Any = shared.sampler
+            if trainer.state.fn == "fit" and getattr(trainer, "overfit_batches", 0):  # Lightning switches shuffling off
+                sampler.sampler = range(sampler.length)
+            self._has_uneven_data |= sampler.samples_per_epoch % share[1] > 0
+            return shared
+        elif share[1] > 1:
+            self.warn(f"{name} draws batches or shares them out in its own way, which is left to Lightning")
+        return Positioned(loader) if training and is_stateful(loader) else loader
+
+    def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        self._accumulated = trainer.accumulate_grad_batches
+        self._begins_again = trainer.ckpt_path is not None
+        count_reloads_from(trainer, _epoch_of_loaders(trainer))
+        number, before = dp_rank_and_size(trainer)[1], self._before.get("shares")
+        if (self._before.get("samples_per_batch") or self._samples) != self._samples:  # empty in those of Lightning's finders
+            self._check_batches(trainer)
+        elif before not in (None, number) and not has_same_bits(trainer):
+            log.info(_OTHER_NUMBER.format(number, before))
+        if trainer.ckpt_path and trainer.current_epoch:
+            for loader in filter(begins_anew, CombinedLoader(trainer.train_dataloader).flattened):
+                log.warning(_ANEW.format(type(loader.batch_sampler).__name__))
+        if batches := batches_trained(trainer):
+            self._check_order(trainer)
+            log.info(_GOES_ON.format(batches))
+            self._begin_again(trainer)
+
+    def _check_batches(self, trainer: Any) -> None:
+        """Raise ConfigError if a run would go on within an epoch in batches of another size: some samples would be trained on
+        twice, or not at all."""
+        before, now = (", ".join(map(str, sizes)) for sizes in (self._before["samples_per_batch"], self._samples))
+        if batches_trained(trainer):
+            words = f"is within an epoch whose batches have {before} samples over all processes; here they have {now}"
+            raise config_error("checkpoint", trainer.ckpt_path, f"{words}; use a batch size with which they have as many")
+        log.warning(f"From here on batches have {now} samples over all processes; before they had {before}")
+
+    def _check_order(self, trainer: Any) -> None:
+        """Raise ConfigError if a run would go on within an epoch in another order."""
+        before, now = self._before.get("order") or {}, self._order_of(trainer) or {}
+        for name in (name for name in now if name in before and before[name] != now[name]):
+            words = f"the checkpoint is from within an epoch, with {before[name]}; use the same"
+            raise config_error(order_key(name), now[name], words)
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        if self._begins_again:
+            self._begin_again(trainer)
+
+    def _begin_again(self, trainer: Any) -> None:
+        """Load again what Lightning began to load before it knew the epoch."""
+        self._begins_again = False
+        begin_batches_again(trainer, partial(self._count, trainer), self._go_to_position(trainer))
+
+    def _count(self, trainer: Any, batch: int) -> None:
+        for one in trainer.callbacks:
+            if isinstance(one, CounterBasedRandomness):
+                one.count(trainer, batch)
+
+    def _go_to_position(self, trainer: Any) -> bool:
+        """Return whether the training loaders have gone by themselves to where the checkpoint was written."""
+        (number, shares), positions = dp_rank_and_size(trainer), self._before.pop("loader_positions", {})
+        if len(self._samplers) == 1 and len(samplers := self._shared_samplers) == 1:
+            samplers[0].passed = (trainer.current_epoch, batches_trained(trainer))
+            return True
+        if len(positions.get("ranks", ())) != shares or positions["batches"] != batches_trained(trainer):
+            for loader in self._positioned:
+                loader.begin_again()
+            return False
+        for loader, state in zip(self._positioned, positions["ranks"][number], strict=True):
+            loader.resume(batches_trained(trainer), state)
+        return True
+
+    @property
+    def _shared_samplers(self) -> list[SharedSampler]:
+        return [sampler for sampler in self._samplers if isinstance(sampler, SharedSampler)]
+
+    def facts(self) -> dict[str, int]:
+        """Return the sizes of training batches, which a config need not have."""
+        if len(samplers := self._shared_samplers) != 1:
+            return {}
+        return {"batch_size": samplers[0].batch_size, "global_batch_size": samplers[0].global_batch_size * self._accumulated}
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if self._positioned and trainer.state.fn == "fit":
+            self._save_positions(trainer, checkpoint)
+        if trainer.state.fn == "fit":
+            checkpoint["samples_per_batch"] = self._samples
+            checkpoint["order"] = self._order_of(trainer)
+            if not has_same_bits(trainer):
+                checkpoint["shares"] = dp_rank_and_size(trainer)[1]
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        known = ("loader_positions", "samples_per_batch", "order", "shares")
+        self._before = {key: checkpoint[key] for key in known if key in checkpoint}
+
+    def _order_of(self, trainer: Any) -> dict[str, int] | None:
+        return trainer.datamodule.order_facts() if isinstance(trainer.datamodule, DataModule) else None
+
+    def _save_positions(self, trainer: Any, checkpoint: dict[str, Any]) -> None:
+        """Save the positions of every rank; a collective. Save nothing if some loader can't say its own in plain values: batches
+        are then passed over."""
+        batches = batches_trained(trainer)
+        own = [loader.states.get(batches) for loader in self._positioned]
+        shares = all_shares(trainer, own)
+        if len(self._positioned) == len(self._samplers) and all(s is not None and is_plain(s) for rank in shares for s in rank):
+            checkpoint["loader_positions"] = {"batches": batches, "ranks": shares}
+
+
+def _epoch_of_loaders(trainer: Any) -> int:
+    """Return the epoch in which the present one's loaders are made, by trainer.reload_dataloaders_every_n_epochs."""
+    every = trainer.reload_dataloaders_every_n_epochs
+    return trainer.current_epoch // every * every if every else 0

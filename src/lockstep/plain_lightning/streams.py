@@ -1,0 +1,185 @@
+"""Loaders of streams: each process takes its share, and goes on from where a checkpoint was written.
+
+Lightning gives each process the whole of a stream. Here a stream is divided as it says, or refused on several processes.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from lightning.fabric.utilities.data import sized_len
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from lockstep.errors import config_error
+from lockstep.plain_lightning.any_batch import samples_in
+from lockstep.plain_lightning.processes import all_ranks, gather_number
+
+_MARK = "is_sharded"
+_LOADED = "_starting_state_dict"  # Hugging Face's datasets begin each later iteration, too, where they were told to begin
+_AHEAD = 2  # batches, by which loading is ahead of training at most
+_KEPT = _AHEAD + 2  # states: a checkpoint may be one batch behind
+
+SHORTER = (
+    "the streams of some processes have fewer batches: an epoch of training ends with the shortest, the others' rest is left out"
+)
+UNWEIGHTED = "a batch has unequal numbers of samples from the processes' streams, and its gradient is not weighted"
+
+
+class Shard(IterableDataset[Any]):
+    """A stream of which each process, and each of its data workers, takes its share, each sample once.
+
+    Sample i goes to process i % world_size, so that the batches of all processes together are those of one process whose loader
+    takes batch_size * world_size samples. Every process reads the whole stream: it has to be the same on each, and each time.
+
+    Args:
+        stream: the samples, an iterable that can be iterated anew in each epoch.
+        batch_size: of the loader, so that each of several data workers prepares whole batches. None: a DataLoader's own.
+        drop_last: leave out the last samples where there is not one for each process, so that all processes take as many steps.
+            None: in training alone. A step of validation must then not communicate with other processes.
+    """
+
+    def __init__(self, stream: Iterable[Any], batch_size: int | None = None, drop_last: bool | None = None) -> None:
+        self.stream, self.batch_size, self.drop_last = stream, batch_size, drop_last
+        self.share: tuple[int, int] = (0, 1)  # (number, of how many) processes; set before training
+
+    def __iter__(self) -> Iterator[Any]:
+        rank, ranks = self.share
+        worker = get_worker_info()
+        number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        samples = iter(self.stream)
+        place = 0
+        while together := list(islice(samples, ranks)):
+            is_whole = len(together) == ranks or self.drop_last is False
+            if is_whole and rank < len(together) and place // (self.batch_size or 1) % workers == number:
+                yield together[rank]
+            place += 1
+
+
+def sharded(stream: Any) -> Any:
+    """Mark a stream, or a loader such as torchdata.nodes.Loader, that yields the samples of its own process alone."""
+    setattr(stream, _MARK, True)
+    return stream
+
+
+def is_sharded(stream: Any) -> bool:
+    """Return whether `sharded` has marked it."""
+    return getattr(stream, _MARK, False)
+
+
+def is_stream(loader: Any) -> bool:
+    return not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset)
+
+
+def share_stream(loader: Any, share: tuple[int, int], name: str) -> None:
+    """Raise ConfigError for a stream that several processes would each read whole. `name` is the hook that made the loader."""
+    dataset = getattr(loader, "dataset", loader)
+    if isinstance(dataset, Shard):
+        dataset.share = share
+        if dataset.batch_size is None:
+            dataset.batch_size = getattr(loader, "batch_size", None)
+        if dataset.drop_last is None:
+            dataset.drop_last = name == "train_dataloader"
+        return
+    by_node = getattr(dataset, "_distributed", None)  # set by datasets.distributed.split_dataset_by_node
+    is_divided = by_node is not None and (by_node.rank, by_node.world_size) == share
+    if share[1] == 1 or is_divided or is_sharded(loader) or is_sharded(dataset) or loader == []:  # no loader
+        return
+    kind = type(dataset).__name__
+    ways = f"datasets.distributed.split_dataset_by_node, {__name__}.Shard(STREAM)"
+    why = f"each process would read the whole {kind} of {name}; use {ways}, sharded(STREAM) if it is divided, or 1"
+    raise config_error("trainer.devices", share[1], why)
+
+
+def in_step(loader: Any, warn: Callable[[str], None]) -> Any:
+    """Return a training loader with which no process takes a step that another one has no batch for. A collective."""
+    if isinstance(dataset := getattr(loader, "dataset", loader), Shard) and dataset.drop_last:
+        return loader
+    lengths = all_ranks(sized_len(loader))
+    return loader if len({*lengths}) == 1 and None not in lengths else InStep(loader, warn)
+
+
+class InStep:
+    """A training loader whose epochs end for all processes when one of them has no more batches; the others' rest is passed over.
+    Asks before each batch, on the CPUs alone; calls `warn` with a line if processes have unequal shares."""
+
+    def __init__(self, loader: Any, warn: Callable[[str], None]) -> None:
+        self.loader, self.warn = loader, warn
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(self.loader)
+        for batch in batches:
+            samples = gather_number(samples_in(batch) or 1)
+            if 0 in samples:
+                self.warn(SHORTER)
+                break
+            if len({*samples}) > 1:
+                self.warn(UNWEIGHTED)
+            yield batch
+        else:
+            if any(gather_number(0)):
+                self.warn(SHORTER)
+            return
+        for _ in batches:
+            pass
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+
+class Positioned:
+    """A training loader with `state_dict` and `load_state_dict`, torchdata's StatefulDataLoader say, and where it was after each
+    of its last batches. Loading is ahead of training, so that a resumption from the loader's present state would skip batches.
+
+    It hides these two methods: Lightning would save rank zero's state for all ranks.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+        self.states: dict[int, Any] = {}  # keys: number of batches of the epoch that have been loaded; 0: after the last epoch
+        self._next_states: dict[int, Any] = {}
+        self._beginning: Any = None  # the state before the first batch
+
+    def resume(self, batches: int, state: Any) -> None:
+        """Go on after so many batches of the epoch when iterated next; after 0 the state is of the end of the epoch before, which
+        a stream may count."""
+        if batches or is_stream(self.loader):
+            self._next_states = {batches: state}
+            self.loader.load_state_dict(state)
+
+    def begin_again(self) -> None:
+        """Go back to the first batch: a stream may go on from where an iteration has left it."""
+        if self._beginning is not None:
+            self.loader.load_state_dict(self._beginning)
+
+    def __iter__(self) -> Iterator[Any]:
+        is_resumed, passed = bool(self._next_states), max(self._next_states, default=0)
+        before = {0: self.states[0]} if 0 in self.states else {}
+        self.states, self._next_states = self._next_states or before, {}
+        if self._beginning is None and not is_resumed and is_stream(self.loader):
+            self._beginning = self.loader.state_dict()
+        batches = passed
+        for batches, batch in enumerate(self.loader, start=1 + passed):
+            self.states[batches] = self.loader.state_dict()
+            self.states.pop(batches - _KEPT, None)
+            yield batch
+        self.states.pop(0, None)
+        if batches > _AHEAD:  # else the epoch that begins may have been loaded whole when the one before is saved
+            self.states[0] = self.loader.state_dict()
+        if is_resumed and hasattr(getattr(self.loader, "dataset", None), _LOADED):
+            self.begin_again()
+        if is_resumed and not batches:  # it was at the end of an epoch, and some loaders then begin the next one by themselves
+            yield from self
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("loader", "state_dict", "load_state_dict"):
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+
+def is_stateful(loader: Any) -> bool:
+    return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")

@@ -1,0 +1,91 @@
+"""The sections of the report about what was measured. Each is a function that yields the blocks of page.py."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from lockstep.report import charts
+from lockstep.report.choice import WORTH, choose, count
+from lockstep.report.measurements import Measurements
+from lockstep.report.series import STRONG, WEAK, Point, Series
+from lockstep.sweeps.jobs import FINISHED
+from lockstep.sweeps.table import shorten
+
+Block = dict[str, Any]
+_HEADINGS = {WEAK: "Weak scaling: {} samples per device", STRONG: "Strong scaling: {} samples in every global batch"}
+_TERMS = f"""Speed is samples per second of the whole training, with validation and checkpoints, as metrics.json and the \
+terminal have it; efficiency is the speed-up over that of ideal devices. Brackets hold 95% confidence intervals over repeats. \
+More devices are taken as long as the metric does not get worse and twice as many give {2**WORTH:.2f}x the speed."""
+_ORIGIN = ("git_commit", "device_name", "host", "cpu_count", "platform", "threads", "precision", "python", "versions")
+
+
+def scaling(measured: Measurements, series: Series) -> Iterator[Block]:
+    """The first screen: picture, table, and what they are based on."""
+    if len(series.points) > 1:
+        alt = "Samples per second and efficiency by number of devices, with the ideal line"
+        yield {"picture": "scaling", "alt": alt, "draw": lambda: charts.scaling(series)}
+    if series.points:
+        taken = choose(series)
+        columns = ["devices", "best lr", measured.metric, "its change", "samples/s", "speed-up", "efficiency"]
+        rows = [_row(point, point is series.base, point is taken) for point in series.points]
+        yield {"heading": _HEADINGS.get(series.kind, "Devices").format(series.batch)}
+        yield {"columns": [*columns, "global batch", "jobs"], "table": rows}
+    rows, config = measured.rows, measured.rows[0].config
+    names = {name: config.get(f"{name}._target_") for name in ("model", "model.net", "datamodule")}
+    what = [f"{name} {target.rpartition('.')[2]}" for name, target in names.items() if target]
+    axes = {name: dict.fromkeys(str(getattr(row, name)) for row in rows) for name in ("devices", "lr", "seed")}
+    grid = "; ".join([*(f"{name} {', '.join(values)}" for name, values in axes.items()), *what])
+    yield {"text": f"Based on {len(measured.finished)} of {len(rows)} jobs, which have finished ({grid}). {_TERMS}"}
+
+
+def _row(point: Point, is_base: bool, is_taken: bool) -> list[str]:
+    speed = [f"{point.throughput:,.0f}", f"{point.speedup:.2f}", f"{point.efficiency:.0%}"]
+    metric = ["" if point.lr is None else f"{point.lr:g}", f"{point.metric:.4g}", "" if is_base else str(point.change)]
+    return [f"{point.devices}{' (taken)' * is_taken}", *metric, *speed, str(point.global_batch), str(len(point.rows))]
+
+
+def missing(measured: Measurements, series: Series) -> Iterator[Block]:
+    """Yield nothing if the sweep is complete and its jobs can be compared."""
+    rest = [row for row in measured.rows if row.status != FINISHED]
+    items = [f"{row.job}: {row.status}{f' ({shorten(row.reason)})' if row.reason else ''}" for row in rest]
+    for variant, number in measured.left_out.items():
+        words = " ".join(variant)
+        how = f"of {words} left out: --only {words} is a report of them" if words else "of another config left out"
+        items.append(f"{count(number, 'job')} {how}.")
+    if others := len(measured.finished) - sum(len(point.rows) for point in series.points):
+        items.append(f"{count(others, 'job')} of other batch sizes left out, or without a speed: --only KEY=VALUE chooses some.")
+    if series.points and all(one.interval is None for point in series.points for one in point.rates.values()):
+        items.append("Nothing was repeated: seed=0,1,2 in the sweep would say how far the metric is chance.")
+    if len(devices := _distinct(measured, "device_name")) > 1:
+        items.append(f"Jobs ran on several kinds of device: {', '.join(devices)}.")
+    if items:
+        yield {"heading": "What is missing, and what to be careful about"}
+        yield {"list": items}
+
+
+def learning_rate(measured: Measurements, series: Series) -> Iterator[Block]:
+    """The final metric by number of devices and rate."""
+    if len({lr for point in series.points for lr in point.rates if lr is not None}) < 2:
+        return
+    yield {"heading": "Learning rates"}
+    alt = f"{measured.metric} by learning rate, a line for each number of devices"
+    yield {"picture": "rates", "alt": alt, "draw": lambda: charts.rates(series, measured.metric)}
+    several = [(point, [*point.rates]) for point in series.points if len(point.rates) > 1]
+    if edges := [str(point.devices) for point, rates in several if point.lr in (rates[0], rates[-1])]:
+        rest = "the best rate is the smallest or the largest that was tried: a better one may lie beyond."
+        yield {"text": f"With devices={', '.join(edges)} {rest}"}
+
+
+def origin(measured: Measurements) -> Iterator[Block]:
+    """Yield the hardware and versions of the jobs."""
+    rows = measured.rows
+    facts = {"sweep": f"{measured.directory} (its jobs one by one: results.csv there)", "chosen": " ".join(rows[0].variant)}
+    facts |= {"overrides of all jobs": " ".join(item for item in rows[0].overrides if all(item in row.overrides for row in rows))}
+    facts |= {name: re.sub("[{}']", "", "; ".join(_distinct(measured, name))) for name in _ORIGIN}
+    yield {"heading": "Where the numbers come from"}
+    yield {"list": [f"{name}: {text}" for name, text in facts.items() if text]}
+
+
+def _distinct(measured: Measurements, name: str) -> list[str]:
+    """Return each value that the finished jobs have recorded under this name, once."""
+    return [*dict.fromkeys(str(value) for row in measured.finished if (value := row.record.get(name)) is not None)]

@@ -1,0 +1,55 @@
+"""A run in a job of SLURM's: which rank srun has started, and putting the job back into the queue."""
+
+import os
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+from lockstep.errors import ConfigError
+from lockstep.launchers.cluster import Cluster, Rank
+from lockstep.slurm.commands import SlurmError, answer
+
+
+class Slurm(Cluster):
+    """The variables are the OUTPUT ENVIRONMENT VARIABLES of srun(1). A job of one task counts as a plain machine."""
+
+    name = "slurm"
+    restarts = "SLURM_RESTART_COUNT"
+    ranks_are_tasks = True
+
+    def rank(self, env: Mapping[str, str]) -> Rank | None:
+        world_size, rank = int(env.get("SLURM_NTASKS", 1)), int(env.get("SLURM_PROCID", 0))
+        if world_size == 1 or "SLURM_PROCID" not in env:
+            return None
+        if env.get("ENVIRONMENT") == "BATCH" and "SLURM_STEP_ID" not in env:
+            raise ConfigError(f"SLURM_NTASKS={world_size}: inside sbatch, start it with `srun python train.py ...`")
+        if "SLURM_NTASKS_PER_NODE" not in env:
+            words = "give --ntasks-per-node to srun or sbatch, which Lightning needs"
+            raise ConfigError(f"SLURM_NTASKS={world_size}: {words}")
+        return Rank(self.name, rank, int(env["SLURM_LOCALID"]), world_size, int(env.get("SLURM_NNODES", 1)))
+
+    def run_id(self, rank: Rank) -> str:
+        """The job's step."""
+        return f"slurm-{os.environ['SLURM_JOB_ID']}.{os.environ.get('SLURM_STEP_ID', '0')}"
+
+    def lightning_environment(self) -> Any:
+        from lightning.pytorch.plugins.environments import SLURMEnvironment
+
+        return SLURMEnvironment(auto_requeue=False)
+
+    def job(self) -> dict[str, Any]:
+        restarts = int(os.environ.get(self.restarts, 0))
+        return {"slurm_job": name, "slurm_restarts": restarts} if (name := os.environ.get("SLURM_JOB_ID")) else {}
+
+    def requeue_when_warned(self, number: int, keeps_directory: bool) -> str | None:
+        """SIGUSR1 is the warning. Under SIGTERM it is SLURM that decides: a cancelled job would come back to life."""
+        if not self.job() or number != signal.SIGUSR1:
+            return None
+        name = os.environ["SLURM_JOB_ID"]
+        if not keeps_directory:
+            return f"SLURM job {name} was not requeued: it would begin anew, in another directory; give hydra.run.dir"
+        try:
+            answer("scontrol", "requeue", name)  # which ends this process
+        except SlurmError as error:
+            return f"SLURM job {name} was not requeued: {error}"
+        return f"SLURM job {name} is requeued"

@@ -1,0 +1,63 @@
+"""A run that was stopped early, and broken off before it had finished, does not train on."""
+
+from pathlib import Path
+
+import pytest
+from bitwise import differences
+from in_process import last, prepared, trained
+from lightning import Callback, LightningModule, Trainer
+from plain_lightning import LitClassifier
+from test_plain_lightning import fitted
+
+from lockstep.runs.results import ended_by
+
+
+class StopBeforeTheEnd(Callback):
+    """Breaks off where kill -9 might: training is over, nothing has been saved of its end."""
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        raise ZeroDivisionError
+
+
+def test_a_run_that_had_stopped_early_does_not_train_on(tmp_path: Path) -> None:
+    """A metric that gets no better by 1 stops it after the third epoch, patience 2."""
+    options = ("trainer.max_epochs=9", "callbacks=early_stopping", "callbacks.early_stopping.patience=2")
+    options += ("callbacks.early_stopping.min_delta=1.0", "guards.checkpoint.every_n_steps=null")
+    whole, trainer = trained(tmp_path / "whole", *options)
+    assert (trainer.current_epoch, trainer.global_step) == (3, 12)
+    run = tmp_path / "run"
+    datamodule, model, broken = prepared(run, *options, extra=[StopBeforeTheEnd()])
+    with pytest.raises(ZeroDivisionError):
+        broken.fit(model, datamodule)
+    assert last(run)["global_step"] == 8  # of the end of the second epoch: the third is trained again
+    again, _ = trained(run, *options, ckpt_path=run / "checkpoints" / "last.ckpt")
+    assert not differences(whole["state_dict"], again["state_dict"])
+    _, trainer = trained(run, *options, ckpt_path=run / "checkpoints" / "last.ckpt")  # it is over
+    assert trainer.global_step == 12
+    assert not differences(again["state_dict"], last(run)["state_dict"])
+
+
+def test_another_patience_is_that_of_a_run_that_goes_on(tmp_path: Path) -> None:
+    options = ("trainer.max_epochs=4", "callbacks=early_stopping", "callbacks.early_stopping.min_delta=1.0")
+    _, trainer = trained(tmp_path, *options, "callbacks.early_stopping.patience=1")
+    assert ended_by(trainer).startswith("early stopping: Monitored metric val/acc did not improve in the last 1 records.")
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    _, trainer = trained(tmp_path, *options, "callbacks.early_stopping.patience=9", ckpt_path=last)
+    assert (trainer.current_epoch, trainer.early_stopping_callback.patience) == (4, 9)
+
+
+class Recovers(LitClassifier):
+    """Its metric gets worse, and then better than ever."""
+
+    def on_validation_epoch_end(self) -> None:
+        self.log("val_loss", [1.0, 2.0, 2.0, 0.5, 0.4, 0.3][self.current_epoch])
+
+
+@pytest.mark.parametrize(("min_epochs", "epochs"), [(5, 6), (3, 3)])
+def test_a_metric_that_recovers_before_min_epochs_does_not_stop_the_run(min_epochs: int, epochs: int, tmp_path: Path) -> None:
+    """It asks to stop in the third epoch, which min_epochs puts off."""
+    settings = "{_target_: lockstep.callbacks.early_stopping.EarlyStopping, monitor: val_loss, patience: 2}"
+    own = ("model._target_=test_early_stopping.Recovers", f"+callbacks.stop={settings}", "trainer.limit_train_batches=1")
+    trainer = fitted(tmp_path, *own, "trainer.max_epochs=6", f"+trainer.min_epochs={min_epochs}")
+    assert trainer.current_epoch == epochs
+    assert (ended_by(trainer) == "trainer.max_epochs=6") is (min_epochs == 5)

@@ -1,0 +1,106 @@
+"""What keeps several processes from giving the result of one is said, and nothing else."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from in_process import BARE, prepared
+from lightning import LightningModule
+from torch import nn
+from torchmetrics import MeanMetric, SumMetric
+from torchmetrics.classification import MulticlassAccuracy
+from torchvision.ops import FrozenBatchNorm2d
+from unwatched import unwatched
+
+from lockstep.callbacks.equivalence import EquivalenceReport, metrics_of_batches
+from lockstep.nets import Dropout
+
+NOTHING: tuple[str, ...] = ()
+
+
+def causes(**parts: Any) -> list[str]:
+    """Of a plain module on two processes; `parts` are attributes of the trainer, `net` the module's, `shares` that of a batch."""
+    module = LightningModule()
+    module.net = parts.pop("net", nn.Identity())
+    report = EquivalenceReport()
+    report.on_fit_start(on_two_processes(**parts), module)
+    return report.causes
+
+
+def on_two_processes(**parts: Any) -> Any:
+    shares = {"rank": 0, "num_replicas": parts.pop("shares", 2)}
+    return SimpleNamespace(
+        distributed_sampler_kwargs=shares,
+        **{"world_size": 2, "callbacks": [], "strategy": None, "precision": "32-true", "datamodule": None} | parts,
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("trainer.devices=1",), NOTHING),
+        (("trainer.devices=2", "model.net.dropout=0.1"), NOTHING),
+        (
+            ("trainer.devices=2", "trainer.accumulate_grad_batches=3", "datamodule.batch_size=64"),
+            ("datamodule.batch_size=64 is per process: a step has 384 samples, and on one process 192;",),
+        ),
+        (
+            ("trainer.devices=2", "model=cnn", "trainer.sync_batchnorm=false"),
+            ("trainer.sync_batchnorm=false: each process normalises by its own samples, in net.features.0.1, net.features.1.1",),
+        ),
+        (("trainer.devices=2", "model=cnn"), NOTHING),
+    ],
+)
+def test_a_composed_run(overrides: tuple[str, ...], said: tuple[str, ...], tmp_path: Any) -> None:
+    datamodule, model, trainer = prepared(tmp_path, "callbacks={}", *overrides, base=BARE[:3])
+    datamodule.trainer, trainer.datamodule = trainer, datamodule
+    report = next(callback for callback in trainer.callbacks if isinstance(callback, EquivalenceReport))
+    report.on_fit_start(trainer, model)
+    assert len(report.causes) == len(said)
+    for cause, words in zip(report.causes, said, strict=True):
+        assert cause.startswith(words)
+
+
+def test_noise_for_parts_of_samples() -> None:
+    net = nn.Sequential(Dropout(0.1), Dropout(0.0))
+    assert causes(net=net) == []
+    assert causes(net=net, shares=1) == ["noise is drawn for parts of samples, in net.0"]
+
+
+def test_running_statistics_are_named_that_change_in_a_step() -> None:
+    norms = [nn.InstanceNorm2d(2, track_running_stats=True), nn.InstanceNorm2d(2, track_running_stats=True), FrozenBatchNorm2d(2)]
+    report, trainer, module = EquivalenceReport(), on_two_processes(), LightningModule()
+    module.net = nn.Sequential(*norms)
+    norms[1].eval()
+    report.on_fit_start(trainer, module)
+    report.on_train_batch_start(trainer, module, batch := torch.rand(2, 2, 3, 3), 0)
+    module.net(batch)
+    report.on_train_batch_end(trainer, module, None, batch, 0)
+    why = "running statistics of each process's own samples, which only BatchNorm shares"
+    assert report.causes == [f"{why}: net.0 (InstanceNorm2d)"]
+
+
+class OfBatches(SumMetric):
+    """As a mean average precision of each batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("batches", torch.zeros(()), dist_reduce_fx="sum")
+
+    def update(self, value: Any) -> None:
+        super().update(value)
+        self.batches += 1  # pyright: ignore
+
+
+def test_a_metric_that_is_a_mean_of_batches_is_named() -> None:
+    metrics = [MeanMetric(), MeanMetric(), OfBatches(), SumMetric(), MulticlassAccuracy(2, average="micro")]
+    for _ in range(3):
+        for metric, value in zip(metrics, (0.25, torch.rand(4), 0.5, 1.0), strict=False):
+            metric.update(value)
+        metrics[4].update(torch.tensor([0, 1, 1, 1]), torch.tensor([0, 0, 0, 0]))
+    assert metrics_of_batches(nn.ModuleList(metrics)) == ["0 (MeanMetric)", "2 (OfBatches)"]
+
+
+def test_it_never_ends_a_run() -> None:
+    assert unwatched(EquivalenceReport) == []

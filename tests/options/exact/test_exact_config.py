@@ -1,0 +1,40 @@
+"""What trainer.exact makes of a config, and what does not go with it."""
+
+from collections.abc import Callable
+
+import pytest
+from omegaconf import DictConfig
+
+from lockstep.errors import ConfigError
+from lockstep.runs.validation import validated
+
+Compose = Callable[..., DictConfig]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (("trainer.exact=3",), "trainer.exact=3: use a power of two"),
+        (("trainer.exact=4", "trainer.devices=3"), "trainer.devices=3: "),
+        (("trainer.exact=4", "trainer.accumulate_grad_batches=2"), "trainer.accumulate_grad_batches=2: "),
+        (("trainer.exact=4", "datamodule.global_batch_size=30"), "datamodule.global_batch_size=30: use a multiple of"),
+        (("trainer.exact=4", "model.compile=true"), "model.compile=True: "),
+    ],
+)
+def test_what_does_not_go_with_it_is_named(overrides: tuple[str, ...], line: str, compose: Compose) -> None:
+    with pytest.raises(ConfigError) as refused:
+        validated(compose("trainer=cpu", *overrides))
+    assert str(refused.value).startswith(line)
+
+
+def test_the_batch_is_that_of_all_workers_at_any_number_of_processes(compose: Compose) -> None:
+    for devices in (1, 2, 4):
+        cfg = compose("trainer=cpu", "trainer.exact=4", f"trainer.devices={devices}", "datamodule.batch_size=8")
+        validated(cfg)
+        assert cfg.datamodule.global_batch_size == 32
+        assert not cfg.trainer.sync_batchnorm
+        validated(cfg)  # what is derived stays as it is
+    cfg = compose("trainer=cpu")
+    validated(cfg)
+    assert cfg.trainer.strategy._target_ == "lockstep.strategies.ddp.DDP"
+    assert "exact" not in cfg.trainer

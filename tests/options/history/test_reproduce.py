@@ -1,0 +1,133 @@
+"""The code that a run keeps, and that scripts/reproduce.py brings back."""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bitwise import differences
+from checkouts import checkout as copy_checkout
+from commands import environment, python
+
+from lockstep.checkpointing import read_checkpoint
+from lockstep.errors import ConfigError
+from lockstep.history.code import KeepCode, check_out, describe_code
+
+
+def git(folder: Path, *arguments: str) -> str:
+    own = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}
+    done = subprocess.run(["git", *arguments], cwd=folder, env=os.environ | own, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """With one committed file of each kind that a working tree changes."""
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    git(folder, "init", "--quiet")
+    (folder / ".gitignore").write_text("logs\n")
+    for name in ("changed.py", "deleted.py", "kept.py"):
+        (folder / name).write_text(f"{name}\n")
+    (folder / "binary").write_bytes(bytes(range(256)))
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "first")
+    return folder
+
+
+def change(folder: Path) -> None:
+    (folder / "changed.py").write_text("another\n")
+    (folder / "deleted.py").unlink()
+    (folder / "binary").write_bytes(bytes(range(255, -1, -1)))
+    (folder / "new folder").mkdir()
+    (folder / "new folder" / "né\n.py").write_bytes(b"\xff untracked\r\n")
+    (folder / "script.sh").write_text("x\n")
+    (folder / "script.sh").chmod(0o755)
+    (folder / "link").symlink_to("kept.py")
+
+
+def content(folder: Path) -> dict[str, object]:
+    """Of each file that git does not ignore: where it leads, or its bytes and whether it is executable."""
+    names = git(folder, "ls-files", "--cached", "--others", "--exclude-standard", "-z").split("\0")
+    paths = [folder / name for name in names if name and ((folder / name).exists())]
+    return {
+        str(path.relative_to(folder)): str(path.readlink())
+        if path.is_symlink()
+        else (path.read_bytes(), path.stat().st_mode & 0o100)
+        for path in paths
+    }
+
+
+def test_what_a_commit_lacks_is_brought_back(checkout: Path, tmp_path: Path) -> None:
+    change(checkout)
+    before = git(checkout, "status", "--porcelain"), content(checkout)
+    code = describe_code(checkout, 10)
+    assert code is not None
+    assert (git(checkout, "status", "--porcelain"), content(checkout)) == before  # and nothing is staged
+    (checkout / "changed.py").write_text("a third\n")
+    check_out(checkout, code, tmp_path / "again")
+    assert content(tmp_path / "again") == before[1]
+
+
+def test_a_clean_tree_is_its_commit(checkout: Path, tmp_path: Path) -> None:
+    code = describe_code(checkout, 10)
+    assert code == f"commit {git(checkout, 'rev-parse', 'HEAD')}".encode()
+    check_out(checkout, code, tmp_path / "again")
+    assert content(tmp_path / "again") == content(checkout)
+
+
+def test_large_files_are_left_out(checkout: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (checkout / "data.bin").write_bytes(b"\0" * 3000)
+    code = describe_code(checkout, 2)
+    assert code is not None
+    assert len(code.splitlines()) == 1
+    assert caplog.messages == ["code.patch lacks 1 untracked file(s) of over 2 KiB"]
+
+
+def test_no_checkout_no_code(tmp_path: Path) -> None:
+    assert describe_code(tmp_path, 10) is None
+
+
+def test_a_commit_that_is_not_there_is_refused(checkout: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="; choose a run whose commit is in"):
+        check_out(checkout, b"commit " + b"0" * 40, tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
+def test_each_start_with_other_code_has_a_file(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [str(checkout / "train.py")])
+    run = tmp_path / "run"
+    run.mkdir()
+    for text in ("one\n", "two\n", "one\n"):
+        (checkout / "changed.py").write_text(text)
+        KeepCode().write(run)
+    assert sorted(path.name for path in run.iterdir()) == ["code.2.patch", "code.patch"]
+    assert "+one" in (run / "code.patch").read_text()
+    assert "+two" in (run / "code.2.patch").read_text()
+
+
+@pytest.mark.slow
+def test_a_dirty_tree_is_reproduced_to_the_bit(tmp_path: Path) -> None:
+    """A net is changed and trained, changed again, and the first is brought back."""
+    copy = copy_checkout(tmp_path / "copy")
+    net = copy / "src" / "lockstep" / "nets" / "mlp.py"
+    original = net.read_text()
+    assert "nn.ReLU" in original
+    net.write_text(original.replace("nn.ReLU", "nn.Tanh"))
+    options = ["trainer.accelerator=cpu", "trainer.max_epochs=1", "model=mlp", "test=false", "callbacks.pictures=null"]
+    variables = environment(PYTHONPATH=str(copy / "src"))
+    first = subprocess.run(
+        [sys.executable, "train.py", *options, "hydra.run.dir=logs/first"],
+        cwd=copy, env=variables, capture_output=True, text=True, timeout=150, check=False,
+    )  # fmt: skip
+    assert first.returncode == 0, first.stderr
+    net.write_text(original.replace("nn.ReLU", "nn.Sigmoid"))
+    done = python(copy / "scripts" / "reproduce.py", "logs/first", tmp_path / "again", cwd=copy, fresh=True)
+    assert done.returncode == 0, done.stderr
+    command = [*shlex.split(done.stdout), "hydra.run.dir=logs/second"]
+    second = subprocess.run(["env", *command], cwd=copy, env=variables, capture_output=True, text=True, timeout=150, check=False)
+    assert second.returncode == 0, second.stderr
+    ends = [read_checkpoint("last", copy / "logs" / name / "checkpoints" / "last.ckpt") for name in ("first", "second")]
+    assert not differences(*({name: end[name] for name in ("state_dict", "optimizer_states")} for end in ends))

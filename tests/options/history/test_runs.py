@@ -1,0 +1,123 @@
+"""The runs below a folder, as scripts/runs.py lists, searches and compares them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from commands import ROOT, python, train
+
+from lockstep.errors import ConfigError
+from lockstep.history.runs import RunRecord, best_run, differences, find_runs, sort_runs, where
+
+RUNS = ROOT / "scripts" / "runs.py"
+
+
+def make_run(
+    folder: Path,
+    name: str,
+    accuracy: float | None,
+    lr: float = 0.1,
+    model: str = "cnn",
+    state: str = "finished",
+    mode: str = "max",
+) -> Path:
+    """What a run leaves, less all that nobody reads here."""
+    run = folder / name
+    (run / ".hydra").mkdir(parents=True)
+    (run / ".hydra" / "overrides.yaml").write_text(f"- model.optimizer.lr={lr}\n")
+    (run / "status.json").write_text(json.dumps({"status": state, "reason": "why", "started": f"2026-01-01T00:00:{name[-1]}0"}))
+    (run / ".hydra" / "config.yaml").write_text(f"model:\n  optimizer:\n    lr: {lr}\noptimized_mode: {mode}\nrun_dir: {run}\n")
+    (run / ".hydra" / "hydra.yaml").write_text(
+        f"hydra:\n  runtime:\n    choices:\n      model: {model}\n      trainer: cpu\n  verbose: 1\n"
+    )
+    if accuracy is not None:
+        record = {"optimized_metric": "val/acc", "wall_time": 90.0, "lr": lr, "devices": 2, "metrics": {"val/acc": accuracy}}
+        (run / "metrics.json").write_text(json.dumps(record))
+    return run
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    make_run(tmp_path, "a/0", 0.5, lr=0.1)
+    make_run(tmp_path, "a/sweep/1", 0.9, lr=0.001, model="mlp")
+    make_run(tmp_path, "b/2", None, state="failed")
+    return tmp_path
+
+
+def names(runs: list[RunRecord]) -> list[str]:
+    return [run.name for run in runs]
+
+
+def test_all_runs_the_earliest_first(logs: Path) -> None:
+    assert names(find_runs(logs)) == ["a/0", "a/sweep/1", "b/2"]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    [
+        (["model=mlp"], ["a/sweep/1"]),
+        (["model.optimizer.lr=1e-3"], ["a/sweep/1"]),
+        (["state=failed"], ["b/2"]),
+        (["val/acc=0.5", "devices=2", "trainer=cpu"], ["a/0"]),
+        (["val/acc=null"], ["b/2"]),
+        (["no.such=1"], []),
+    ],
+)
+def test_where(logs: Path, conditions: list[str], expected: list[str]) -> None:
+    assert names(where(find_runs(logs), conditions)) == expected
+
+
+def test_the_best_is_first_and_what_has_no_value_is_last(logs: Path) -> None:
+    runs = find_runs(logs)
+    assert names(sort_runs(runs, "val/acc")) == names(sort_runs(runs, "metric")) == ["a/sweep/1", "a/0", "b/2"]
+    assert names(sort_runs(runs, "lr")) == ["a/sweep/1", "a/0", "b/2"]
+    assert best_run(runs).name == "a/sweep/1"
+
+
+def test_the_best_has_finished(logs: Path) -> None:
+    """Metrics are recorded before everything is done that a run has to do."""
+    for number, state in enumerate(("failed", "preempted")):
+        make_run(logs, f"c/{number}", 0.95, state=state)
+    assert best_run(find_runs(logs)).name == "a/sweep/1"
+    with pytest.raises(ConfigError, match="--best=none: is not one metric of finished runs"):
+        best_run(where(find_runs(logs), ["state=failed"]))
+
+
+def test_an_unknown_key_is_refused(logs: Path) -> None:
+    with pytest.raises(ConfigError, match="--sort=no/such: no run has it"):
+        sort_runs(find_runs(logs), "no/such")
+
+
+def test_a_mode_that_the_config_leaves_to_the_metric_s_name_is_read(logs: Path) -> None:
+    run = RunRecord(make_run(logs, "c/3", 0.1, mode="${mode_by_name:${optimized_metric}}"), "c/3")
+    assert run.is_better_if_larger
+    (run.path / "metrics.json").write_text(json.dumps({"optimized_metric": "val/loss"}))
+    assert not RunRecord(run.path, "c/3").is_better_if_larger
+
+
+def test_what_two_runs_have_not_in_common(logs: Path) -> None:
+    compared = differences(*(RunRecord(logs / name, name) for name in ("a/0", "a/sweep/1")))
+    assert compared == {
+        "config": {"model.optimizer.lr": (0.1, 0.001), "model: option": ("cnn", "mlp")},
+        "recorded": {"lr": (0.1, 0.001)},
+        "metrics": {"val/acc": (0.5, 0.9)},
+    }
+
+
+@pytest.mark.slow
+def test_two_runs_are_listed_and_compared(tmp_path: Path) -> None:
+    """Two runs whose rates differ."""
+    options = ("model=mlp", "trainer.max_epochs=1", "trainer.log_every_n_steps=1", "callbacks.pictures=null", "test=false")
+    for name, lr in (("one", "1e-3"), ("other", "1e-2")):
+        done = train(*options, f"model.optimizer.lr={lr}", f"hydra.run.dir=logs/{name}", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    listed = python(RUNS, "--where", "model=mlp", "--sort", "val/loss", cwd=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    assert [line.split()[1] for line in listed.stdout.splitlines()[1:]] == ["finished"] * 2
+    compared = python(RUNS, "diff", "logs/one", "logs/other", cwd=tmp_path)
+    assert compared.returncode == 0, compared.stderr
+    assert "model.optimizer.lr  0.001" in compared.stdout
+    best = python(RUNS, "--best", cwd=tmp_path).stdout.strip()
+    assert (tmp_path / best / "checkpoints" / "best.ckpt").is_file()
+    refused = python(RUNS, "diff", "logs/one", "nowhere", cwd=tmp_path)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)

@@ -1,0 +1,86 @@
+"""Hugging Face data sets on disk."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from image_files import write_noise
+
+from lockstep.datamodules.decoding import decode
+from lockstep.datamodules.hf_dataset import HFDataset
+
+datasets: Any = pytest.importorskip("datasets", reason="the library `datasets` is not installed: pip install datasets")
+
+
+@pytest.fixture(autouse=True)
+def _library_s_cache_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    datasets.disable_progress_bars()
+
+
+def table(length: int = 20, first: int = 0) -> Any:
+    numbers = range(first, first + length)
+    columns = {"x": [[float(i), i / 2] for i in numbers], "a": [i / 10 for i in numbers], "b": [-i for i in numbers]}
+    columns |= {"label": [i % 3 for i in numbers], "y": [i * 0.5 for i in numbers], "name": [f"n{i}" for i in numbers]}
+    return datasets.Dataset.from_dict(columns)
+
+
+def write_parquet(folder: Path) -> Path:
+    folder.mkdir()
+    for number, name in enumerate(("train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001", "test")):
+        table(10, 10 * number).to_parquet(str(folder / f"{name}.parquet"))
+    return folder
+
+
+def test_parquet_files_are_the_splits_that_their_names_say(tmp_path: Path) -> None:
+    datamodule = HFDataset(str(write_parquet(tmp_path / "data")), inputs="x", batch_size=20, shuffle=False)
+    assert datamodule.describe() == {"train": 20, "val": 10, "test": 10}
+    assert (datamodule.spec.input_shape, datamodule.spec.num_outputs, datamodule.spec.class_names) == ((2,), 3, None)
+    inputs, targets = next(iter(datamodule.train_dataloader()))
+    assert inputs.dtype == torch.float32
+    assert torch.equal(inputs, torch.tensor([[i, i / 2] for i in range(20)]))
+    assert targets.tolist() == [i % 3 for i in range(20)]
+
+
+def test_one_split_alone_is_split_with_the_seed(tmp_path: Path) -> None:
+    table(40).save_to_disk(tmp_path / "data")
+    datamodule = HFDataset(str(tmp_path / "data"), inputs=["a", "b"], target="y", val_fraction=0.25, test_fraction=0.1)
+    assert datamodule.describe() == {"train": 27, "val": 9, "test": 4}  # 4 of 40, 9 of 36
+    assert (datamodule.spec.input_shape, datamodule.spec.num_outputs) == ((2,), 1)
+    seen = [pair for split in (datamodule.splits.train, datamodule.splits.val, datamodule.splits.test) for pair in rows(split)]
+    assert sorted(y for _, y in seen) == [i * 0.5 for i in range(40)]
+    assert all(x == pytest.approx([y / 5, -2 * y]) for x, y in seen)
+
+
+def test_classes_by_name_are_numbered_in_their_order(tmp_path: Path) -> None:
+    names = ["dog", "cat", "dog", "cow"]
+    datasets.DatasetDict(
+        train=datasets.Dataset.from_dict({"x": [1, 2, 3, 4], "label": names}),
+        validation=datasets.Dataset.from_dict({"x": [5], "label": ["cow"]}),
+    ).save_to_disk(tmp_path / "data")
+    datamodule = HFDataset(str(tmp_path / "data"), inputs="x")
+    assert datamodule.spec.class_names == ("cat", "cow", "dog")
+    assert datamodule.splits.train.__getitems__([0, 1, 2, 3])[1].tolist() == [2, 0, 2, 1]
+    assert datamodule.splits.val.__getitems__([0])[1].tolist() == [1]
+    assert not datamodule.has_test
+
+
+def rows(split: Any) -> list[tuple[list[float], float]]:
+    inputs, targets = split.__getitems__(range(len(split)))
+    return list(zip(inputs.tolist(), targets[:, 0].tolist(), strict=True))
+
+
+def test_saved_splits_with_class_names_and_images(tmp_path: Path) -> None:
+    paths = write_noise(tmp_path / "photos", 12)
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])})
+    columns = {"image": [str(path) for path in paths], "label": [path.parent.name for path in paths]}
+    whole = datasets.Dataset.from_dict(columns, features=features)
+    datasets.DatasetDict({"train": whole, "test": whole}).save_to_disk(tmp_path / "data")
+    datamodule = HFDataset(str(tmp_path / "data"), inputs="image", size=8, val_fraction=0.25)
+    assert datamodule.describe() == {"train": 9, "val": 3, "test": 12}
+    assert (datamodule.spec.input_shape, datamodule.spec.class_names) == ((3, 8, 8), ("a", "b"))
+    assert datamodule.num_workers == 2
+    inputs, targets = datamodule.splits.test.__getitems__(range(12))
+    assert torch.equal(inputs, torch.stack([decode(path, (3, 8, 8)) for path in paths]))
+    assert targets.tolist() == [int(path.parent.name == "b") for path in paths]

@@ -1,0 +1,46 @@
+"""MNIST and its like: read and split."""
+
+import struct
+from pathlib import Path
+
+import numpy
+import torch
+
+from lockstep.datamodules import InMemory
+from lockstep.datamodules.torchvision_images import TorchvisionImages
+
+
+def test_mnist_is_read_and_split(mnist: Path) -> None:
+    datamodule = TorchvisionImages("MNIST", str(mnist))
+    datamodule.prepare_data()  # finds it there
+    assert datamodule.describe() == {"train": 54_000, "val": 6_000, "test": 10_000}
+    test, val = datamodule.splits.test, datamodule.splits.val
+    assert isinstance(test, InMemory)
+    assert test.inputs.shape == (10_000, 1, 28, 28)
+    assert test.inputs.dtype == torch.uint8
+    assert test.targets[:5].tolist() == [7, 2, 1, 0, 4]
+    assert val is not None
+    both = torch.cat([datamodule.splits.train.targets, val.targets])
+    # how many of each digit the official training set has
+    assert torch.bincount(both).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+
+
+def write_mnist(folder: Path, length: int = 20) -> Path:
+    """A small data set in MNIST's files: magic number, sizes, then bytes."""
+    raw = folder / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for part in ("train", "t10k"):
+        pixels = numpy.arange(length * 784, dtype=numpy.uint8).tobytes()
+        (raw / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">4i", 0x803, length, 28, 28) + pixels)
+        labels = bytes(i % 10 for i in range(length))
+        (raw / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 0x801, length) + labels)
+    return raw
+
+
+def test_mnist_files_of_one_s_own_are_read(tmp_path: Path) -> None:
+    write_mnist(tmp_path)
+    mnist = TorchvisionImages("MNIST", str(tmp_path), val_fraction=0.25)
+    mnist.prepare_data()
+    assert mnist.describe() == {"train": 15, "val": 5, "test": 20}
+    assert mnist.splits.test.targets.tolist() == [i % 10 for i in range(20)]
+    assert mnist.splits.test.inputs.flatten()[:300].tolist() == [i % 256 for i in range(300)]

@@ -1,0 +1,33 @@
+"""Small language models, and texts for them."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from lockstep.datamodules import DataSpec
+from lockstep.language.language_model import LanguageModel
+from lockstep.models.schedules import constant
+
+WHEN = {"interval": "step", "warmup_steps": 0, "warmup_epochs": 0}
+
+
+def language_model(**options: Any) -> LanguageModel:
+    """Return a model of windows of two tokens, of four."""
+    parts = {"optimizer": partial(torch.optim.SGD, lr=0.1), "lr_scheduler": partial(constant, **WHEN)}
+    return LanguageModel(**{"net": nn.Identity(), "spec": DataSpec((2,), 4), **parts, **options})
+
+
+TINY = ("model=gpt_nano", "model.net.width=16", "model.net.heads=2", "model.net.depth=2")
+TINY += ("optimized_metric=val/loss", "optimized_mode=min")
+
+
+def texts(folder: Path) -> tuple[str, ...]:
+    """Options for documents of many lengths in windows of 16 places, of which the last of a split has few targets."""
+    (folder / "texts").mkdir()
+    for number in range(16):
+        (folder / "texts" / f"{number}.txt").write_bytes(bytes(range(65 + number, 75 + 3 * number)))
+    split = ("datamodule.val_fraction=0.2", "datamodule.test_fraction=0.2", "datamodule.context=16")
+    return ("datamodule=text", f"datamodule.paths=[{folder}/texts]", f"datamodule.cache_dir={folder}/tokens", *split)

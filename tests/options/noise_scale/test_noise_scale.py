@@ -1,0 +1,97 @@
+"""The gradient noise scale: against a closed form, step by step against the gradients of samples, and out of the way."""
+
+import logging
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import linear_gradients as linear
+import pytest
+import torch
+from bitwise import differences
+from in_process import KeepAll, become_rank, logged, prepared, trained
+from ranks import in_ranks
+from torch import Tensor
+from unwatched import unwatched
+
+from lockstep.callbacks.noise_scale import NoiseScale
+from lockstep.runs.results import collect_facts
+
+EVERY = ("callbacks=noise_scale", "callbacks.noise_scale.every_n_steps=1")
+TWO_PARTS = (*EVERY, "trainer.accumulate_grad_batches=2")
+
+
+def test_that_of_a_linear_regression_is_the_one_known_in_closed_form(tmp_path: Path) -> None:
+    batches = ("datamodule.global_batch_size=64", "trainer.accumulate_grad_batches=4")
+    facts = linear.fitted(tmp_path, 64 * 150, *batches).facts()
+    gradient, trace = linear.in_closed_form()
+    assert facts == {"noise_scale": pytest.approx(trace / gradient, rel=0.1), "noise_scale_estimates": 150}
+
+
+def estimate_from(parts: list[Tensor]) -> tuple[float, float]:
+    """The unbiased estimates of |G|^2 and tr(Sigma) from parts of a step, (n, 7) each: a one-way analysis of variance."""
+    every = torch.cat(parts).mean(dim=0)
+    between = sum(len(part) * (part.mean(dim=0) - every).square().sum().item() for part in parts) / (len(parts) - 1)
+    return every.square().sum().item() - between / sum(map(len, parts)), between
+
+
+def check_tail(rank: int, world_size: int, folder: Path) -> None:
+    """19 samples in order, in steps of two batches a process; some have none of the last. Micro-batch k is the k-th slice of
+    2 * world size samples; rank r has every world-size-th of it, from the r-th on."""
+    become_rank(rank, world_size)
+    order = ("datamodule.shuffle=false", "datamodule.drop_last=false", "trainer.accumulate_grad_batches=2")
+    batches = (f"trainer.devices={world_size}", f"datamodule.global_batch_size={4 * world_size}")
+    # decay=0: the running means are those of the last step, of 3 samples
+    scale = linear.fitted(folder, 19, *order, *batches, decay=0)
+    every = linear.gradients(linear.data(19), torch.arange(19))
+    slices = [torch.arange(16, 19)]
+    parts = [every[ids] for batch in slices for rank in range(world_size) if len(ids := batch[rank::world_size])]
+    assert (scale.gradient, scale.trace) == pytest.approx(estimate_from(parts), rel=1e-9)
+    assert scale.estimates == 3
+
+
+def test_an_uneven_tail_of_one_process_gives_the_estimate_of_its_parts(tmp_path: Path) -> None:
+    """11 samples: a step of 3 batches of 2, and one of the 5 that are left."""
+    options = ("datamodule.batch_size=2", "trainer.accumulate_grad_batches=3")
+    scale = linear.fitted(tmp_path, 11, "datamodule.shuffle=false", "datamodule.drop_last=false", *options, decay=0)
+    parts = [linear.gradients(linear.data(11), torch.tensor(ids)) for ids in ([6, 7], [8, 9], [10])]
+    assert (scale.gradient, scale.trace) == pytest.approx(estimate_from(parts), rel=1e-9)
+
+
+@pytest.mark.slow
+def test_an_uneven_tail_of_two_processes_gives_the_estimate_of_its_parts(tmp_path: Path) -> None:
+    in_ranks(2, partial(check_tail, folder=tmp_path), tmp_path)
+
+
+def test_training_is_the_same_to_the_bit(tmp_path: Path) -> None:
+    options = ("model=cnn", "model.net.width=4", "datamodule.drop_last=false", "trainer.accumulate_grad_batches=2")
+    plain, _ = trained(tmp_path / "plain", *options, "trainer.max_epochs=2")
+    watched, trainer = trained(tmp_path / "watched", *options, *EVERY, "trainer.max_epochs=2")
+    assert not differences(plain | {"callbacks": None}, watched | {"callbacks": None})
+    facts = collect_facts(trainer)
+    assert facts["noise_scale_estimates"] == 4  # the third step of an epoch is a single batch
+    assert facts["noise_scale"] > 0
+
+
+def test_a_run_continued_goes_on_with_its_estimate(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    whole, _ = trained(tmp_path, *TWO_PARTS, "trainer.max_epochs=2", extra=[KeepAll(kept)])
+    log = logged(tmp_path)
+    assert any(name == "noise_scale" for _, name in log)
+    again, _ = trained(tmp_path, *TWO_PARTS, "trainer.max_epochs=2", ckpt_path=kept / "5.ckpt")
+    assert not differences(whole, again)
+    assert logged(tmp_path) == log
+
+
+def test_what_can_not_be_measured_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _, model, trainer = prepared(tmp_path)
+    callback: Any = NoiseScale()
+    with caplog.at_level(logging.WARNING, "lockstep.callbacks.noise_scale"):
+        callback.on_train_start(trainer, model)
+    assert caplog.messages[-1].endswith("a batch has one part; use trainer.accumulate_grad_batches=2 or more processes")
+    assert callback.facts() == {"noise_scale": None, "noise_scale_estimates": 0}
+
+
+def test_it_is_watched_in_all_its_hooks() -> None:
+    assert unwatched(NoiseScale) == []

@@ -1,0 +1,91 @@
+"""What one process decides by itself: said, or followed by all."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from in_process import become_rank
+from plain_lightning import DigitsData, LitClassifier
+from ranks import in_ranks
+from test_plain_lightning import fitted
+from torch import Tensor
+from torch.utils.data import Subset
+
+from lockstep.plain_lightning.callback import PlainLightning
+
+pytestmark = pytest.mark.slow
+
+
+class SomeDigits(DigitsData):
+    def setup(self, stage: str) -> None:
+        super().setup(stage)
+        self.train = Subset(self.train, range(495))  # the last batch of 100 has 95
+
+
+class AsksInSteps(LitClassifier):
+    """Its schedule and a callback monitor a step's value; its rate is by the number of processes."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.log("loss_of_step", loss)
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.5 * self.trainer.num_devices)
+        schedule: Any = {"scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer), "monitor": "loss_of_step"}
+        return {"optimizer": optimizer, "lr_scheduler": schedule | {"interval": "step", "reduce_on_plateau": True}}
+
+
+def causes_of_rank(rank: int, world_size: int, folder: Path) -> list[str]:
+    become_rank(rank, world_size)
+    options = ("trainer.limit_train_batches=1", "trainer.max_epochs=1", f"trainer.devices={world_size}")
+    trainer = fitted(folder, "model._target_=test_deciding.AsksInSteps", *options)
+    return next(one.causes for one in trainer.callbacks if isinstance(one, PlainLightning))
+
+
+def test_what_a_process_decides_by_itself_is_said(tmp_path: Path) -> None:
+    first, second = in_ranks(2, partial(causes_of_rank, folder=tmp_path), tmp_path)
+    own = "ReduceLROnPlateau monitors each process's own loss_of_step; self.log(..., sync_dist=True) makes it that of all"
+    assert first[:2] == second[:2] == ["configure_optimizers reads num_devices: its rates may be others than on one process", own]
+
+
+class StopsAlone(LitClassifier):
+    """Its second process stops training, in its second epoch of five batches."""
+
+    where = "training_step"
+
+    def _stop(self, hook: str) -> None:
+        if hook == self.where and self.trainer.current_epoch == 1 and self.global_rank == self.trainer.world_size - 1:
+            self.trainer.should_stop = True
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self._stop(f"training_step{batch_idx or ''}")
+        return super().training_step(batch, batch_idx)
+
+    def on_validation_end(self) -> None:
+        self._stop("on_validation_end")
+
+
+def stopped(folder: Path, where: str, *overrides: str) -> tuple[int, list[str]]:
+    """The steps that were taken, and what was said of them."""
+    StopsAlone.where = where
+    kind = ("model._target_=test_deciding.StopsAlone", "datamodule._target_=test_deciding.SomeDigits")
+    trainer = fitted(folder, *kind, "trainer.max_epochs=3", *overrides)
+    causes = next(one.causes for one in trainer.callbacks if isinstance(one, PlainLightning))
+    return trainer.global_step, [cause for cause in causes if "should_stop" in cause]
+
+
+def stop_ranks(rank: int, world_size: int, folder: Path, hooks: list[str]) -> list[tuple[int, list[str]]]:
+    become_rank(rank, world_size)
+    return [stopped(folder / hook, hook, f"trainer.devices={world_size}", "datamodule.batch_size=50") for hook in hooks]
+
+
+def test_a_process_that_stops_alone_stops_all_and_is_named(tmp_path: Path) -> None:
+    """The others waited for it until they were ended."""
+    hooks = {"training_step2": 8, "on_validation_end": 10}
+    first, second = in_ranks(2, partial(stop_ranks, folder=tmp_path, hooks=[*hooks]), tmp_path)
+    line = "trainer.should_stop is set in 1 of 2 processes alone, and all follow"
+    assert first == second == [(steps, [line]) for steps in hooks.values()]
+    assert stopped(tmp_path / "one", "training_step2", "datamodule.batch_size=100") == (8, [])

@@ -1,0 +1,228 @@
+"""Code that knows nothing of Lockstep, trained as it is, in the tests' own process."""
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from in_process import SMALL, KeepAll, composed, last, logged
+from omegaconf import OmegaConf
+from plain_lightning import DigitsData, LitClassifier
+from torch.utils.data import DataLoader, SequentialSampler
+
+from lockstep.build import build
+from lockstep.config.plan import Plan
+from lockstep.errors import ConfigError
+from lockstep.models.from_checkpoint import load_model
+from lockstep.plain_lightning.loaders import SharedSampler
+from lockstep.plain_lightning.weights import weight_of
+from lockstep.runs.results import collect_facts, lacking_for_test
+from lockstep.runs.validation import validated
+
+GOES_ON = "ignore:You're resuming from a checkpoint that ended before the epoch ended"  # as Lightning says of all plain loaders
+MINE = (f"hydra.searchpath=[file://{Path(__file__).parents[2] / 'support' / 'plain_conf'}]", "model=mine", "datamodule=mine")
+QUIET = tuple(override for override in SMALL if not override.startswith("datamodule"))
+METRIC = ("optimized_metric=val_acc",)
+
+
+def fitted(run_dir: Path, *overrides: str, keep: Path | None = None, ckpt_path: Path | None = None) -> Any:
+    """The trainer, after two epochs of 14 batches."""
+    run_dir.mkdir(exist_ok=True)
+    cfg = composed(*QUIET, "trainer.max_epochs=2", *MINE, *METRIC, *overrides, run_dir=run_dir)
+    datamodule, model, trainer = build(cfg, Plan.from_config(cfg), ckpt_path)
+    trainer.callbacks[0:0] = [] if keep is None else [KeepAll(keep)]  # pyright: ignore
+    trainer.fit(model, datamodule, ckpt_path=ckpt_path)
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The folder of an undisturbed run and of its checkpoints by the number of batches before them, and its trainer."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, fitted(folder / "run", keep=folder)
+
+
+class SomeAreTested(DigitsData):
+    def test_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(self.test, 10, sampler=range(150, 198))
+
+
+def test_batches_that_are_overfitted_are_shared_out(tmp_path: Path) -> None:
+    """Lightning puts samplers of its own in the place of those that draw a shuffled order, and repeats samples then."""
+    options = ("+trainer.overfit_batches=2", "datamodule._target_=test_plain_lightning.SomeAreTested")
+    trainer = fitted(tmp_path / "run", *options, "trainer.max_epochs=1")
+    assert isinstance(sampler := trainer.train_dataloader.sampler, SharedSampler)
+    assert [draw.index for draw in sampler] == [*range(1400)]
+    assert trainer.global_step == 2
+    trainer.test(trainer.lightning_module, trainer.datamodule, verbose=False)
+    assert list(trainer.test_dataloaders.sampler) == [*range(150, 198)]
+
+
+@pytest.mark.parametrize("batches", [14, 20], ids=["from the end of an epoch", "from within one"])
+def test_a_run_that_is_continued_ends_bit_for_bit_as_one_that_was_not(
+    batches: int, whole: tuple[Path, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.rand(7)  # what other code has drawn does not matter
+    with caplog.at_level(logging.INFO):
+        trainer = fitted(tmp_path / "run", ckpt_path=whole[0] / f"{batches}.ckpt")
+    assert ("goes on after the 6 batches of its epoch" in caplog.text) == (batches == 20)
+    assert collect_facts(trainer)["samples_trained"] == 2800
+    own, other = last(tmp_path / "run"), last(whole[0] / "run")
+    assert own["global_step"] == other["global_step"] == 28
+    assert all(torch.equal(own["state_dict"][name], tensor) for name, tensor in other["state_dict"].items())
+    momenta = [[state["momentum_buffer"] for state in c["optimizer_states"][0]["state"].values()] for c in (own, other)]
+    assert all(map(torch.equal, *momenta))
+    assert own["lr_schedulers"] == other["lr_schedulers"]
+
+
+def test_a_batch_size_is_found_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A run that went on found it again, and trained from step 0; a test had the record count no steps."""
+    finder = "{_target_: lightning.pytorch.callbacks.BatchSizeFinder, init_val: 50, max_trials: 1}"
+    how = (f"+callbacks.finder={finder}", "model._target_=test_plain_lightning.AtOneRate")
+    trainer = fitted(tmp_path / "run", *how, "trainer.max_epochs=1")
+    trainer.test(trainer.lightning_module, trainer.datamodule, verbose=False)
+    facts = collect_facts(trainer)
+    assert facts["steps"] * facts["batch_size"] == facts["samples_trained"] == 1400
+    assert not any(message.endswith("before they had ") for message in caplog.messages)
+    found, path = "datamodule.batch_size=50", tmp_path / "run" / "checkpoints" / "last.ckpt"
+    again = fitted(tmp_path / "run", *how, found, ckpt_path=path)
+    assert (again.global_step, collect_facts(again)["samples_trained"]) == (2 * facts["steps"], 2800)
+    assert "BatchSizeFinder: a run that goes on has the rate of its checkpoint" in caplog.text
+
+
+@pytest.mark.filterwarnings(GOES_ON)
+@pytest.mark.parametrize(("override", "steps"), [("datamodule.batch_size=200", 20 + 7), ("+datamodule.num_workers=0", 28)])
+def test_a_fork_with_other_batches_begins_its_epoch_again(
+    override: str, steps: int, whole: tuple[Path, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, key = tmp_path / "source" / "checkpoints" / "last.ckpt", override.partition("=")[0].lstrip("+")
+    source.parent.mkdir(parents=True)
+    shutil.copy(whole[0] / "20.ckpt", source)
+    origin = f"forked_from={{changed: [{key}]}}"
+    assert fitted(tmp_path / "run", override, f"fork={source}", origin, ckpt_path=source).global_step == steps
+    assert (f"Epoch 2 begins again, since its batches change with {key}" in caplog.messages) == (steps < 28)
+
+
+@pytest.mark.filterwarnings(GOES_ON)
+def test_within_an_epoch_batches_keep_their_size(
+    whole: tuple[Path, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another number of processes changes it, too: after 6 batches of 50 some samples would be trained on twice."""
+    another = ("datamodule.batch_size=50", "forked_from={changed: [trainer.devices]}")
+    line = r"is within an epoch whose batches have 100 samples over all processes; here they have 50; use a batch size"
+    with pytest.raises(ConfigError, match=rf"^checkpoint=.*20\.ckpt: {line} with which they have as many$"):
+        fitted(tmp_path / "within", *another, f"fork={whole[0]}/20.ckpt", ckpt_path=whole[0] / "20.ckpt")
+    there = whole[0] / "14.ckpt"
+    trainer = fitted(tmp_path / "between", *another, f"fork={there}", ckpt_path=there)
+    assert trainer.global_step == 14 + 28
+    assert "From here on batches have 50 samples over all processes; before they had 100" in caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("model.lr=0.01", r"model\.lr=0\.01: .* was trained with 0\.05, "),
+        ("trainer.max_epochs=3", r"checkpoint=.*: its CosineAnnealingLR goes on with T_max=28, here it would have 42; "),
+    ],
+)
+def test_what_a_checkpoint_would_overrule_is_refused(override: str, line: str, whole: tuple[Path, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"^{line}"):
+        fitted(whole[0], override, ckpt_path=whole[0] / "14.ckpt")
+
+
+class AtOneRate(LitClassifier):
+    """Without the schedule."""
+
+    def configure_optimizers(self) -> Any:
+        return super().configure_optimizers()["optimizer"]
+
+
+def test_the_record_has_what_a_task_counts_and_the_hyperparameters_are_lightning_s(whole: tuple[Path, Any]) -> None:
+    facts = collect_facts(whole[1])
+    assert (facts["samples_trained"], facts["steps"], facts["epochs"]) == (2800, 28, 2)
+    assert facts["train_time"] > 0
+    best = whole[0] / "run" / "checkpoints" / "best.ckpt"
+    assert LitClassifier.load_from_checkpoint(best).hparams["hidden"] == 16
+    with pytest.raises(ConfigError, match=r"use a checkpoint of a model of lockstep\.models\. That of another"):
+        load_model(best)
+
+
+def test_on_one_process_nothing_is_promised(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        fitted(tmp_path, "trainer.limit_train_batches=1", "trainer.max_epochs=1")
+    assert not [message for message in caplog.messages if "plain Lightning" in message or "Not known" in message]
+    assert not [record for record in caplog.records if record.message.startswith(("Not as on one process", "A step"))]
+    assert caplog.messages.count("best.ckpt is chosen by the highest val_acc.") == 1
+
+
+@pytest.mark.parametrize(
+    ("lengths", "rank", "weight", "causes"),
+    [((15, 15), 0, 4 / 3, 0), ((15, 14), 0, 1.0, 1)],
+)
+def test_of_several_loaders_a_batch_is_weighted_that_all_divide_alike(
+    lengths: tuple[int, int], rank: int, weight: float, causes: int
+) -> None:
+    """Of what is left after two batches of 6."""
+    orders = [SequentialSampler(range(length)) for length in lengths]
+    samplers = [SharedSampler(order, 6, (rank, 2), 0, dropped=0, training=True) for order in orders]
+    found = weight_of(2, samplers, accumulated=1, batches=3)
+    assert found.in_batch == pytest.approx(weight)
+    assert found.is_known == (causes == 0)
+
+
+@pytest.mark.filterwarnings("ignore:Attribute 'net' is an instance of")
+def test_a_network_among_the_hyperparameters_is_left_out_of_checkpoints(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    net = "+model.net={_target_: torch.nn.Linear, in_features: 64, out_features: 10}"
+    with caplog.at_level(logging.INFO):
+        fitted(tmp_path, net, "trainer.limit_train_batches=1", "trainer.max_epochs=1")
+    kept = last(tmp_path)["hyper_parameters"]
+    assert kept == {"hidden": 16, "lr": 0.05, "dropout": 0.2}
+    assert len([record for record in caplog.records if record.message.endswith("not kept in checkpoints: net")]) == 1
+
+
+ADVERSARY = ("~model.hidden", "~model.lr", "model._target_=plain_lightning.LitAdversary")
+ADVERSARY += ("test=false", "optimized_metric=val_realness", "optimized_mode=max", "trainer.max_epochs=1")
+
+
+@pytest.mark.filterwarnings(GOES_ON)
+def test_what_two_optimizers_by_hand_have_logged_after_the_checkpoint_is_logged_anew(tmp_path: Path) -> None:
+    run, checkpoint = tmp_path / "run", tmp_path / "run" / "checkpoints" / "last.ckpt"
+    fitted(run, *ADVERSARY, keep=tmp_path)
+    shutil.copy(tmp_path / "7.ckpt", checkpoint)
+    assert fitted(run, *ADVERSARY, ckpt_path=checkpoint).global_step == 28
+    points = logged(run)  # each of them once
+    assert [step for step, name in points if name == "critic_loss"] == [*range(14)]
+    assert {step for step, name in points if name == "lr"} <= {*range(14)}
+
+
+def test_the_rate_that_a_module_takes_is_scaled(tmp_path: Path) -> None:
+    cfg = composed(*QUIET, *MINE, *METRIC, "lr_scaling=linear", "base_batch_size=50", run_dir=tmp_path)
+    assert build(cfg, Plan.from_config(cfg))[1].hparams["lr"] == 0.1
+
+
+def test_a_test_that_a_module_lacks_is_left_out_and_refused_where_it_is_asked_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cfg = composed(*QUIET, *MINE, *METRIC, run_dir=tmp_path)
+    cfg.model = {"_target_": "lightning_modules.GAN"}
+    for changes, line in (
+        ({"test": True}, r"^test=true: GAN has no test_step; use test=auto"),
+        ({"optimized_metric": "test_acc"}, r"^test=auto: GAN has no test_step; use test=auto, and no metric of a test$"),
+    ):
+        with pytest.raises(ConfigError, match=line):
+            build(changed := OmegaConf.merge(cfg, changes), Plan.from_config(changed))
+    datamodule, model, _ = build(cfg, Plan.from_config(cfg))
+    assert (cfg.test, caplog.messages[-1]) == (False, "Nothing will be tested: GAN has no test_step.")
+    assert lacking_for_test(model, datamodule) == "GAN has no test_step"
+    assert lacking_for_test(LitClassifier(), None) == "LitClassifier has no test_dataloader"
+    assert lacking_for_test(LitClassifier(), datamodule) is None
+
+
+def test_a_global_batch_is_divided_for_data_that_knows_only_that_of_a_process(tmp_path: Path) -> None:
+    given = (*QUIET, *MINE, *METRIC, "+datamodule.global_batch_size=48", "trainer.devices=2")
+    cfg = composed(*given, run_dir=tmp_path)
+    datamodule, _, _ = build(cfg, validated(cfg)[1])
+    assert datamodule is not None
+    assert datamodule.hparams["batch_size"] == 24

@@ -1,0 +1,187 @@
+"""Streams: who takes which sample, and what is refused."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from ranks import in_ranks
+from torch.utils.data import DataLoader, IterableDataset
+
+from lockstep.errors import ConfigError
+from lockstep.plain_lightning.streams import (
+    SHORTER,
+    UNWEIGHTED,
+    Positioned,
+    Shard,
+    in_step,
+    is_stream,
+    sharded,
+    share_stream,
+)
+
+
+class Numbers(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield from range(26)
+
+
+def load_batches(rank: int, ranks: int, workers: int = 0, **options: Any) -> list[list[int]]:
+    loader = DataLoader(Shard(Numbers(), **options), 4, num_workers=workers)
+    share_stream(loader, (rank, ranks), "train_dataloader")
+    return [batch.tolist() for batch in loader]
+
+
+def test_the_batches_of_all_ranks_are_those_of_one_process() -> None:
+    assert load_batches(0, 1)[-1] == [24, 25]
+    assert load_batches(0, 1, workers=2) == load_batches(0, 1)
+    assert load_batches(0, 3)[0] == [0, 3, 6, 9]
+    whole = [
+        sorted(sample for batch in batches for sample in batch)
+        for batches in zip(*(load_batches(rank, 3) for rank in range(3)), strict=True)
+    ]
+    assert whole == [list(range(12)), list(range(12, 24))]  # there is no third sample for 24 and 25
+    assert [load_batches(rank, 3, drop_last=False)[2:] for rank in range(3)] == [[[24]], [[25]], []]
+
+
+def test_several_data_workers_prepare_the_same_batches() -> None:
+    assert [load_batches(rank, 2, workers=2) for rank in range(2)] == [load_batches(rank, 2) for rank in range(2)]
+
+
+def test_a_stream_that_each_process_would_read_whole_is_refused() -> None:
+    loader = DataLoader(Numbers(), 4)
+    assert is_stream(loader)
+    share_stream(loader, (0, 1), "train_dataloader")
+    with pytest.raises(ConfigError, match=r"^trainer\.devices=2: each process would read the whole Numbers of train_dataloader"):
+        share_stream(loader, (1, 2), "train_dataloader")
+    with pytest.raises(ConfigError, match="the whole generator of val_dataloader"):
+        share_stream((batch for batch in ()), (1, 2), "val_dataloader")
+    (loader,) = CombinedLoader([]).flattened
+    share_stream(loader, (1, 2), "val_dataloader")  # Lightning's way to say that there is no validation
+
+
+def test_a_stream_says_that_it_is_divided() -> None:
+    shard = Shard(Numbers())
+    share_stream(DataLoader(shard, 4), (1, 2), "train_dataloader")
+    assert shard.share == (1, 2)
+    share_stream(sharded(DataLoader(Numbers(), 4)), (1, 2), "train_dataloader")
+    by_node: Any = Numbers()
+    by_node._distributed = SimpleNamespace(rank=1, world_size=2)  # as datasets.distributed.split_dataset_by_node leaves it
+    share_stream(DataLoader(by_node, 4), (1, 2), "train_dataloader")
+    with pytest.raises(ConfigError):
+        share_stream(DataLoader(by_node, 4), (0, 2), "train_dataloader")
+
+
+class Own(IterableDataset[int]):
+    """Each process's own samples; twice as many in the second epoch as in the first."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples, self.left = samples, 0
+
+    def __iter__(self) -> Iterator[int]:
+        for sample in range(self.samples):
+            self.left = self.samples - sample - 1
+            yield sample
+        self.samples *= 2
+
+
+def two_epochs(rank: int, _: int, samples: list[int]) -> tuple[list[int], list[str], int]:
+    said: list[str] = []
+    loader = in_step(DataLoader(stream := Own(samples[rank]), 4), said.append)
+    return [len(list(loader)) for _ in range(2)], sorted({*said}), stream.left
+
+
+def test_an_epoch_of_streams_ends_with_the_shortest(tmp_path: Path) -> None:
+    """No process waits for another one's step, and the next epoch is of the whole of each stream."""
+    assert in_ranks(2, partial(two_epochs, samples=[8, 8]), tmp_path) == [([2, 4], [], 0)] * 2
+    assert in_ranks(2, partial(two_epochs, samples=[20, 8]), tmp_path) == [([2, 4], [SHORTER], 0)] * 2
+    assert in_ranks(2, partial(two_epochs, samples=[7, 8]), tmp_path) == [([2, 4], [UNWEIGHTED], 0)] * 2
+
+
+def same_loader(rank: int, _: int) -> list[bool]:
+    shard = Shard(Numbers(), drop_last=True)
+    return [in_step(loader, print) is loader for loader in (DataLoader(shard, 4), range(3), range(3 + rank))]
+
+
+def test_processes_that_have_as_many_batches_do_not_ask_each_other(tmp_path: Path) -> None:
+    assert in_ranks(2, same_loader, tmp_path) == [[True, True, False]] * 2
+
+
+@pytest.mark.parametrize(("loader", "samples"), [("train_dataloader", 8), ("val_dataloader", 9)])
+def test_an_evaluation_takes_each_sample_of_a_stream_once(loader: str, samples: int) -> None:
+    stream = Shard(Numbers())
+    share_stream(DataLoader(stream), (0, 3), loader)
+    assert len(list(stream)) == samples
+
+
+def test_the_library_datasets_says_so_as_is_expected_here() -> None:
+    datasets = pytest.importorskip("datasets")
+    distributed = pytest.importorskip("datasets.distributed")
+    stream = datasets.Dataset.from_dict({"x": [1, 2, 3, 4]}).to_iterable_dataset(num_shards=2)
+    share_stream(DataLoader(distributed.split_dataset_by_node(stream, rank=1, world_size=2)), (1, 2), "train_dataloader")
+
+
+def test_a_position_hides_the_loader_s_own_state() -> None:
+    positioned = Positioned(SimpleNamespace(state_dict=dict, load_state_dict=print, batch_size=3))
+    assert positioned.batch_size == 3
+    assert not hasattr(positioned, "state_dict")
+
+
+class Begun:
+    """A loader that begins each iteration at the position that was loaded, as Hugging Face's datasets do."""
+
+    def __init__(self) -> None:
+        self.first, self.given, self.dataset = 0, 0, SimpleNamespace(_starting_state_dict=None)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.first = state["given"]
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(self.first, 4):
+            self.given = number + 1
+            yield number
+
+
+def test_an_epoch_after_the_one_that_was_resumed_is_whole() -> None:
+    positioned = Positioned(Begun())
+    next(iter(positioned))
+    positioned.resume(2, {"given": 2})
+    assert [list(positioned) for _ in range(3)] == [[2, 3], [0, 1, 2, 3], [0, 1, 2, 3]]
+
+
+class Counted(Begun):
+    """A stream that goes on with the next epoch, which it counts, wherever it was told to begin."""
+
+    epoch = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.dataset
+
+    def state_dict(self) -> dict[str, int]:
+        return super().state_dict() | {"epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        super().load_state_dict(state)
+        self.epoch = state["epoch"]
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from ((self.epoch, number) for number in super().__iter__())
+        self.first, self.given, self.epoch = 0, 0, self.epoch + 1
+
+
+@pytest.mark.parametrize("passed", [2, 0])
+def test_a_stream_that_counts_its_epochs_goes_on_counting(passed: int) -> None:
+    whole, positioned = Positioned(Counted()), Positioned(Counted())
+    assert [len(list(whole)) for _ in range(2)] == [4, 4]
+    next(iter(positioned))
+    positioned.resume(passed, {"given": 2, "epoch": 1} if passed else whole.states[0])
+    begun = [[(1, 2), (1, 3)]] if passed else []
+    epochs = [[(epoch, number) for number in range(4)] for epoch in (2, 3)]
+    assert [list(positioned) for _ in range(len(begun) + 2)] == begun + epochs

@@ -1,0 +1,93 @@
+"""Throughput, speed-up and the best rate, by hand."""
+
+import math
+from pathlib import Path
+
+import measured
+import pytest
+from measured import cell
+from scipy.special import stdtrit
+
+from lockstep.report import estimates
+from lockstep.report.measurements import Measurements, read
+from lockstep.report.series import MIXED, STRONG, WEAK, find_series
+
+STEPS = {1: 0.010, 2: 0.0125, 4: 0.016}  # seconds of a step
+
+
+def weak(folder: Path, lrs: tuple[float, ...] = (0.1, 0.3), seeds: int = 3) -> Measurements:
+    """Steps vary by 2% over the seeds; the larger rate is better on four devices only."""
+    cells = [
+        cell(devices, lr, seed, step=step * (0.98 + 0.02 * seed), metric=0.9 + 0.01 * ((lr > 0.2) == (devices > 2)))
+        for devices, step in STEPS.items()
+        for lr in lrs
+        for seed in range(seeds)
+    ]
+    return read(measured.sweep(folder, cells))
+
+
+def test_an_interval_is_student_s() -> None:
+    one = estimates.estimate([1.0, 2.0, 3.0])
+    half = 4.302653 / math.sqrt(3)
+    assert (one.mean, one.interval) == (2.0, pytest.approx((2 - half, 2 + half)))
+    assert estimates.estimate([2.0]) == estimates.Estimate(2.0)
+    change = estimates.difference([1.0, 2.0, 3.0], [5.0, 5.5])
+    freedom = (1 / 3 + 0.0625) ** 2 / ((1 / 3) ** 2 / 2 + 0.0625**2)  # Welch
+    half = float(stdtrit(freedom, 0.975)) * math.sqrt(1 / 3 + 0.125 / 2)
+    assert change.interval == pytest.approx((-3.25 - half, -3.25 + half))
+    assert estimates.difference([1.0, 1.0], [3.0, 3.0]).interval == (-2.0, -2.0)
+    assert estimates.geometric([4.0], [2.0]) == estimates.Estimate(pytest.approx(2.0))
+
+
+def test_weak_scaling_keeps_the_batch_of_a_device(tmp_path: Path) -> None:
+    series = find_series(weak(tmp_path))
+    assert (series.kind, series.batch, [point.devices for point in series.points]) == (WEAK, 32, [1, 2, 4])
+    assert [point.global_batch for point in series.points] == [32, 64, 128]
+    assert [point.speedup.mean for point in series.points] == [1.0, pytest.approx(2 / 1.25), pytest.approx(4 / 1.6)]
+    assert series.points[2].efficiency.mean == pytest.approx(1 / 1.6)
+    assert series.points[2].throughput.mean == pytest.approx(128 / 0.016, rel=1e-3)
+    low, high = series.points[2].speedup.interval or (0.0, 0.0)
+    assert low < series.points[2].speedup.mean < high < low + 0.2  # six runs that vary by 2%
+
+
+def test_strong_scaling_keeps_the_global_batch(tmp_path: Path) -> None:
+    cells = [cell(devices, global_batch=64, step=step / devices) for devices, step in STEPS.items()]
+    series = find_series(read(measured.sweep(tmp_path, cells)))
+    assert (series.kind, series.batch) == (STRONG, 64)
+    assert series.points[2].speedup.mean == pytest.approx(2.5)
+    assert series.points[2].speedup.interval is None  # nothing was repeated
+
+
+def test_of_a_sweep_of_several_batches_the_series_of_the_most_jobs_is_taken(tmp_path: Path) -> None:
+    cells = [cell(devices, batch=batch) for devices, batch in ((1, 16), (2, 16), (4, 16), (1, 32), (2, 32))]
+    series = find_series(read(measured.sweep(tmp_path, cells)))
+    assert (series.kind, series.batch, [point.devices for point in series.points]) == (WEAK, 16, [1, 2, 4])
+
+
+def test_less_than_a_series_has_a_kind_of_its_own(tmp_path: Path) -> None:
+    one = find_series(read(measured.sweep(tmp_path / "one", [cell(2, lr=lr) for lr in (0.1, 0.2)])))
+    assert (len(one.points), one.base.speedup.mean) == (1, 1.0)
+    mixed = find_series(read(measured.sweep(tmp_path / "mixed", [cell(1, batch=32), cell(2, batch=20)])))
+    assert (mixed.kind, [point.devices for point in mixed.points]) == (MIXED, [1, 2])
+    assert find_series(read(measured.sweep(tmp_path / "none", [cell(1, status="failed", reason="boom")]))).points == []
+
+
+def test_a_job_without_a_speed_counts_for_its_metric(tmp_path: Path) -> None:
+    """It was resumed after its last step."""
+    jobs = [cell(n, seed=seed) for n in (1, 2) for seed in (0, 1)]
+    jobs[0] = cell(1, metric=0.95, samples_per_second=None)
+    series = find_series(read(measured.sweep(tmp_path, jobs)))
+    assert [(len(point.rows), len(point.speeds)) for point in series.points] == [(2, 1), (2, 2)]
+    assert series.base.metric.mean == pytest.approx(0.925)
+
+
+def test_a_rate_at_which_a_repeat_has_diverged_is_the_best_where_there_is_no_other(tmp_path: Path) -> None:
+    """The mean of those that have finished is that of the lucky ones."""
+    jobs = [cell(1, 0.1, seed, metric=0.8) for seed in (0, 1)] + [cell(1, 0.3, metric=0.9)]
+    jobs += [
+        cell(1, 0.3, 1, status="failed", reason="at step 3 the loss is nan"),
+        cell(1, 0.1, 2, status="failed", reason="boom"),
+    ]
+    for folder, some, rate in (("both", jobs, 0.1), ("one", jobs[2:], 0.3)):
+        series = find_series(read(measured.sweep(tmp_path / folder, some)))
+        assert (series.base.lr, len(series.base.rows)) == (rate, 3 if rate == 0.1 else 1)

@@ -1,0 +1,116 @@
+"""Sweeps on a real SLURM, which is set up and taken down here: two nodes of four fake GPUs each."""
+
+import csv
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import slurm_cluster
+from commands import ROOT, python, started
+from slurm_cluster import Cluster
+from waiting import wait_for
+
+from lockstep.sweeps.sweep_jobs import Job, SweepJobs
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.slurm,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(slurm_cluster.why_not() is not None, reason=slurm_cluster.why_not() or ""),
+]
+PROGRAM, TRAIN, SWEEP = ROOT / "tests" / "support" / "fakes" / "program.py", ROOT / "train.py", ROOT / "scripts" / "sweep.py"
+SLURM = ("hydra/launcher=slurm", "hydra.launcher.poll=0.3", "hydra.launcher.sbatch=['--gres=gpu:${trainer.devices}']")
+# nodes of one machine have names that lead nowhere
+SLURM += ("hydra.launcher.setup=['export MASTER_ADDR=127.0.0.1']",)
+GRID = ("trainer=cpu", "fresh_processes=True", "hydra.sweep.dir=sweep", "trainer.devices=1,4", "seed=0,1,7,8")
+TIMES = {"samples_per_second", "train_time", "wall_time"}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with slurm_cluster.cluster() as one:
+        yield one
+
+
+def jobs(folder: Path) -> dict[str, Job]:
+    """By their devices and seeds."""
+    entries = SweepJobs(folder / "sweep").jobs.values()
+    return {" ".join(item.partition("=")[2] for item in job.overrides[2:]): job for job in entries}
+
+
+def results(folder: Path) -> list[dict[str, str]]:
+    with (folder / "sweep" / "results.csv").open() as file:
+        return [{name: value for name, value in row.items() if name not in TIMES} for row in csv.DictReader(file)]
+
+
+def test_eight_jobs_are_answered_for_whatever_happens(cluster: Cluster, tmp_path: Path) -> None:
+    """Of those with one device one raises, one is preempted, one waits for ever and is cancelled."""
+    (tmp_path / "slurm").mkdir()
+    (tmp_path / "journal").mkdir()
+    command = (PROGRAM, "-m", *SLURM, *GRID)
+    env = cluster.environment | {"FAULTS": "1", "JOURNAL": str(tmp_path / "journal")}
+    with started(*command, cwd=tmp_path / "slurm", **env) as process:
+        wait_for(lambda: len(cluster.tasks()) >= 4, 60)
+        process.kill()
+    # it has failed before the next command looks, which therefore tries it again
+    wait_for(lambda: [*(tmp_path / "slurm" / "sweep").glob("devices=1_seed=1_*/exit_code")])
+    cluster.ask("scontrol", "update", "nodename=n2", "state=drain", "reason=planted")
+    with started(*command, cwd=tmp_path / "slurm", **env) as process:
+        wait_for(lambda: jobs(tmp_path / "slurm")["1 1"].attempt == 2)  # by this command, which knows all that is queued
+        wait_for(lambda: jobs(tmp_path / "slurm")["1 8"].status == "running")
+        place = jobs(tmp_path / "slurm")["1 8"].queue
+        (task,) = [number for number, name, *_ in cluster.tasks() if name == place]
+        cluster.ask("scancel", task)
+        output, errors = process.communicate(timeout=120)
+    cluster.ask("scontrol", "update", "nodename=n2", "state=resume")
+    assert process.returncode == 75, output + errors
+    states = {name: (job.status, job.reason) for name, job in jobs(tmp_path / "slurm").items()}
+    assert states.pop("1 1") == ("failed", "ended with code 1: planted fault")
+    assert states.pop("1 8") == ("interrupted", "CANCELLED by SLURM on n1")
+    assert (len(states), set(states.values())) == (6, {("finished", None)})
+    attempts = {name: job.attempt for name, job in jobs(tmp_path / "slurm").items()}
+    assert attempts["1 7"] == 2
+    assert sum(attempts.values()) == len(cluster.tasks())  # nothing was submitted that is not known
+    assert {name: number for name, number in attempts.items() if number > 1}.keys() <= {"1 1", "1 7"}
+    assert finishes(tmp_path) == dict.fromkeys([jobs(tmp_path / "slurm")[name].directory.name for name in states], 1)
+
+    status = python(SWEEP, "status", "sweep", cwd=tmp_path / "slurm", **cluster.environment)
+    assert (status.stdout.count(" finished "), status.stdout.count(" interrupted: CANCELLED")) == (6, 1)
+    again = ("resume", "sweep", "--program", PROGRAM)  # the fault has been mended
+    done = python(SWEEP, *again, cwd=tmp_path / "slurm", **cluster.environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(cluster.tasks()) == sum(attempts.values()) + 2
+    assert set(finishes(tmp_path).values()) == {1}
+    assert len(results(tmp_path / "slurm")) == 8
+
+
+def test_a_search_goes_through_the_queue_and_finds_its_trials_there_again(cluster: Cluster, tmp_path: Path) -> None:
+    study = pytest.importorskip("lockstep.search.study")
+    (tmp_path / "journal").mkdir()
+    search = ("hydra/sweeper=optuna", "hydra.sweeper.n_trials=4", "hydra.sweeper.n_jobs=2", "hydra.sweep.dir=sweep")
+    search += ("model.optimizer.lr=tag(log,interval(1e-3,1e-1))", "fresh_processes=True", "trainer=cpu")
+    before, command = len(cluster.tasks()), (PROGRAM, "-m", *SLURM, *search)
+    env = cluster.environment | {"JOURNAL": str(tmp_path / "journal")}
+    with started(*command, cwd=tmp_path, **env) as process:
+        wait_for(lambda: [*(tmp_path / "journal").glob("*.began")], 60)
+        process.kill()
+    done = python(*command, cwd=tmp_path, fresh=True, **env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    trials = study.load_study(tmp_path / "sweep").trials
+    assert [trial.state.name for trial in trials] == ["COMPLETE"] * 4
+    assert finishes(tmp_path) == dict.fromkeys([trial.user_attrs["directory"] for trial in trials], 1)
+    assert len(cluster.tasks()) == before + 4
+
+
+def test_what_slurm_would_refuse_is_refused_before_anything_is_written(cluster: Cluster, tmp_path: Path) -> None:
+    asked, line = "hydra.launcher.mem=900G", "hydra.launcher=--nodes=1 "
+    before = len(cluster.tasks())
+    done = python(PROGRAM, "-m", *SLURM, *GRID, asked, cwd=tmp_path, **cluster.environment)
+    assert (done.returncode, done.stderr.startswith(line), done.stderr.count("\n")) == (2, True, 1), done.stderr
+    assert (len(cluster.tasks()), [*tmp_path.iterdir()]) == (before, [])
+
+
+def finishes(folder: Path) -> Counter[str]:
+    """How often each job has trained to its end."""
+    return Counter(path.read_text() for path in (folder / "journal").glob("*.finished"))

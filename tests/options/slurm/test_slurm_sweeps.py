@@ -1,0 +1,195 @@
+"""Jobs in SLURM's queue: what they ask for, and how each is followed to its end, with a stand-in for SLURM."""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fake_slurm
+import pytest
+from omegaconf import OmegaConf
+from waiting import once, wait_for
+
+from lockstep.config.plan import Plan
+from lockstep.errors import ConfigError
+from lockstep.runs.composition import compose
+from lockstep.slurm.launcher import SlurmExecutor, cancel
+from lockstep.sweeps.local import LocalExecutor
+from lockstep.sweeps.runner import Runner
+from lockstep.sweeps.sweep_jobs import Job, SweepJobs
+from lockstep.sweeps.table import look_at
+
+# a job that writes its record, fails, or is preempted at its first start; it counts its starts
+PROGRAM = """
+import json, os, pathlib, sys
+folder, how = pathlib.Path(sys.argv[1]), sys.argv[2]
+starts = folder.parent / f"starts.{folder.name}"
+with starts.open("a") as file: file.write(os.environ["LOCKSTEP_SWEPT_KEYS"] + chr(10))
+if how == "fails": sys.exit("planted fault")
+if how == "preempted" and starts.read_text().count(chr(10)) == 1:
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "last.ckpt").touch()
+    (folder / "status.json").write_text(json.dumps({"status": "preempted", "reason": "preempted by SIGTERM"}))
+    sys.exit(75)
+(folder / "metrics.json").write_text(json.dumps({"metrics": {"val/acc": 0.5}, "optimized_metric": "val/acc"}))
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    place = fake_slurm.install(tmp_path, monkeypatch)
+    yield place
+    (place / "hold").unlink(missing_ok=True)
+
+
+def job(folder: Path, name: str, how: str = "well", asks: tuple[str, ...] = ("--nodes=1",)) -> Job:
+    directory = folder / f"sweep-{name}"
+    command = (sys.executable, "-S", "-c", PROGRAM, str(directory), how)
+    return Job(directory, name, [], 1, "val/acc", "max", command=command, swept_keys=("seed", "lr"), resources=asks)
+
+
+def begin(folder: Path, **settings: Any) -> tuple[Runner, SweepJobs]:
+    """As the sweep's command does, the first time or again."""
+    sweep_jobs, slurm = SweepJobs(folder, is_running=False), SlurmExecutor(**{"poll": 0.05} | settings)
+    slurm.open(sweep_jobs)
+    return Runner(sweep_jobs, slurm), sweep_jobs
+
+
+def sweep(folder: Path, jobs: list[Job], /, **settings: Any) -> dict[str, tuple[str, str | None]]:
+    """Runs what has to be run; how the jobs stand in the end."""
+    runner, sweep_jobs = begin(folder, **settings)
+    runner.run(sweep_jobs.register(jobs))
+    return states(SweepJobs(folder))
+
+
+def submit(folder: Path, jobs: list[Job]) -> None:
+    """As a sweep that is killed when it has submitted all."""
+    runner, sweep_jobs = begin(folder)
+    for one in sweep_jobs.register(jobs):
+        runner.start(one)
+
+
+def states(sweep_jobs: SweepJobs) -> dict[str, tuple[str, str | None]]:
+    return {key: (job.status, job.reason) for key, job in sweep_jobs.jobs.items()}
+
+
+def are_in_queue(folder: Path, keys: str) -> bool:
+    with contextlib.suppress(ConfigError):  # there is no sweep yet
+        return states(look_at(folder)) == dict.fromkeys(keys, ("waiting", "in SLURM's queue: Priority"))
+    return False
+
+
+def starts(folder: Path) -> dict[str, int]:
+    return {path.name.rpartition("-")[2]: path.read_text().count("\n") for path in folder.glob("starts.*")}
+
+
+def test_each_job_is_submitted_with_its_flags_and_all_are_answered_for(place: Path, tmp_path: Path) -> None:
+    jobs = [job(tmp_path, "a"), job(tmp_path, "b", asks=("--nodes=2",)), job(tmp_path, "c", "fails"), job(tmp_path, "d")]
+    assert sweep(tmp_path, jobs, setup=["export OMP_NUM_THREADS=3"]) == {
+        "a": ("finished", None),
+        "b": ("finished", None),
+        "c": ("failed", "ended with code 1: planted fault"),
+        "d": ("finished", None),
+    }
+    calls = (place / "calls").read_text().splitlines()
+    assert ["--nodes=2" in call for call in calls] == [False, True, False, False]
+    assert {path.read_text() for path in tmp_path.glob("starts.*")} == {"seed lr\n"}
+    failed = SweepJobs(tmp_path).jobs["c"]
+    assert (failed.attempt, failed.queue) == (1, None)
+    assert sweep(tmp_path, jobs[:2])["a"] == ("finished", None)  # nothing to do
+    assert len((place / "calls").read_text().splitlines()) == 4
+
+
+@pytest.mark.usefixtures("place")
+def test_a_failure_is_submitted_again_and_a_preempted_job_goes_on(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, "a", "fails"), job(tmp_path, "b", "preempted")]
+    assert sweep(tmp_path, jobs, retries=1) == {"a": ("failed", "ended with code 1: planted fault"), "b": ("finished", None)}
+    assert starts(tmp_path) == {"a": 2, "b": 2}
+    assert [job.attempt for job in SweepJobs(tmp_path).jobs.values()] == [2, 2]
+
+
+def test_whoever_comes_next_finds_the_jobs_in_the_queue(place: Path, tmp_path: Path) -> None:
+    """A sweep that is stopped leaves them there, and so does one that is killed; nothing is submitted twice."""
+    (place / "hold").touch()
+    jobs = [job(tmp_path, "a"), job(tmp_path, "b")]
+    runner, sweep_jobs = begin(tmp_path)
+    once(lambda: are_in_queue(tmp_path, "ab"), os.kill, os.getpid(), signal.SIGTERM)
+    runner.run(sweep_jobs.register(jobs))
+    assert runner.was_interrupted
+    assert are_in_queue(tmp_path, "ab")
+    assert starts(tmp_path) == {}
+    with pytest.raises(ConfigError, match=r"hydra/launcher=lockstep: 2 job\(s\) of this sweep are in a queue"):
+        LocalExecutor().open(SweepJobs(tmp_path))
+
+    (place / "hold").unlink()
+    wait_for(lambda: len(starts(tmp_path)) == 2, 10)  # while nobody looks
+    wait_for(lambda: "RUNNING" not in "".join(path.read_text() for path in (place / "tasks").iterdir()))
+    assert states(look_at(tmp_path)) == dict.fromkeys("ab", ("finished", None))
+    assert sweep(tmp_path, [*jobs, job(tmp_path, "c")]) == dict.fromkeys("abc", ("finished", None))
+    assert starts(tmp_path) == {"a": 1, "b": 1, "c": 1}
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("CANCELLED", ("interrupted", "CANCELLED by SLURM on n1")),
+        ("NODE_FAIL", ("failed", "NODE_FAIL by SLURM on n1")),
+        ("PENDING", ("waiting", "in SLURM's queue: BadConstraints")),
+        ("", ("waiting", None)),
+    ],
+)
+def test_what_slurm_says_of_an_end_is_its_reason(state: str, expected: Any, place: Path, tmp_path: Path) -> None:
+    (place / "hold").touch()
+    submit(tmp_path, [job(tmp_path, "a")])
+    name = SweepJobs(tmp_path).jobs["a"].queue
+    reason = "BadConstraints" if state == "PENDING" else "None"
+    fake_slurm.say(place, "1", f"1|{name}|{state}|{reason}|n1" if state else "")
+    assert states(look_at(tmp_path)) == {"a": expected}
+
+
+def test_jobs_that_are_cancelled_are_taken_out_of_the_queue(place: Path, tmp_path: Path) -> None:
+    (place / "hold").touch()
+    submit(tmp_path, [job(tmp_path, "a"), job(tmp_path, "b")])
+    assert cancel(SweepJobs(tmp_path)) == 2
+    assert states(look_at(tmp_path)) == dict.fromkeys("ab", ("interrupted", "CANCELLED by SLURM"))
+
+
+def test_a_submission_that_was_heard_without_an_answer_is_not_made_twice(place: Path, tmp_path: Path) -> None:
+    (place / "refuses").write_text("sbatch: error: Socket timed out on send/recv operation")
+    (place / "heard").touch()
+    assert sweep(tmp_path, [job(tmp_path, "a")]) == {"a": ("finished", None)}
+    assert (len((place / "calls").read_text().splitlines()), starts(tmp_path)) == (1, {"a": 1})
+
+
+def test_a_sweep_does_not_begin_while_nobody_answers(place: Path, tmp_path: Path) -> None:
+    (place / "down").write_text("slurm_load_jobs error: Unable to contact slurm controller")
+    with pytest.raises(ConfigError, match=r"^hydra/launcher=slurm: squeue: slurm_load_jobs error: Unable to contact"):
+        begin(tmp_path)
+    (place / "down").unlink()
+    jobs = [job(tmp_path, "a")]
+    runner, sweep_jobs = begin(tmp_path)
+    (place / "down").touch()  # while it runs, things are taken to stand as they did
+    threading.Timer(0.5, (place / "down").unlink).start()
+    runner.run(sweep_jobs.register(jobs))
+    assert states(sweep_jobs) == {"a": ("finished", None)}
+
+
+def test_what_no_node_can_give_is_refused(place: Path) -> None:
+    launcher = {"executor": "lockstep.slurm.launcher.SlurmExecutor", "mem": "900G"}
+    config, plan = OmegaConf.create({"hydra": {"launcher": launcher}}), Plan.from_config(compose("trainer=cpu"))
+    flags = SlurmExecutor().resources(config, plan)
+    (place / "impossible").write_text("--mem=900G\n")
+    words = f"^hydra.launcher={' '.join(flags)}: sbatch: allocation failure: not available; use flags that sbatch takes"
+    with pytest.raises(ConfigError, match=words):
+        SlurmExecutor().resources(config, plan)
+    assert SlurmExecutor(dry_run=True).resources(config, plan) == flags
+
+
+def test_what_sbatch_refuses_is_said_in_its_words(place: Path, tmp_path: Path) -> None:
+    (place / "refuses").write_text("sbatch: error: invalid partition specified: x\n")
+    reason = "could not be started (sbatch: invalid partition specified: x)"
+    assert sweep(tmp_path, [job(tmp_path, "a")]) == {"a": ("failed", reason)}

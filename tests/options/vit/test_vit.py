@@ -1,0 +1,50 @@
+"""Vision Transformers: tokens, registers, what they refuse."""
+
+import pytest
+import torch
+from torch import nn
+
+from lockstep.errors import ConfigError
+from lockstep.nets.vit import ViT
+
+
+@pytest.mark.parametrize(
+    ("shape", "patch", "tokens"),
+    [((1, 8, 8), 2, 16), ((3, 224, 224), 16, 196)],
+)
+def test_the_patch_follows_from_the_images(shape: tuple[int, int, int], patch: int, tokens: int) -> None:
+    net = ViT(shape, 4, width=8, depth=1, heads=2)
+    assert net.patches.kernel_size == (patch, patch)
+    assert len(net.positions) == tokens
+    assert net(torch.zeros(2, *shape)).shape == (2, 4)
+
+
+def test_a_patch_elsewhere_is_seen_elsewhere() -> None:
+    """Without positions the mean over the patches could not tell."""
+    net = ViT((1, 8, 8), 4, width=8, depth=1, heads=2, patch=4).eval()
+    image = torch.zeros(1, 1, 8, 8)
+    image[..., :4, :4] = 1.0
+    with torch.no_grad():
+        assert not torch.allclose(net(image), net(image.flip(-1)))
+        net.positions.zero_()
+        assert torch.allclose(net(image), net(image.flip(-1)), atol=1e-6)
+
+
+def test_registers_are_seen_by_the_patches_and_left_out_of_the_mean() -> None:
+    net = ViT((1, 8, 8), 4, width=8, depth=1, heads=2, patch=4, registers=3).eval()
+    image = torch.rand(1, 1, 8, 8)
+    before = net(image)
+    assert net.registers is not None
+    with torch.no_grad():
+        net.registers.normal_()
+    assert not torch.allclose(before, net(image))
+    net.layers = nn.Sequential()
+    with_other_registers = net(image)
+    with torch.no_grad():
+        net.registers.normal_()
+    assert torch.equal(with_other_registers, net(image))
+
+
+def test_a_patch_that_does_not_divide_the_image_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^model.net.patch=3: use what divides the images' 8 and 8 pixels$"):
+        ViT((1, 8, 8), 4, patch=3)
