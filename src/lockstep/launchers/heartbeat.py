@@ -10,6 +10,7 @@ from pathlib import Path
 
 DEBUGGED = ".debugged"  # a file of the run's directory: a process of the run is at a debugger's prompt, others wait
 SHUTDOWN_GRACE = 3.0  # seconds for the other ranks, which wait for this one, to leave their stacks too
+_AWAY = 5.0  # seconds; a longer pause does not count: the process was stopped, by Ctrl-Z or a queue
 
 
 class Heartbeat:
@@ -54,7 +55,7 @@ class Heartbeat:
             before, looked = looked, time.monotonic()
             if (self._mark is not None) != in_debugger():
                 self._mark_debugged(mark if self._mark is None else None)
-            if mark.exists():
+            if looked - before > _AWAY or mark.exists():
                 self._due += looked - before
             if not self._is_late():
                 continue

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from lockstep.atomic_files import read_json, replacing
-from lockstep.errors import config_error
+from lockstep.errors import ConfigError, config_error
 from lockstep.runs.locks import Lock
 from lockstep.runs.record import write_status
 from lockstep.runs.saved import FILE, NEXT
@@ -61,19 +61,26 @@ class OwnDirectory:
 
 
 def take_new(directory: Path, overwrite: bool) -> OwnDirectory:
-    """Take the directory of a new run. Raise ConfigError where another run or a sweep has it, unless that run is to be set
-    aside."""
+    """Take the directory of a new run. Raise ConfigError, with nothing changed, where another run or a sweep has it, unless that
+    run is to be set aside."""
+    _check_new(directory, overwrite)
     own = OwnDirectory(directory, "hydra.run.dir")
-    if (directory / SWEEP_FILE).exists():
+    try:
+        _check_new(directory, overwrite)  # another process may have taken it meanwhile
+    except ConfigError:
         own.leave()
-        raise config_error("hydra.run.dir", directory, "belongs to a sweep; name another directory")
+        raise
     if has_run(directory):
-        if not overwrite:
-            own.leave()
-            words = f"belongs to an earlier run; name another directory, resume={directory} to go on with that run, or "
-            raise config_error("hydra.run.dir", directory, f"{words}overwrite=true to set it aside and start over")
         own.set_aside()
     return own
+
+
+def _check_new(directory: Path, overwrite: bool) -> None:
+    if (directory / SWEEP_FILE).exists():
+        raise config_error("hydra.run.dir", directory, "belongs to a sweep; name another directory")
+    if has_run(directory) and not overwrite:
+        words = f"belongs to an earlier run; name another directory, resume={directory} to go on with that run, or "
+        raise config_error("hydra.run.dir", directory, f"{words}overwrite=true to set it aside and start over")
 
 
 def take_sweep_directory(directory: Path) -> OwnDirectory:

@@ -1,5 +1,8 @@
 """Who makes no progress is found by a thread of its own."""
 
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -26,6 +29,33 @@ def test_it_bites_when_the_next_sign_is_late_and_leaves_the_stacks(tmp_path: Pat
     assert log.startswith(reason)
     assert Path(__file__).name in log
     assert log.count("hread 0x") >= 2
+
+
+STOPPED = """
+import pathlib, sys, time
+from lockstep.launchers import heartbeat
+heartbeat.SHUTDOWN_GRACE, heartbeat._AWAY = 0.1, 1.0
+heart = heartbeat.Heartbeat()
+heart.start(2.0, pathlib.Path(sys.argv[1]), print)
+print("begun", flush=True)
+sys.stdin.readline()
+time.sleep(1.0)
+heart.beat("in training batch 1", 2.0)
+heart.stop()
+"""
+
+
+def test_the_time_for_which_a_process_is_stopped_does_not_count(tmp_path: Path) -> None:
+    """As by Ctrl-Z and fg, or by a queue that suspends its job: the batch under way takes as long as any."""
+    command = [sys.executable, "-c", STOPPED, str(tmp_path / "train.log")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(3.0)
+        process.send_signal(signal.SIGCONT)
+        assert process.communicate("go\n", timeout=60)[0] == ""
+    assert not (tmp_path / "train.log").exists()
 
 
 def test_who_moves_after_all_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,7 @@ def test_a_sweep_s_directory_is_no_run_s_not_to_be_set_aside_either(tmp_path: Pa
     for overwrite in (False, True):
         with pytest.raises(ConfigError, match=rf"^hydra\.run\.dir={sweep}: belongs to a sweep; name another directory$"):
             take_new(sweep, overwrite)
-    assert [*content(sweep)] == ["multirun.yaml"]
+    assert [path.name for path in sweep.iterdir()] == ["multirun.yaml"]
 
 
 def test_a_run_s_directory_is_no_sweep_s(run: Path, tmp_path: Path) -> None:

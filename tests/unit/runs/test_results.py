@@ -101,6 +101,15 @@ def test_a_run_that_max_steps_ends_before_its_first_validation_is_validated(
     assert collect_metrics(trainer, read_best(trainer))["val/acc"] > 0
 
 
+def test_continued_it_is_not_validated_where_it_would_not_have_been(tmp_path: Path) -> None:
+    datamodule, model, trainer = prepared(tmp_path, "trainer.max_steps=4")
+    trainer.fit(model, datamodule)
+    last, validations = tmp_path / "checkpoints" / "last.ckpt", Validations()
+    datamodule, model, trainer = prepared(tmp_path, "trainer.max_steps=6", extra=[validations], ckpt_path=last)
+    trainer.fit(model, datamodule, ckpt_path=last)
+    assert validations.steps == []
+
+
 def test_the_time_of_a_run_that_was_killed_during_its_test_is_that_of_its_training(tmp_path: Path) -> None:
     _, trainer = trained(tmp_path, "trainer.max_epochs=1")
     facts, last = collect_facts(trainer), tmp_path / "checkpoints" / "last.ckpt"
