@@ -6,19 +6,19 @@ import pytest
 from house import sizes
 
 CEILINGS = {
-    "train.py": 39,
-    "core": 9_320,
-    "options": 11_000,
-    "all of src": 20_310,
-    "imported by a default run": 9_760,
-    "files imported by a default run": 110,
-    "largest file of src": 300,
-    "largest folder of options": 2_285,
-    "files of conf": 110,
-    "scripts": 920,
-    "tests": 25_400,
-    "benchmarks": 3_110,
-    "docs, without reference.md": 2_000,
+    "train.py": 38,
+    "core": 10_055,
+    "options": 7_520,
+    "all of src": 17_575,
+    "imported by a default run": 8_710,
+    "files imported by a default run": 105,
+    "largest file of src": 275,
+    "largest folder of options": 866,
+    "files of conf": 95,
+    "scripts": 820,
+    "tests": 22_540,
+    "benchmarks": 2_570,
+    "docs, without reference.md": 1_915,
     "README.md": 110,
 }  # lines, or files; these go down, and up by nothing but what mends a defect
 

@@ -21,6 +21,7 @@ _TYPES: dict[str, Any] = {
     "trainer.devices": int | Literal["auto"] | Sequence[int],
     "trainer.num_nodes": int | Literal["auto"],
     "trainer.accumulate_grad_batches": int,
+    **dict.fromkeys(("guards.preemption.deadline", "guards.watchdog.seconds_to_first_batch"), float | None),
     **dict.fromkeys(("trainer.max_epochs", "datamodule.batch_size", "datamodule.global_batch_size"), int | None),
 }
 _AT_LEAST_ONE = ("trainer.num_nodes", "trainer.accumulate_grad_batches", "datamodule.batch_size", "datamodule.global_batch_size")
@@ -40,6 +41,8 @@ def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
         raise config_error(key, "???", "a value is required")
     check_metrics(cfg)
     check_types(cfg, _TYPES)
+    if not 0 <= cfg.seed < 2**32:
+        raise config_error("seed", cfg.seed, "is outside numpy's range; use 0 to 4294967295")
     is_begun = cfg.get("run_id") is not None and any(Path(cfg.run_dir).glob("checkpoints/*.ckpt"))
     if cfg.init_from is not None and cfg.fork is None and not is_begun and not Path(cfg.init_from).is_file():
         accepted = f"no such file: {Path(cfg.init_from).absolute()}; use a checkpoint, RUN_DIR/checkpoints/best.ckpt for example"

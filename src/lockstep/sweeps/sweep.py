@@ -18,6 +18,8 @@ from lockstep.config.overrides import constants, override_key, quote
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
+from lockstep.runs.fork import find_checkpoint
+from lockstep.runs.resume import check_length
 from lockstep.runs.validation import check_run_dir, validated
 from lockstep.sweeps.jobs import OUTSIDE, computed_config, directory_name, identity, sweep_exit_code
 from lockstep.sweeps.local import choose_pool, create_executor
@@ -147,6 +149,9 @@ class Sweep:
         check_run_dir(full)
         with as_composed(full):
             cfg, plan = validated(full, full.hydra, self.executor.node_gpus(full))
+        if cfg.get("fork") is not None:
+            checkpoint = find_checkpoint(cfg.fork)
+            check_length(cfg, checkpoint.epoch, checkpoint.path)
         return full, cfg, plan
 
     def _open(self) -> Runner:

@@ -1,4 +1,4 @@
-"""Loggers that go on where a run was broken off, and write each point once."""
+"""Loggers that go on where a run was broken off."""
 
 import csv
 import warnings

@@ -33,7 +33,7 @@ CASES: dict[str, tuple[str, ...]] = {
         "trainer.precision=bf16-mixed",
         "datamodule.batch_size=96",
     ),
-    "cnn": ("model=cnn", *TINY, "datamodule.batch_size=10", RAGGED, "datamodule.augment={crop: 8, padding: 1}"),
+    "cnn": ("model=cnn", *TINY, "datamodule.batch_size=10", RAGGED, "datamodule.augment={crop: 2, flip: true}"),
     "plain": ("datamodule.batch_size=96", RAGGED, "datamodule.num_workers=1"),
 }
 SMALL_NET = ("model.net.width=16", "model.net.depth=1", "trainer.max_epochs=1")
@@ -41,7 +41,7 @@ OF_EXTRAS: dict[str, tuple[str, ...]] = {
     "vit": ("model=vit", *SMALL_NET, "model.net.heads=2", "model.net.patch=4", *TINY, "datamodule.batch_size=10", RAGGED),
     "gpt": ("model=gpt_nano", *SMALL_NET, "datamodule=text", "datamodule.context=8"),
 }
-OF_EXTRAS["vit"] += ("datamodule.length=81", "datamodule.num_workers=1", "datamodule.augment={crop: 8, padding: 1}")
+OF_EXTRAS["vit"] += ("datamodule.length=81", "datamodule.num_workers=1", "datamodule.augment={crop: 2, flip: true}")
 OF_EXTRAS["gpt"] += (
     f"datamodule.paths=[{Path(json.__file__).parent}]",
     "datamodule.batch_size=1",
