@@ -21,7 +21,6 @@ from lockstep.config.plan import Plan
 from lockstep.datamodules.training_data import check_training_data
 from lockstep.errors import config_error
 from lockstep.launchers.environment import launcher
-from lockstep.models.from_checkpoint import load_weights
 from lockstep.models.from_config import build_model, plain_spec
 from lockstep.runs.results import lacking_for_test
 from lockstep.trainer.lightning_internals import disable_sigterm_handling, drop_commentary, read_logged_step
@@ -64,6 +63,8 @@ def build(
     # at once: Lightning converts after it has loaded a checkpoint and copied the weights to be averaged, which rounds them
     trainer.precision_plugin.convert_module(model)
     if cfg.init_from is not None:
+        from lockstep.models.from_checkpoint import load_weights
+
         load_weights(model, "init_from", Path(cfg.init_from), OmegaConf.select(cfg, "init_without"))
     if cfg.trainer.sync_batchnorm and plan.world_size > 1:
         from lockstep.trainer.batchnorm import synchronise_batchnorm

@@ -15,7 +15,6 @@ from torch import Tensor
 from lockstep.console import join_first
 from lockstep.plain_lightning.any_batch import samples_in
 from lockstep.plain_lightning.lightning_internals import change_asked_loaders, counting_nothing, take_skipped_steps
-from lockstep.plain_lightning.list_states import gather_lists_whole
 from lockstep.plain_lightning.plain_values import leave_out_objects
 from lockstep.plain_lightning.processes import (
     GATHERED,
@@ -29,7 +28,6 @@ from lockstep.plain_lightning.reduced_logs import reduce_logs, source_of
 from lockstep.plain_lightning.shared_loading import SharedLoading
 from lockstep.plain_lightning.weights import Weight, are_counted, weight_of
 from lockstep.runs.results import ended_by, logged_numbers
-from lockstep.trainer.batchnorm import without_statistics
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +70,8 @@ class PlainLightning(SharedLoading):
 
     def on_validation_start(self, trainer: Any, pl_module: LightningModule) -> None:
         if trainer.world_size > 1:
+            from lockstep.plain_lightning.list_states import gather_lists_whole
+
             gather_lists_whole(pl_module)
 
     on_test_start = on_validation_start
@@ -128,6 +128,8 @@ class PlainLightning(SharedLoading):
             self._compare(pl_module)
         self._divide(trainer)
         if self._weight.samples == 0:  # this rank has another's sample, since the batch has none for it
+            from lockstep.trainer.batchnorm import without_statistics
+
             self._around_batch.enter_context(counting_nothing(trainer, pl_module))
             self._around_batch.enter_context(without_statistics())
 
