@@ -1,20 +1,15 @@
 """From a config to a datamodule, a model and a trainer."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from built import SMALL, built, same_weights
-from in_process import prepared
-from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch.callbacks import LambdaCallback
-from lightning.pytorch.strategies import SingleDeviceStrategy
 from omegaconf import DictConfig
 from torch import nn
 
-from lockstep.strategies.ddp import DDP
 from lockstep.trainer.batchnorm import Synchronised
 
 
@@ -54,32 +49,6 @@ def test_the_model_fits_the_data_and_has_the_planned_learning_rate(compose: Call
 # The trainer
 
 
-def test_one_process_is_not_wrapped_in_ddp(compose: Callable[..., DictConfig], tmp_path: Path) -> None:
-    cfg = compose(*SMALL, "trainer.max_epochs=3", "trainer.precision=64-true", run_dir=tmp_path)
-    _, _, trainer = built(cfg)
-    assert isinstance(trainer.strategy, SingleDeviceStrategy)
-    assert trainer.world_size == 1
-    assert (trainer.max_epochs, trainer.precision, trainer.default_root_dir) == (3, "64-true", str(tmp_path))
-
-
-def test_several_processes_are_our_ddp_as_configured(compose: Callable[..., DictConfig]) -> None:
-    options = {"timeout": 77, "find_unused_parameters": "true", "static_graph": "true", "bucket_cap_mb": 3}
-    options |= {"gradient_as_bucket_view": "false", "process_group_backend": "gloo"}
-    overrides = [f"trainer.strategy.{name}={value}" for name, value in options.items()]
-    strategy = built(compose(*SMALL, "trainer.devices=2", *overrides))[2].strategy
-    assert isinstance(strategy, DDP)
-    assert strategy.planned_world_size == strategy.num_processes == strategy.cluster_environment.world_size() == 2
-    assert strategy._timeout.total_seconds() == 77
-    assert strategy.process_group_backend == "gloo"
-    assert strategy._ddp_kwargs == {
-        "find_unused_parameters": True,
-        "static_graph": True,
-        "bucket_cap_mb": 3,
-        "gradient_as_bucket_view": False,
-    }
-    assert type(strategy.cluster_environment) is LightningEnvironment
-
-
 def test_batchnorm_is_synchronised_where_there_is_more_than_one_process(compose: Callable[..., DictConfig]) -> None:
     def is_synchronised(*overrides: str) -> bool:
         model: Any = built(compose("model=cnn", "trainer.accelerator=cpu", *overrides))[1]
@@ -94,14 +63,6 @@ def test_batchnorm_is_synchronised_where_there_is_more_than_one_process(compose:
     assert is_synchronised("trainer.devices=2")
     assert not is_synchronised("trainer.devices=2", "trainer.sync_batchnorm=false")
     assert not is_synchronised("trainer.devices=1")
-
-
-def test_batches_that_are_overfitted_are_the_same_in_each_epoch(tmp_path: Path) -> None:
-    """Lightning would put a sampler of its own in the place of one that it does not take for one without shuffling."""
-    datamodule, model, trainer = prepared(tmp_path, "+trainer.overfit_batches=2", "trainer.max_epochs=2")
-    trainer.fit(model, datamodule)
-    assert trainer.global_step == 4
-    assert trainer.train_dataloader.sampler.numbers(1) == [*range(300, 600)]
 
 
 def test_a_callback_can_be_taken_out_and_the_last_checkpoint_is_saved_last(compose: Callable[..., DictConfig]) -> None:

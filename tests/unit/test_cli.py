@@ -7,15 +7,8 @@ from functools import partial
 import pytest
 
 from lockstep.cli import _for_hydra, start
-from lockstep.console import say
 
 pytestmark = pytest.mark.usefixtures("no_process_group")  # a rank that has one leaves at once
-
-
-def test_a_line_takes_the_place_of_a_progress_bar_s(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    say("Stopping at\n the next step")
-    assert capsys.readouterr().err == "\r\x1b[KStopping at the next step\n"
 
 
 def test_resume_may_be_null() -> None:
@@ -49,12 +42,3 @@ def test_a_request_to_stop_before_a_run_has_begun_is_a_line(
     with pytest.raises(SystemExit) as ended:
         start(lambda: signal.raise_signal(signal.SIGTERM))
     assert (ended.value.code, capsys.readouterr().err) == (75, "Stopped by SIGTERM. The same command starts it.\n")
-
-
-@pytest.mark.usefixtures("_full_errors")
-def test_a_bug_is_not_hidden() -> None:
-    def main() -> None:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        start(main)

@@ -50,8 +50,3 @@ def test_one_that_fails_ends_all(tmp_path: Path) -> None:
     with pytest.raises(subprocess.CalledProcessError) as caught:
         measuring.measured_in_turns([competitor("a", WORK, str(tmp_path / "a")), failing])
     assert caught.value.__notes__ == ["no memory\n"]
-
-
-def test_one_that_never_comes_to_its_clock_is_named() -> None:
-    with pytest.raises(RuntimeError, match="idle has not come to its clock"):
-        measuring.measured_in_turns([competitor("idle", "pass")])

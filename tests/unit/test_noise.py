@@ -28,7 +28,7 @@ DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("kind", DRAWS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_sample_has_the_same_noise_on_any_number_of_processes(kind: str, dtype: torch.dtype) -> None:
     x, draw = torch.zeros(11, 3, 2, dtype=dtype), DRAWS[kind]
     step()

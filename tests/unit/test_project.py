@@ -43,12 +43,6 @@ def test_its_configs_stand_before_lockstep_s_and_win(project: Path) -> None:
     assert places.config_file("parity.yaml") == places.CONF / "parity.yaml"
 
 
-def test_elsewhere_the_configs_are_lockstep_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert places.project() == places.HOME
-    assert compose().model.net._target_ == "lockstep.nets.CNN"
-
-
 def test_its_packages_and_what_is_beside_its_program_can_be_imported(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By scripts, too: lockstep evaluate did not find the module that python train.py had trained."""
     monkeypatch.setattr(sys, "path", [*sys.path])

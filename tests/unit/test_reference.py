@@ -1,6 +1,6 @@
 """docs/reference.md: every key of conf/ with its default and meaning."""
 
-from make_reference import CONF, GROUPS, PAGE, keys, reference
+from make_reference import CONF, GROUPS, PAGE, reference
 
 
 def test_the_page_is_what_conf_says_today() -> None:
@@ -17,8 +17,3 @@ def test_every_file_of_a_group_is_on_the_page() -> None:
     options = [f"### {group}={file.stem}\n" for group in GROUPS for file in (CONF / group).glob("*.yaml")]
     assert len(options) > 20
     assert [option for option in options if option not in reference()] == []
-
-
-def test_a_nested_key_has_its_full_name_and_the_comment_beside_it() -> None:
-    result = {key: (default, meaning) for key, default, meaning in keys(CONF / "trainer" / "default.yaml", "trainer")}
-    assert result["trainer.checkpoint_io.async"] == ("false", "true: copy the state, write it in the background")

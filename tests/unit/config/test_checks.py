@@ -7,13 +7,8 @@ from omegaconf import DictConfig
 from refusals import changed, refusal, validate
 
 from lockstep.build import build
-from lockstep.config.checks import check
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
-
-
-def test_shipped_config_passes(shipped: DictConfig) -> None:
-    validate(shipped)
 
 
 def test_seed_zero_is_a_seed(shipped: DictConfig) -> None:
@@ -23,29 +18,12 @@ def test_seed_zero_is_a_seed(shipped: DictConfig) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("lr_scaling", "cubic", "lr_scaling=cubic: use a value of type Literal['none', 'linear', 'sqrt']"),
-        ("datamodule.batch_size", 0, "datamodule.batch_size=0: is less than 1; use at least 1"),
-        ("trainer.devices", 0, "trainer.devices=0: is less than 1; use at least 1, auto, or a list of GPU ids"),
         ("model.optimizer.lr", "???", "model.optimizer.lr=???: a value is required"),
         ("callbacks.early_stopping", {"monitor": "val/auc"}, "callbacks.early_stopping.monitor=val/auc: the model declares "),
     ],
 )
 def test_what_can_not_start_is_refused_by_its_key(key: str, value: object, message: str, shipped: DictConfig) -> None:
     assert refusal(changed(shipped, **{key: value})).startswith(message)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("trainer.devices", -1),
-        ("trainer.devices", [2, 0]),
-        ("trainer.precision", 16),
-        ("trainer.max_epochs", None),
-        ("datamodule.augment", {"crop": 0, "flip": True}),
-    ],
-)
-def test_values_on_the_edge_are_accepted(key: str, value: object, shipped: DictConfig) -> None:
-    check(changed(shipped, **{key: value}))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Which rank the environment describes, and the names that follow from it."""
 
 import logging
-import re
 from collections.abc import Callable
 
 import pytest
@@ -12,8 +11,6 @@ from lockstep.launchers.environment import (
     RankZeroFilter,
     is_rank_zero,
     rank_in,
-    rank_log,
-    run_id,
 )
 
 Started = Callable[[dict[str, str]], None]
@@ -29,19 +26,6 @@ Started = Callable[[dict[str, str]], None]
 )
 def test_rank_of_an_environment(env: dict[str, str], rank: Rank | None) -> None:
     assert rank_in(env) == rank
-
-
-def test_run_id_of_one_process_is_its_own(started: Started) -> None:
-    started({})
-    ids = {run_id() for _ in range(200)}
-    assert len(ids) == 200  # all within a second or two: 3 random bytes tell them apart
-    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_[0-9a-f]{6}", name) for name in ids)
-
-
-@pytest.mark.parametrize(("env", "log"), [({}, "train.log"), (PARENT, "train.rank1.log"), (PARENT | {"RANK": "0"}, "train.log")])
-def test_each_process_has_a_log(env: dict[str, str], log: str, started: Started) -> None:
-    started(env)
-    assert rank_log() == log
 
 
 @pytest.mark.parametrize(("env", "speaks"), [({}, True), (PARENT, False), (PARENT | {"RANK": "0"}, True)])

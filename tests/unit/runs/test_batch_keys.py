@@ -10,8 +10,6 @@ from lockstep.runs.composition import compose
 @pytest.mark.parametrize(
     ("given", "sizes"),
     [
-        ((), (32, 64)),
-        (("datamodule.batch_size=16",), (16, 32)),
         (("experiment=mnist_ddp",), (64, 128)),  # which has a batch_size
         (("experiment=mnist_ddp", "datamodule.global_batch_size=8"), (4, 8)),
     ],

@@ -22,17 +22,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("override", "line"),
     [
         ("model.optimizer.lr=1e-4", "model.optimizer.lr=0.0001: {} was trained with 0.002, {}; use 0.002, or a new run"),
-        ("lr_scaling=linear", "model.optimizer.lr=0.009375: {} was trained with 0.002, "),
     ],
 )
 def test_another_rate_is_refused(override: str, line: str, checkpoint: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         prepared(checkpoint.parents[1], *OPTIONS, "trainer.max_epochs=2", override, ckpt_path=checkpoint)
     assert str(refused.value).startswith(line.format(checkpoint, "and goes on with it"))
-
-
-def test_the_rate_that_is_recorded_is_that_of_the_whole_training(checkpoint: Path) -> None:
-    _, trainer = trained(checkpoint.parents[1], *OPTIONS, "trainer.max_epochs=2", ckpt_path=checkpoint)
-    assert trainer.global_step == 8
-    (rate,) = (callback for callback in trainer.callbacks if hasattr(callback, "trained_with"))  # pyright: ignore
-    assert rate.facts()["lr"] == 0.002

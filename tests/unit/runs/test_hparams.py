@@ -6,10 +6,9 @@ import pytest
 from in_process import composed, prepared
 from saved_run import save_run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins.hparams import metadata
 
 from lockstep.launchers.environment import SWEPT_KEYS
-from lockstep.runs.results import hyperparameters, log_result, write_session
+from lockstep.runs.results import hyperparameters, log_result
 
 
 def test_tensorboard_has_each_point_once(tmp_path: Path) -> None:
@@ -41,13 +40,3 @@ def test_hyperparameters_are_the_overridden_keys_and_in_a_job_of_a_sweep_the_swe
     assert hyperparameters(cfg, facts) == chosen | {"world_size": 2, "lr": 0.2}
     monkeypatch.setenv(SWEPT_KEYS, "model seed")
     assert hyperparameters(cfg, facts) == {"model": "cnn", "seed": 3}
-
-
-def test_a_run_has_a_record_for_tensorboard(tmp_path: Path) -> None:
-    write_session(tmp_path, {"model": "cnn", "lr": 0.5})
-    events = EventAccumulator(str(tmp_path))
-    events.Reload()
-    content = {tag: events.summary_metadata[tag].plugin_data.content for tag in events.summary_metadata}
-    start = metadata.parse_session_start_info_plugin_data(content[metadata.SESSION_START_INFO_TAG]).hparams
-    assert (start["model"].string_value, start["lr"].number_value) == ("cnn", 0.5)
-    assert metadata.parse_session_end_info_plugin_data(content[metadata.SESSION_END_INFO_TAG]).status == 1  # STATUS_SUCCESS

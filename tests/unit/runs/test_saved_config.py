@@ -12,7 +12,6 @@ from lockstep.runs.opening import has_begun
 from lockstep.runs.record import write_status
 from lockstep.runs.saved import (
     accept_config,
-    is_queued,
     propose_config,
     read_choices,
     read_config,
@@ -30,14 +29,6 @@ def test_a_run_s_config_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert cfg.text[:2] == "20"  # of the start, for all who read it later
     assert (read_run_id(run), read_overrides(run), read_choices(run)) == ("its id", ["seed=2"], {"model": "cnn"})
     assert "run_dir: ${hydra:runtime.output_dir}" in (run / ".hydra" / "config.yaml").read_text()
-
-
-def test_a_queued_run_has_no_status(tmp_path: Path) -> None:
-    assert not is_queued(tmp_path / "run")
-    save_run(tmp_path / "run")
-    assert is_queued(tmp_path / "run")
-    write_status(tmp_path / "run", "running")
-    assert not is_queued(tmp_path / "run")
 
 
 def test_a_resumption_changes_the_config_and_adds_its_overrides_once_it_can_not_be_refused_any_more(tmp_path: Path) -> None:

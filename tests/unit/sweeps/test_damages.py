@@ -57,11 +57,3 @@ def test_what_ends_a_process_after_its_run_has_finished_costs_nothing(tmp_path: 
     assert state_after(one.directory, -11) == (FINISHED, None, 0.5)
     (one.directory / "metrics.json").unlink()
     assert state_after(one.directory, -11) == (FAILED, "killed by SIGSEGV", None)
-
-
-def test_a_continued_job_that_can_not_start_does_not_say_why_it_was_stopped_before(tmp_path: Path) -> None:
-    """Its row said "preempted by SIGINT", the reason of the earlier start."""
-    one = fake_sweep.job(tmp_path, 0)
-    fake_sweep.sweep(tmp_path, [(one, "interrupted")])
-    (one.directory / "output.log").write_text("the data have gone\n")
-    assert state_after(one.directory, 2) == (FAILED, "ended with code 2: the data have gone", None)

@@ -1,7 +1,7 @@
 """A job's identity, its directory's name, and what jobs differ in."""
 
 from lockstep.runs.composition import compose
-from lockstep.sweeps.jobs import computed_config, directory_name, identity, varying
+from lockstep.sweeps.jobs import computed_config, directory_name, identity
 
 
 def key(*overrides: str) -> str:
@@ -33,8 +33,3 @@ def test_a_long_directory_s_name_shows_what_it_has_lost() -> None:
         name = directory_name(many, "abc")
         assert len(name.encode()) <= 220
         assert name.endswith("~_abc")
-
-
-def test_varying_keys_are_those_in_which_jobs_differ() -> None:
-    jobs = [["lr=1", "seed=0", "trainer=cpu"], ["lr=2", "seed=0", "trainer=cpu"], ["lr=2", "seed=0", "trainer=cpu", "x=1"]]
-    assert varying(jobs) == ["lr", "x"]

@@ -1,7 +1,6 @@
 """What is said of a sweep: which jobs are averaged, and in how many words they failed."""
 
 import csv
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,11 +8,9 @@ from typing import Any
 
 import fake_sweep
 import pytest
-from terminals import terminal
 
-from lockstep.sweeps.jobs import FINISHED, state_from_record
 from lockstep.sweeps.sweep_jobs import SweepJobs
-from lockstep.sweeps.table import look_at, mean_rows, print_table, shorten, write_results
+from lockstep.sweeps.table import look_at, mean_rows, print_table, write_results
 
 LONG = "rank 0: at step 3 the loss is nan, of samples " + ", ".join(map(str, range(64)))
 
@@ -53,16 +50,6 @@ def test_one_config_is_one_group_however_it_is_spelled(tmp_path: Path, capsys: p
     assert re.search(r"2 +val/acc +0\.6 +0\.141", capsys.readouterr().out)
 
 
-def test_a_metric_of_the_name_of_a_fact_does_not_hide_it(tmp_path: Path) -> None:
-    """The last rate, say, which a module has logged by that name."""
-    sweep_jobs = fake_sweep.sweep(tmp_path, [((one := fake_sweep.job(tmp_path, 0)), "finished")])
-    record = {"metrics": {"val/acc": 0.5, "lr": 0.0, "status": 1.0}, "optimized_metric": "val/acc", "lr": 0.1}
-    (one.directory / "metrics.json").write_text(json.dumps(record))
-    write_results(sweep_jobs)
-    found = row(tmp_path)
-    assert (found["lr"], found["status"], found["val/acc"]) == ("0.1", "finished", "0.5")
-
-
 def test_a_reason_with_the_name_of_a_file_that_is_no_text_is_written(tmp_path: Path) -> None:
     """The sweep ended in a stack trace, and without a table."""
     sweep_jobs = fake_sweep.sweep(tmp_path, [((one := fake_sweep.job(tmp_path, 0)), "failed")])
@@ -81,17 +68,6 @@ def test_tables_have_a_reason_s_first_shorten(tmp_path: Path, capsys: pytest.Cap
         assert "at step 3 the loss is nan" in text
         assert "samples 0" not in text
     assert SweepJobs(tmp_path).jobs[one.key].reason == LONG
-
-
-def test_a_job_that_has_finished_says_what_ended_it(tmp_path: Path) -> None:
-    record = {"metrics": {"val/acc": 0.5}, "optimized_metric": "val/acc"}
-    assert state_from_record(tmp_path, record | {"ended_by": "trainer.max_steps=9"}) == (FINISHED, "trainer.max_steps=9", 0.5)
-
-
-def test_a_short_reason_is_left_whole_and_a_long_clause_is_cut() -> None:
-    assert shorten("train/loss, val/acc not finite") == "train/loss, val/acc not finite"
-    assert shorten("word " * 40).endswith(" ...")
-    assert len(shorten("word " * 40)) <= 80
 
 
 def test_a_cell_is_one_line_and_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,27 +89,3 @@ def test_a_sweep_that_nobody_runs_does_not_look_as_if_it_ran(tmp_path: Path) -> 
     assert [path.read_bytes() for path in sorted(tmp_path.glob("*/status.json"))] == before  # who only looks changes nothing
     with fake_sweep.held(tmp_path):
         assert [job.status for job in look_at(tmp_path).ranked] == ["finished", "running"]
-
-
-def test_a_terminal_s_table_fits_it_and_has_the_best_job_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sweep_jobs = finished(tmp_path, [0.5] * 4, range(4))
-    for number, one in enumerate(sweep_jobs.jobs.values()):
-        long = [f"model.optimizer.lr={10.0**-number}", f"datamodule.some_long_key={'x' * 40}{number}"]
-        fake_sweep.update(sweep_jobs, one.key, metric=number / 8, overrides=long)
-    with terminal(80, 24) as (read_screen, stream):
-        monkeypatch.setattr("sys.stdout", stream)
-        monkeypatch.setenv("TERM", "xterm")
-        print_table(sweep_jobs)
-        text = re.sub(r"\x1b\[[0-9;]*m", "", read_screen())
-    rows = [line for line in text.splitlines() if line.startswith("│")]
-    numbers = [row.split("│")[1].strip() for row in rows]  # empty where a row is longer than a line
-    assert [*filter(None, numbers)] == [str(number) for number in order(sweep_jobs)]
-    assert len({len(row) for row in rows}) == 1
-    assert len(rows[0]) <= 80
-    assert "4 of 4 jobs finished" in text
-
-
-def order(sweep_jobs: SweepJobs) -> list[int]:
-    """Numbers of the jobs, the best first."""
-    sign = -1 if next(iter(sweep_jobs.jobs.values())).optimized_mode == "max" else 1
-    return [job.number for job in sorted(sweep_jobs.jobs.values(), key=lambda job: sign * (job.metric or 0))]

@@ -9,7 +9,7 @@ import sweep
 from rich.console import Console
 
 from lockstep.sweeps.sweep_jobs import SweepJobs
-from lockstep.sweeps.table import LiveTable, layout, look_at, summary
+from lockstep.sweeps.table import LiveTable, layout, look_at
 
 STATES = ("finished", "finished", "running", "failed", "waiting", "waiting")
 
@@ -45,11 +45,6 @@ def test_a_running_job_shows_how_far_it_is(tmp_path: Path) -> None:
     row = next(line.split() for line in lines if " running " in line)
     assert row == ["2", "seed=2", "running", "34%", "0.25", "1,234", "0:00:20"]
     assert "3 failed: planted" in [line.strip() for line in lines]
-
-
-def test_the_summary_counts_the_jobs(tmp_path: Path) -> None:
-    made(tmp_path, *STATES)
-    assert summary(looked_at(tmp_path)) == ("2 of 6 jobs finished, 1 running, 2 waiting, 1 failed · best val/acc 0.5 (job 0)")
 
 
 @pytest.mark.parametrize(
