@@ -1,4 +1,4 @@
-"""From a composed config to the three objects of a run."""
+"""Build a run's datamodule, model and trainer from its config."""
 
 import logging
 from pathlib import Path
@@ -32,11 +32,11 @@ log = logging.getLogger(__name__)
 def build(
     cfg: DictConfig, plan: Plan, checkpoint: Path | None = None
 ) -> tuple[LightningDataModule | None, LightningModule, Trainer]:
-    """Return the three parts of a run. The weights drawn depend on the seed alone: not on the data, the rank, or the world.
+    """Return the datamodule, the model and the trainer. Initial weights depend on the seed, not on data, rank or world size.
 
-    `checkpoint` is what the trainer will be fitted from: the run's own, or another one's that it begins from."""
+    `checkpoint` is the one that training will start from: the run's own, or another run's for a fork."""
     drop_commentary()
-    strategy = _build_strategy(cfg, plan)  # first: one may set the number of threads, on which the bits of drawn weights depend
+    strategy = _build_strategy(cfg, plan)  # first: it may set the number of threads, which affects the bits of initial weights
     datamodule = _build_datamodule(cfg, plan)
     seed_everything(cfg.seed, workers=True, verbose=False)
     model = build_model({"model": _plain(cfg, "model"), "spec": plain_spec(datamodule)}, plan.lr)
@@ -52,7 +52,7 @@ def build(
         step = _step_to_continue_from(cfg, plan, checkpoint)
     trainer: Any = build_trainer(cfg, plan, step, strategy)
     stepped = SteppedRate({"lr": plan.lr})
-    # schedules first: Lightning's averaging of weights takes them away where it goes on; others unfreeze as an epoch begins
+    # schedules first: Lightning's weight averaging removes them when it resumes; the others unfreeze at the start of an epoch
     trainer.callbacks = [SchedulesAsBefore(), TrainedParameters(), stepped, *trainer.callbacks, FirstValidation()]
     if cfg.fork is not None and checkpoint is not None and step is None:
         from lockstep.callbacks.forked import forked_from
@@ -60,7 +60,7 @@ def build(
         trainer.callbacks.append(forked_from(cfg, checkpoint))
     trainer.callbacks.append(LightningCallbacks())
     disable_sigterm_handling(trainer)
-    # at once: Lightning converts after it has loaded a checkpoint and copied the weights to be averaged, which rounds them
+    # now: Lightning converts after loading a checkpoint and copying the weights to be averaged, which would round them
     trainer.precision_plugin.convert_module(model)
     if cfg.init_from is not None:
         from lockstep.models.from_checkpoint import load_weights
@@ -70,19 +70,19 @@ def build(
         from lockstep.trainer.batchnorm import synchronise_batchnorm
 
         synchronise_batchnorm(model)
-        later = LambdaCallback(on_fit_start=lambda _, module: synchronise_batchnorm(module))  # layers that its hooks have made
+        later = LambdaCallback(on_fit_start=lambda _, module: synchronise_batchnorm(module))  # layers made by its hooks
         trainer.callbacks.insert(0, later)
     return datamodule, model, trainer
 
 
 def _step_to_continue_from(cfg: DictConfig, plan: Plan, checkpoint: Path) -> int:
-    """Return the step from which loggers go on after the run's own checkpoint. Raise ConfigError, before they change their files,
-    if training can't go on from it."""
+    """Return the step at which loggers resume after the run's own checkpoint. Raise ConfigError, before they change their files,
+    if training can't be resumed from it."""
     from lockstep.runs.resume import check_length, check_rate
 
     content = read_checkpoint("resume", checkpoint, whole=())
     epoch, average = content.get("epoch", 0), content.get("callbacks", {}).get("StochasticWeightAveraging", {})
-    is_added = 0 <= average.get("latest_update_epoch", -1) < epoch - 1  # by that callback, for BatchNorm, behind the last epoch
+    is_added = 0 <= average.get("latest_update_epoch", -1) < epoch - 1  # an epoch that the callback appends for BatchNorm
     check_length(cfg, epoch - 1 if is_added else epoch, checkpoint)
     check_rate(cfg, plan, content, checkpoint)
     return read_logged_step(content)
@@ -97,7 +97,7 @@ def _build_datamodule(cfg: DictConfig, plan: Plan) -> LightningDataModule | None
         return None
     settings = _plain(cfg, "datamodule")
     given = {}
-    if "batch_size" in settings:  # is divided from the global one, which a class of the user's own need not take
+    if "batch_size" in settings:  # follows from the global one, which a user's class need not accept
         own, total = settings["batch_size"], settings.pop("global_batch_size", None)
         settings["batch_size"] = plan.batch_size
         given = {"global_batch_size": total} if own is None and total is not None else {}
@@ -109,20 +109,20 @@ def _build_datamodule(cfg: DictConfig, plan: Plan) -> LightningDataModule | None
 
 
 def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None, strategy: Any = None) -> Trainer:
-    """Return Lightning's Trainer on the plan's devices. One process is not wrapped in DDP. `step` is that of its own
-    checkpoint, from which it goes on."""
+    """Return Lightning's Trainer on the plan's devices; one process is not wrapped in DDP. `step` is that of the run's own
+    checkpoint if it is resumed."""
     settings = _plain(cfg, "trainer") | {"num_nodes": plan.num_nodes, "accelerator": plan.accelerator}
-    for name in ("sync_batchnorm", "strategy", "exact"):  # arguments of the model, of the objects below, and of none
+    for name in ("sync_batchnorm", "strategy", "exact"):  # no arguments of Lightning's Trainer here
         settings.pop(name, None)
     settings["devices"] = list(plan.device_ids) if plan.device_ids else plan.devices
     settings["num_sanity_val_steps"] = settings.get("num_sanity_val_steps") or 0  # the guard of plain Lightning sets one
     strategy = strategy or _build_strategy(cfg, plan)
     plugins: list[Any] = [launcher().lightning_environment(), construct("trainer.checkpoint_io", settings.pop("checkpoint_io"))]
-    if str(settings.get("precision")).startswith("64"):  # by its name, Lightning refuses it to ModelParallelStrategy
+    if str(settings.get("precision")).startswith("64"):  # Lightning refuses this name for ModelParallelStrategy
         plugins.append(DoublePrecision())
         del settings["precision"]
     callbacks: list[Callback] = [*_instances(cfg, "guards", {"cfg": cfg}), *_instances(cfg, "callbacks")]
-    callbacks.sort(key=lambda callback: isinstance(callback, LastCheckpoint))  # after the best one, so that it knows it
+    callbacks.sort(key=lambda callback: isinstance(callback, LastCheckpoint))  # last, so that it saves the best one's state
     if not settings["enable_progress_bar"]:
         callbacks = [callback for callback in callbacks if not isinstance(callback, ProgressBar)]
     objects = {
@@ -140,7 +140,7 @@ def build_trainer(cfg: DictConfig, plan: Plan, step: int | None = None, strategy
 
 
 def _entries(cfg: DictConfig, group: str) -> dict[str, Any]:
-    """Return the entries of a group with their keys; an entry may be null."""
+    """Return the entries of a group by their keys, without those that are null."""
     return {f"{group}.{name}": entry for name, entry in (_plain(cfg, group) or {}).items() if entry is not None}
 
 
@@ -149,7 +149,7 @@ def _instances(cfg: DictConfig, group: str, given: dict[str, Any] | None = None)
 
 
 def _loggers(cfg: DictConfig, step: int | None) -> list[Any]:
-    """Return the loggers. Those of a run that goes on from `step` remove what they have logged after it."""
+    """Return the loggers. In a run resumed from `step`, they remove what they have logged after it."""
     made = []
     for key, entry in _entries(cfg, "logger").items():
         can_purge = False
@@ -160,6 +160,6 @@ def _loggers(cfg: DictConfig, step: int | None) -> list[Any]:
 
 
 def _plain(cfg: DictConfig, key: str) -> Any:
-    """Return a part of the config as plain containers; null where there is none."""
+    """Return a part of the config as plain containers, or None if there is none."""
     node = OmegaConf.select(cfg, key)
     return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node

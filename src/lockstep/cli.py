@@ -21,7 +21,7 @@ register_resolvers()
 
 
 def start(main: Callable[[], Any]) -> None:
-    """Run a @hydra.main function; what is wrong in the config ends it with one line and exit code 2."""
+    """Run a @hydra.main function; exit with one line and code 2 for an error in the config."""
     try:
         return _run(main)
     except SystemExit as error:
@@ -33,13 +33,13 @@ def start(main: Callable[[], Any]) -> None:
         console.say(line)
     if process_group() is not None and isinstance(code, int):
         sys.stderr.flush()
-        os._exit(code)  # Python would wait for collectives that other ranks may not come to
+        os._exit(code)  # Python would wait for collectives that other ranks may never join
     sys.exit(code)
 
 
 def _run(main: Callable[[], Any]) -> None:
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, where it would print many lines and exit with 1
-    # -m between overrides, by which Hydra would be confused, is for all of them
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise instead of printing many lines and exiting with 1
+    # Hydra misreads -m between overrides, so it comes first
     given = null_groups_left_out(sorted(map(quote_equals, sys.argv[1:]), key=lambda item: item not in ("-m", "--multirun")))
     STOP_SIGNALS.listen()
     console.survive_lost_output()
@@ -53,13 +53,13 @@ def _run(main: Callable[[], Any]) -> None:
 
 
 def _for_hydra(given: list[str]) -> list[str] | None:
-    """Returns the arguments as Hydra is to read them; None where a run that is to go on has finished."""
+    """Return the arguments for Hydra; None if the run to resume has finished."""
     values = values_by_key(split_flags(given)[1])
     if values.get("resume", "null") != "null":
-        from lockstep.runs.resume import command_to_continue  # most runs begin
+        from lockstep.runs.resume import command_to_continue  # only resumed runs need it
 
         return command_to_continue(given)
-    rest = [item for item in given if not item.startswith("resume=")]  # resume=null, which is no key of Hydra's
+    rest = [item for item in given if not item.startswith("resume=")]  # resume=null, which is no key of the config
     if (source := values.get("fork", "null")) != "null":
         from lockstep.runs.fork import command_to_fork
 
@@ -68,12 +68,12 @@ def _for_hydra(given: list[str]) -> list[str] | None:
 
 
 def _explain_end(error: BaseException) -> tuple[str | None, int]:
-    """Returns the line that says why this process ends, None for a bug, and the exit code. A run or a sweep that has begun
-    explains itself why it was asked to stop."""
+    """Return a line that explains why this process ends, None for a bug, and the exit code. Runs and sweeps that have started
+    report stop requests themselves."""
     if isinstance(error, Preempted):
         return f"Stopped by {signal.Signals(error.number).name}. The same command starts it.", ExitCode.PREEMPTED
     if isinstance(error, KeyboardInterrupt):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would break off how this process ends
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would interrupt the exit
         return "Interrupted.", 128 + signal.SIGINT
     if isinstance(error, ConfigError):
         return str(error), ExitCode.REFUSED
@@ -84,8 +84,8 @@ def _explain_end(error: BaseException) -> tuple[str | None, int]:
 
 @contextlib.contextmanager
 def importing_much() -> Iterator[None]:
-    """Collect no garbage meanwhile, and exempt the imported objects until the process ends: importing torch and Lightning makes a
-    million objects that stay, and each collection would look at all of them."""
+    """Disable garbage collection in the block, and exempt the imported objects until the process ends: torch and Lightning create
+    a million permanent objects, and each collection would traverse all of them."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Output on the terminal, and plain text where there is none."""
+"""Output on the terminal, as plain text."""
 
 import io
 import os
@@ -13,8 +13,8 @@ from lockstep.places import SHIPPED, project
 
 
 class _Output(io.FileIO):
-    """A file descriptor whose writes always succeed: after one that fails, output goes nowhere, that of C code and of processes
-    started from here too."""
+    """A file descriptor whose writes always succeed. After a failed write it is redirected to /dev/null, for C code and child
+    processes too."""
 
     def write(self, data: Any) -> int:
         try:
@@ -27,8 +27,8 @@ class _Output(io.FileIO):
 
 
 def survive_lost_output() -> None:
-    """Drop what is printed to a terminal that has closed or a pipe whose reader has gone; the log files in the run's directory
-    have it. Streams that are not the process's own, a notebook's say, are left as they are."""
+    """Drop output to a terminal that has closed or a pipe without a reader; the log files in the run's directory have it. Streams
+    that were replaced, by a notebook for example, are not changed."""
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         stream = getattr(sys, name)
         if stream is not None and stream is getattr(sys, f"__{name}__"):
@@ -37,12 +37,12 @@ def survive_lost_output() -> None:
 
 
 def say(line: str) -> None:
-    """One line for a person who made a mistake or has to know, on standard error; in the place of a progress bar's line."""
+    """Print one line for the user on standard error; on a terminal it replaces the line of a progress bar."""
     print("\r\x1b[K" * sys.stderr.isatty() + " ".join(line.split()), file=sys.stderr, flush=True)
 
 
 def show_result(run_dir: Path, result: dict[str, Any]) -> None:
-    """Print the closing table, and the commands that come next."""
+    """Print the table of results and the commands that come next."""
     rows = {"best epoch": f"{best} of {result['epochs']}"} if (best := result.get("best_epoch")) else {}
     rows |= {name: "not a finite number" if value is None else f"{value:.6g}" for name, value in result["metrics"].items()}
     rows["wall time"] = f"{result['wall_time']:.1f} s"
@@ -60,7 +60,7 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
 
 
 def show_preempted(run_dir: Path, reason: str) -> None:
-    """Say how to go on."""
+    """Print why the run has stopped and the command that resumes it."""
     command = command_line("train.py", f"resume={relative(run_dir)}")
     how = f" Continue it: {command}" if (run_dir / ".hydra").is_dir() else ""
     begins = "" if any(run_dir.glob("checkpoints/*.ckpt")) else " No checkpoint was saved: it will begin anew."
@@ -68,8 +68,7 @@ def show_preempted(run_dir: Path, reason: str) -> None:
 
 
 def command_line(script: str, *arguments: str | Path) -> str:
-    """Return a command for a shell: `python train.py`, and `lockstep NAME` for scripts. A Path is given from the working
-    directory."""
+    """Return a shell command, `python train.py` or `lockstep NAME` for scripts; paths are relative to the working directory."""
     path = project() / script
     is_program = path.name == "train.py" and not path.is_relative_to(SHIPPED)
     program = ["python", relative(path)] if is_program else ["lockstep", path.stem]
@@ -77,14 +76,14 @@ def command_line(script: str, *arguments: str | Path) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Return columns of plain text."""
+    """Format rows as columns of plain text."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(map(str.ljust, row, widths)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
 
 
 def format_duration(seconds: float | None) -> str:
-    """Hours, minutes and seconds, 0:02:05 say; empty where they are not known."""
+    """Format seconds as H:MM:SS, such as 0:02:05; return "" if they are unknown."""
     return "" if seconds is None else str(timedelta(seconds=round(seconds)))
 
 
@@ -93,11 +92,11 @@ def show_table(rows: Sequence[Sequence[str]], columns: Sequence[str] = ()) -> No
 
 
 def join_first(names: Sequence[object], most: int = 3) -> str:
-    """The first few, and how many more there are."""
+    """Join the first names, and count the rest."""
     return ", ".join(map(str, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def relative(path: Path) -> str:
-    """Return a path as it is typed from the working directory."""
+    """Return a path relative to the working directory, if it is below it."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

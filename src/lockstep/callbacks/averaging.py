@@ -12,10 +12,10 @@ from lockstep.callbacks.checkpoints import find_last_checkpoint
 
 
 class EMA(EMAWeightAveraging):
-    """Lightning's exponential moving average of the weights, which is validated, saved as `state_dict`, and used.
+    """Lightning's exponential moving average of the weights. The average is validated and saved as `state_dict`.
 
-    Until it begins these are the current weights. When training ends it becomes the model. The state to continue from is saved
-    before that, so that a run prolonged later goes on from the weights that were trained.
+    Until averaging starts, it equals the current weights. When training ends, the model gets the averaged weights. last.ckpt is
+    saved before that, so that a run that is extended later resumes from the weights that were trained.
     """
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -24,17 +24,17 @@ class EMA(EMAWeightAveraging):
             self._average_model.avg_fn = _or_current(self._average_model.avg_fn)
 
     def on_fit_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        """Shard the average as the strategy shards the model, if it has a method `parallelize`. The model is on its device by
-        now; when Lightning copied it, it was on the CPU."""
+        """Shard the average like the model, if the strategy has a method `parallelize`, and move it to the model's device:
+        Lightning has copied the model while it was on the CPU."""
         assert self._average_model is not None
         getattr(trainer.strategy, "parallelize", lambda _: None)(self._average_model.module)
         _bring(self._average_model, pl_module.device)
         for own, current in zip(self._average_model.module.buffers(), pl_module.buffers(), strict=True):
-            if not _is_averaged(own):  # some that no checkpoint has were set after the copy was made
+            if not _is_averaged(own):  # buffers set after the copy, which no checkpoint has
                 own.copy_(current)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        if trainer.state.fn == "fit":  # Lightning would test the weights that were not averaged, after a fit of its own
+        if trainer.state.fn == "fit":  # after a fit, Lightning would test the weights that were not averaged
             super().on_load_checkpoint(trainer, pl_module, checkpoint)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -52,12 +52,12 @@ class EMA(EMAWeightAveraging):
         super().on_train_end(trainer, pl_module)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """End also if nothing was left to train: Lightning then passes over on_train_end."""
+        """Finish even if nothing was left to train: Lightning then skips on_train_end."""
         self._follow(pl_module)
         super().on_train_end(trainer, pl_module)
 
     def _follow(self, module: LightningModule) -> None:
-        """Copy the current weights into an average that has not begun: it is of the time before training."""
+        """Copy the current weights into the average until averaging starts."""
         if (average := self._average_model) is not None and not average.n_averaged:
             pairs = ((average.module.parameters(), module.parameters()), (average.module.buffers(), module.buffers()))
             for own, current in (tensors for pair in pairs for tensors in zip(*pair, strict=True)):
@@ -69,7 +69,7 @@ def _is_averaged(tensor: Tensor) -> bool:
 
 
 def _or_current(average: Callable[..., Any] | None) -> Callable[[Tensor, Tensor, Any], Any]:
-    """Average floating-point numbers, and take the current value of integers: 0.9 * 3 + 0.1 * 3 would be cut to 2."""
+    """Average floating-point numbers, and take the current value of integers, as 0.9 * 3 + 0.1 * 3 would be truncated to 2."""
     assert average is not None
     return lambda own, current, count: average(own, current, count) if _is_averaged(own) else current
 

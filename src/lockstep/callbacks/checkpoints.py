@@ -1,4 +1,4 @@
-"""The two checkpoints of a run: the one to continue from, exactly, and the one to use."""
+"""The two checkpoints of a run: last.ckpt, from which it is resumed exactly, and best.ckpt."""
 
 import logging
 import time
@@ -15,16 +15,15 @@ from lockstep.trainer.lightning_internals import end_restart, forget_saved_step,
 from lockstep.trainer.steps import batches_trained, begins_step
 
 log = logging.getLogger(__name__)
-_CLOCK = 10  # optimizer steps, after which rank zero's clock is asked: a collective each time
+_CLOCK = 10  # optimizer steps between two broadcasts of rank zero's clock
 
 
 class LastCheckpoint(Checkpoint):
-    """dirpath/last.ckpt, the state to continue from; the one before it stays as previous.ckpt.
+    """Save dirpath/last.ckpt, the state to resume from, and keep the one before it as previous.ckpt.
 
-    Saved where nothing is half done: before the first batch of a step, when the last step, and a validation or an end of
-    epoch that was due, are over, and no hook of the next ones has been called (see SavesFirst); and when training ends. That
-    makes continuing exact: Lightning's own ModelCheckpoint saves before the validation that is due, and on resumption leaves it
-    out. Its save_last writes only when a best checkpoint is saved too (Lightning issue 18931).
+    It is saved when training ends, and at step boundaries: after a step and any validation or end of epoch that was due, before
+    any hook of the next step (see SavesFirst). This makes resuming exact. Lightning's ModelCheckpoint saves before a validation
+    that is due, which a resumed run then skips, and its save_last writes only with a best checkpoint (Lightning issue 18931).
     """
 
     def __init__(
@@ -41,24 +40,24 @@ class LastCheckpoint(Checkpoint):
         self._saved_at: tuple[int, int] | None = None  # epoch and step
         self._saved_time = time.monotonic()
         self._is_saving = False
-        self._logged_step: int | None = None  # Lightning's counter for its loggers, as of the checkpoint loaded
+        self._logged_step: int | None = None  # Lightning's logging step in the loaded checkpoint
         self._run_id: str | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._run_id = read_run_id(Path(trainer.default_root_dir))
 
     def state_dict(self) -> dict[str, Any]:
-        """Record in every checkpoint of the run, the best one too, which run it belongs to."""
+        """Store the run's id in each of its checkpoints, the best one too."""
         return {} if self._run_id is None else {"run_id": self._run_id}
 
     def save(self, trainer: Trainer, wait: bool = False) -> None:
-        """Save now unless this step is saved already; called at a step boundary, on every rank. `wait` for writes in the
-        background, all ranks together."""
+        """Save unless this step is saved already; called at a step boundary on every rank. With `wait`, all ranks wait for
+        writes in the background."""
         now = (trainer.current_epoch, steps_made(trainer))
         if now != self._saved_at:
             self._is_saving = True
             for logger in trainer.loggers:
-                logger.save()  # a resumed run does not log again the steps before the checkpoint
+                logger.save()  # a resumed run does not repeat logs from before the checkpoint
             try:
                 trainer.save_checkpoint(self.path, storage_options={"keep_as": "previous.ckpt"})
             finally:
@@ -70,7 +69,7 @@ class LastCheckpoint(Checkpoint):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._saved_at, self._saved_time = (trainer.current_epoch, steps_made(trainer)), time.monotonic()
-        if not batches_trained(trainer):  # Lightning restarts what a checkpoint was loaded for; here there is nothing to restart
+        if not batches_trained(trainer):  # no batch to resume after, so clear Lightning's restart flag
             trainer.fit_loop.epoch_loop.restarting = False
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -100,10 +99,10 @@ class LastCheckpoint(Checkpoint):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         progress = trainer.fit_loop.epoch_loop.batch_progress
-        if not progress.is_last_batch:  # trainer.max_time, max_steps or a callback has ended it
+        if not progress.is_last_batch:  # max_time, max_steps or a callback has ended the epoch
             where = f"within epoch {trainer.current_epoch}, after {progress.current.completed} of its batches"
             log.info(f"Training has ended {where}: a run that goes on from here leaves out the others.")
-        self.save(trainer, wait=True)  # best.ckpt, too, is read as soon as training is over
+        self.save(trainer, wait=True)  # best.ckpt is read right after training
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._is_saving:
@@ -116,8 +115,8 @@ class LastCheckpoint(Checkpoint):
 
 
 class SavesFirst(Callback):
-    """Call LastCheckpoint before all callbacks. A resumed run calls the hooks at the beginning of its epoch and its batch again,
-    so a checkpoint must not have what these change. Lightning calls every Checkpoint last."""
+    """Call LastCheckpoint before all other callbacks; Lightning calls every Checkpoint last. A resumed run repeats the hooks at
+    the start of its epoch and batch, so a checkpoint must not contain their changes."""
 
     def __init__(self, saver: LastCheckpoint) -> None:
         self.saver = saver
@@ -135,7 +134,7 @@ def find_last_checkpoint(trainer: Any) -> LastCheckpoint | None:
 
 
 def rewind_progress(loop: dict[str, Any], within: bool) -> None:
-    """Undo the count of what was announced and has not begun: a batch, and at its first batch an epoch."""
+    """Undo the count of a batch, and of an epoch unless `within` one, that was counted as ready and has not started."""
     batches, epochs = loop["epoch_loop.batch_progress"], loop["epoch_progress"]
     for counters in (batches, *([] if within else [epochs])):
         for counter in (counters["total"], counters["current"]):
@@ -146,14 +145,14 @@ def rewind_progress(loop: dict[str, Any], within: bool) -> None:
 
 
 def _rescale_progress(loop: dict[str, Any], checkpoint: dict[str, Any], datamodule: Any) -> None:
-    """Convert the counts of batches to the present batch: with another accumulation a step has another number of them."""
+    """Convert the counts of batches to the current batch size, which differs if another number of batches is accumulated."""
     saved, now = checkpoint.get("samples_per_batch") or [], getattr(datamodule, "samples_per_batch", None)
     if len(saved) != 1 or None in (*saved, now) or now == saved[0]:
         return
     batches, then = loop["epoch_loop.batch_progress"], saved[0]
-    is_ending = batches["total"]["processed"] > batches["total"]["completed"]  # Lightning completes such a batch when it goes on
+    is_ending = batches["total"]["processed"] > batches["total"]["completed"]  # Lightning completes such a batch when it resumes
     if batches["current"]["processed"] * then % now:
-        return  # which is refused
+        return  # refused elsewhere
     for counters in (batches["total"], batches["current"]):
         counters |= {name: value * then // now for name, value in counters.items()}
         counters["completed"] = counters["processed"] - is_ending
@@ -161,8 +160,8 @@ def _rescale_progress(loop: dict[str, Any], checkpoint: dict[str, Any], datamodu
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """Lightning's ModelCheckpoint, which finds its files when the run's directory has moved, and begins anew in another run's
-    directory. Saves the metrics with their weights, for a model that does not do so itself."""
+    """Lightning's ModelCheckpoint that also finds its files after the run's directory was moved, and resets its state in a fork.
+    It saves the metrics with the weights, unless the model does so itself."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.monitor is not None:
@@ -180,7 +179,8 @@ class BestCheckpoint(ModelCheckpoint):
         super().on_train_epoch_end(trainer, pl_module)
 
     def _count_own_steps(self, trainer: Trainer) -> None:
-        """Make Lightning save a module whose optimizers it does not wrap: it saves once at a step, and counts none of these."""
+        """Let Lightning save although it does not wrap the module's optimizers: it saves once a step, and counts no step of
+        theirs."""
         if not trainer.global_step:
             forget_saved_step(self)
 

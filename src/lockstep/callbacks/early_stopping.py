@@ -1,4 +1,4 @@
-"""Stopping when there is nothing more to gain."""
+"""Early stopping that works in resumed runs."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from lockstep.errors import check_at_least
 
 
 class EarlyStopping(callbacks.EarlyStopping):
-    """Lightning's early stopping, which a resumed run knows to have stopped it, unless `patience` is larger now. Take the stop
-    back if the metric improves while `trainer.min_epochs` keeps the run from stopping."""
+    """Lightning's early stopping, which also stops a resumed run that it had stopped before, unless `patience` is larger now. The
+    stop is withdrawn if the metric improves while `trainer.min_epochs` prevents stopping."""
 
     def __init__(self, monitor: str, patience: int = 3, **more: Any) -> None:
         check_at_least(0, patience=patience)
         super().__init__(monitor, patience=patience, **more)
-        self._has_asked = False  # for the stop, and nothing else has before it
+        self._has_asked = False  # True if this callback, and nothing before it, requested the stop
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.wait_count and self.wait_count >= self.patience:

@@ -1,4 +1,4 @@
-"""Causes that keep several processes from giving the result of one, logged at the start of a run and stored in its record."""
+"""Log why several processes can't give the result of one, at the start of a run, and store it in its record."""
 
 import logging
 import pickle
@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 
 
 class EquivalenceReport(Monitor, Callback):
-    """Log a line for each cause that can be seen from the built parts, or from a step that draws random numbers; `causes` has
-    them for the record of the run.
+    """Log a line for each cause that is visible in the built parts, or in a step that draws random numbers. `causes` has the
+    lines for the record of the run.
 
-    It does not see what else the code of a model does: lockstep parity finds that by training.
+    Other causes in a model's code are found by `lockstep parity`, which trains.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class EquivalenceReport(Monitor, Callback):
 
 
 def running_means(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return those of layers that are no BatchNorm, by names."""
+    """Return the running means of layers other than BatchNorm, by name."""
     from lockstep.trainer.batchnorm import is_batchnorm
 
     layers = {f"{name} ({type(layer).__name__})": layer for name, layer in model.named_modules() if not is_batchnorm(layer)}
@@ -98,8 +98,8 @@ def running_means(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def metrics_of_batches(model: nn.Module) -> list[str]:
-    """Return the names of metrics that count their updates: torchmetrics' MeanMetric, given a number for each batch, and those of
-    the user. torchmetrics' others count samples."""
+    """Return the names of metrics that average over updates, not samples: torchmetrics' MeanMetric if it is given one number per
+    batch, and user-defined metrics."""
     metrics = [(name, metric) for name, metric in model.named_modules() if isinstance(metric, Metric) and metric.update_count > 1]
     return [
         f"{name} ({type(metric).__name__})"
@@ -110,7 +110,7 @@ def metrics_of_batches(model: nn.Module) -> list[str]:
 
 
 def _states(device: torch.device) -> tuple[bytes, bytes]:
-    """Return the states of torch's generators, and of numpy's and Python's: another value after something has been drawn."""
+    """Return the states of torch's generators, and of numpy's and Python's, which change with every draw."""
     of_torch, *others = generator_states()
     drawn = [of_torch, *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
     return torch.cat(drawn).numpy().tobytes(), pickle.dumps(others)
@@ -125,7 +125,7 @@ def find_causes(trainer: Any, model: LightningModule) -> Iterator[str]:
     if alone:
         yield f"trainer.sync_batchnorm=false: each process normalises by its own samples, in {join_first(alone)}"
     dropouts = [name for name, layer in layers if isinstance(layer, Dropout) and layer.p > 0]
-    if dropouts and shares < trainer.world_size:  # a process may drop from a part of a sample
+    if dropouts and shares < trainer.world_size:  # a process may apply dropout to a part of a sample
         yield f"noise is drawn for parts of samples, in {join_first(dropouts)}"
     if (communication := getattr(trainer.strategy, "communication", None)) is not None:
         yield f"trainer.strategy.communication={communication}: gradients are sent in fewer bits"

@@ -1,4 +1,4 @@
-"""Callbacks of every run, for what Lightning leaves out if a run ends early or goes on from a checkpoint."""
+"""Callbacks of every run, which do what Lightning omits when a run ends early or is resumed."""
 
 import logging
 from typing import Any
@@ -20,11 +20,11 @@ from lockstep.errors import config_error
 from lockstep.trainer.steps import batches_trained
 
 log = logging.getLogger(__name__)
-_LENGTHS = ("total_steps", "total_iters", "T_max")  # attributes of torch's schedules, which a checkpoint's state replaces
+_LENGTHS = ("total_steps", "total_iters", "T_max")  # attributes of torch's schedules, overwritten by load_state_dict
 
 
 class FirstValidation(Callback):
-    """Validate once if `trainer.max_steps` ends a run before its first validation, which Lightning then leaves out."""
+    """Validate once if `trainer.max_steps` ends a run before its first validation, which Lightning would skip."""
 
     def __init__(self) -> None:
         self._has_validated = False
@@ -44,10 +44,10 @@ class FirstValidation(Callback):
 
 
 class TrainedParameters(Callback):
-    """Save in each checkpoint, as `frozen` and `unfrozen`, the parameters that became so after training began, and restore that
-    in a resumed run. All others are left as that run has them.
+    """Save the parameters that were frozen or unfrozen since training started, as `frozen` and `unfrozen` in each checkpoint, and
+    restore this in a resumed run. Other parameters are not changed.
 
-    Lightning's BaseFinetuning freezes before each fit, and unfreezes only as an epoch begins (Lightning issue 21901).
+    Lightning's BaseFinetuning freezes before each fit, and unfreezes only at the start of an epoch (Lightning issue 21901).
     """
 
     def __init__(self) -> None:
@@ -69,8 +69,8 @@ class TrainedParameters(Callback):
         self._begin(pl_module)  # a run may be resumed within an epoch
 
     def _begin(self, model: LightningModule) -> None:
-        """Freeze and unfreeze as the checkpoint says. The optimizers have the parameters that were trained at first, as when
-        training began; the module's `on_train_start`, which may freeze some, has been called, and no later hook."""
+        """Freeze and unfreeze as in the checkpoint. This is called after the optimizers were made with the parameters that are
+        trained at first, and after the module's `on_train_start`, which may freeze some, but before later hooks."""
         if self._at_first is None:
             self._at_first = (_names_of_frozen(model) | self._unfrozen) - self._frozen
             for names, is_trained in ((self._frozen, False), (self._unfrozen, True)):
@@ -88,8 +88,8 @@ def _names_of_frozen(model: LightningModule) -> set[str]:
 
 
 class SchedulesAsBefore(Callback):
-    """Raise ConfigError if a resumed run has a schedule of torch's of another length than its checkpoint's. Warn of the change of
-    the rate if a function of the step, such as `cosine`, has another length."""
+    """Raise ConfigError if a resumed run's torch schedule has another length than the checkpoint's. If a function of the step,
+    such as `cosine`, has another length, warn that the rate changes."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._configured = [vars(config.scheduler).copy() for config in trainer.lr_scheduler_configs]
@@ -106,17 +106,17 @@ class SchedulesAsBefore(Callback):
 
 
 def _follow_functions(schedules: list[LambdaLR]) -> None:
-    """Take the next step at the rate that a function of the step gives now.
+    """Make the next step with the rate that the current function of the step gives.
 
-    A LambdaLR saves no function, so that one of another length is in force once it is loaded. The optimizer still has the rate
-    of the earlier one, which torch would change only after a step.
+    A LambdaLR saves no function, so the current function applies after loading. The optimizer still has the rate of the earlier
+    function, which torch would update only after a step.
     """
     for schedule in schedules:
         for number, group in enumerate(schedule.optimizer.param_groups):
             before = float(group["lr"])
             rate = schedule.base_lrs[number] * schedule.lr_lambdas[number](schedule.last_epoch)
             if rate == schedule._last_lr[number] or before != schedule._last_lr[number]:
-                continue  # it is as before, or something else has set the rate
+                continue  # the function is unchanged, or something else has set the rate
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate)
             else:
@@ -127,13 +127,13 @@ def _follow_functions(schedules: list[LambdaLR]) -> None:
 
 
 class LightningCallbacks(Callback):
-    """Leave out callbacks that would begin anew, and call those that have something to set up."""
+    """Remove callbacks of Lightning that would restart training, and call hooks that Lightning omits on resumption."""
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn == "fit":
             _leave_out_finders(trainer, checkpoint["global_step"])
             for callback in trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
-                if type(callback).load_state_dict is EarlyStopping.load_state_dict:  # it would take the earlier patience back
+                if type(callback).load_state_dict is EarlyStopping.load_state_dict:  # it would restore the earlier patience
                     checkpoint["callbacks"].get(callback.state_key, {})["patience"] = callback.patience
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -142,8 +142,8 @@ class LightningCallbacks(Callback):
 
 
 def _leave_out_finders(trainer: Any, step: int) -> None:
-    """Remove Lightning's finders of a rate or a batch size: when training starts they load a checkpoint of their own in place of
-    the one to resume from, and would train from step 0. They find once; before a test one would set the steps to 0."""
+    """Remove Lightning's learning-rate and batch-size finders after step 0. When training starts they load their own checkpoint
+    in place of the one to resume from, and training would restart; before a test one would reset the step count."""
     once = (BatchSizeFinder.on_fit_start, LearningRateFinder.on_fit_start)
     finders = [callback for callback in trainer.callbacks if type(callback).on_fit_start in once]
     trainer.callbacks = [callback for callback in trainer.callbacks if callback not in finders]
@@ -153,9 +153,9 @@ def _leave_out_finders(trainer: Any, step: int) -> None:
 
 
 def _go_on_within_epoch(trainer: Any, model: LightningModule) -> None:
-    """Call `on_train_epoch_start`, which Lightning does not call for the rest of an epoch, where it is safe: averaging of weights
-    gets its schedule back there, and knows whether it has counted the epoch; accumulation sets the epoch's. Other callbacks'
-    hooks may be wrong to run twice."""
+    """Call `on_train_epoch_start`, which Lightning skips when it resumes within an epoch, for two callbacks where it is safe.
+    Weight averaging restores its schedule there, and knows whether it has counted the epoch; accumulation sets its number of
+    batches. Hooks of other callbacks may be wrong to run twice."""
     for callback in trainer.callbacks:
         if isinstance(callback, (StochasticWeightAveraging, GradientAccumulationScheduler)):
             callback.on_train_epoch_start(trainer, model)

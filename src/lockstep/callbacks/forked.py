@@ -1,4 +1,4 @@
-"""Config of a forked run, applied where restoring the checkpoint would bring back the options that it was trained with."""
+"""Apply a forked run's config where restoring the checkpoint would bring back the source run's options."""
 
 import logging
 import math
@@ -20,13 +20,13 @@ from lockstep.runs.resume import check_length
 from lockstep.trainer.steps import batches_trained
 
 log = logging.getLogger(__name__)
-_LOADING = ("num_workers", "pin_memory", "persistent_workers")  # options of a datamodule that do not change its batches
+_LOADING = ("num_workers", "pin_memory", "persistent_workers")  # datamodule options that do not change batches
 
 
 def forked_from(cfg: DictConfig, checkpoint: Path) -> "Forked":
-    """Return the callback of a run that begins from a checkpoint of another one.
+    """Return the callback of a run that starts from another run's checkpoint.
 
-    Raises ConfigError for a checkpoint of a later epoch than the last one.
+    Raise ConfigError if the checkpoint's epoch is larger than trainer.max_epochs.
     """
     content = read_checkpoint("fork", checkpoint, whole=())
     check_length(cfg, content.get("epoch", 0), checkpoint)
@@ -35,11 +35,11 @@ def forked_from(cfg: DictConfig, checkpoint: Path) -> "Forked":
 
 
 class Forked(Callback):
-    """Give optimizers the configured options before the first step, and move each schedule to where it would be if it had been
-    used from the beginning. Does nothing if nothing is changed: the run is then the other one, to the bit.
+    """Set the configured options of optimizers before the first step, and advance each schedule to where it would be if it had
+    been used from step 0. Do nothing if no key has changed; the run then equals the source run bit for bit.
 
     Args:
-        changed: Keys that have other values than in the run that was forked.
+        changed: Keys whose values differ from the source run's.
     """
 
     def __init__(self, changed: Sequence[str]) -> None:
@@ -55,7 +55,7 @@ class Forked(Callback):
                 _begin_epoch_again(checkpoint, keys)
 
     def on_fit_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        """Note the configured options, while the optimizers are made and not restored yet."""
+        """Record the configured options of the optimizers, which the checkpoint has not overwritten yet."""
         if not self._checkpoint:
             return
         self._options = [[_without_params(group) for group in optimizer.param_groups] for optimizer in trainer.optimizers]
@@ -65,7 +65,7 @@ class Forked(Callback):
             self._checkpoint["optimizer_states"] = []
 
     def _has_same_parameters(self, optimizers: Sequence[Optimizer]) -> bool:
-        """Return whether the checkpoint's state is of optimizers of these classes, with these groups of parameters."""
+        """Return whether the checkpoint's optimizers have the same classes and parameter groups."""
         trained_with = self._checkpoint.get("callbacks", {}).get("SteppedRate", {}).get("trained_with", {})
         names = [type(one).__name__ for one in optimizers]
         before = [_sizes(state["param_groups"]) for state in self._checkpoint["optimizer_states"]]
@@ -96,7 +96,7 @@ def _changes_batches(key: str) -> bool:
 
 
 def _begin_epoch_again(checkpoint: dict[str, Any], keys: Sequence[str]) -> None:
-    """Begin the epoch again. The place in the data is a number of batches, and the batches have changed."""
+    """Restart the epoch: the position in the data is a number of batches, and the batches have changed."""
     loop = checkpoint["loops"]["fit_loop"]
     progress = loop["epoch_loop.batch_progress"]
     if progress["current"]["completed"] and not progress["is_last_batch"]:
@@ -124,8 +124,8 @@ def _move(config: LRSchedulerConfig, trainer: Any) -> None:
 
 
 def _moves(trainer: Any, config: LRSchedulerConfig) -> int:
-    """Return how often the schedule would have moved. In a run with max_steps it is where its steps say, else where its epochs
-    say: with another batch these have another number of steps."""
+    """Return how often the schedule would have advanced. With max_steps this follows from the steps, else from the epochs, since
+    another batch size changes the steps of an epoch."""
     if config.interval == "epoch":
         return trainer.current_epoch // config.frequency
     steps, batches = trainer.global_step, trainer.num_training_batches

@@ -1,4 +1,4 @@
-"""Parameters that are not trained, or not from the start."""
+"""Freeze parameters for all epochs, or until an epoch."""
 
 import logging
 import math
@@ -16,17 +16,17 @@ log = logging.getLogger(__name__)
 
 
 class Freeze(Callback):
-    """Do not train parameters in whose names `match` is found, nor update the running statistics of BatchNorm layers to which
-    they belong. `unfreeze`, {EPOCH: PATTERN}, says from which epoch on, 0 is the first, which of them are trained.
+    """Freeze parameters whose names match `match`, and the running statistics of their BatchNorm layers. `unfreeze`,
+    {EPOCH: PATTERN}, gives the epoch, counted from 0, from which parameters that match PATTERN are trained.
 
-    The epoch alone decides which parameters are frozen, so a resumed run needs no state of it. A parameter that is unfrozen later
-    has a gradient all the time, which no step uses until then: DDP takes none in that had none at the start.
+    The epoch alone decides which parameters are frozen, so a resumed run needs no state. A parameter that is unfrozen later has a
+    gradient from the start, which no step uses until then, because DDP ignores parameters that required no gradient at first.
     """
 
     def __init__(self, match: str, unfreeze: Mapping[int, str] | None = None) -> None:
         self.match = re.compile(match)
         self.unfreeze = {epoch: re.compile(pattern) for epoch, pattern in sorted((unfreeze or {}).items())}
-        self._ends: dict[str, float] = {}  # the epoch from which each frozen parameter is trained
+        self._ends: dict[str, float] = {}  # first epoch in which each frozen parameter is trained
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
@@ -57,4 +57,4 @@ class Freeze(Callback):
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         for name in self._ends:
             if self._is_frozen(name, trainer):
-                pl_module.get_parameter(name).grad = None  # an optimizer passes over what has no gradient
+                pl_module.get_parameter(name).grad = None  # optimizers skip parameters without a gradient

@@ -1,4 +1,4 @@
-"""The base class of callbacks that only look: what goes wrong in one of them never ends a run."""
+"""Base class of callbacks that only observe training; an error in one of them never ends a run."""
 
 import functools
 import logging
@@ -12,15 +12,15 @@ from lockstep.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-_WATCHED = ("setup", "teardown", "load_state_dict", "stepped")  # beside the hooks, whose names begin with on_
-_WATCHED_TO_THE_END = ("facts", "state_dict")  # what a monitor has seen until it was switched off still counts
+_WATCHED = ("setup", "teardown", "load_state_dict", "stepped")  # in addition to the hooks, whose names begin with on_
+_WATCHED_TO_THE_END = ("facts", "state_dict")  # still called after a monitor was switched off
 
 
 class Monitor:
-    """A callback that looks at training and does not change it; the first base of its class.
+    """Base class, to be listed first, of a callback that observes training without changing it.
 
-    It is switched off for the rest of the run when one of its hooks raises, which is logged in one line. Only a ConfigError ends
-    the run.
+    When one of its hooks raises, the error is logged in one line and the callback is switched off for the rest of the run. Only a
+    ConfigError ends the run.
     """
 
     is_off = False
@@ -39,7 +39,7 @@ class Monitor:
 
 
 def watched(method: Callable[..., Any], to_the_end: bool = False) -> Callable[..., Any]:
-    """Decorate a method of a Monitor that others are given to call. `to_the_end`: call it after the monitor is off, too."""
+    """Wrap a method of a Monitor, so that an error in it switches the monitor off. `to_the_end`: call it even after that."""
 
     @functools.wraps(method)
     def call(self: Monitor, *arguments: Any, **named: Any) -> Any:

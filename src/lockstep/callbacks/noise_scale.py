@@ -1,4 +1,4 @@
-"""The gradient noise scale: how large a batch has to be until a larger one makes hardly better steps."""
+"""The gradient noise scale: the batch size beyond which a larger batch hardly improves a step."""
 
 import logging
 import math
@@ -25,11 +25,11 @@ class NoiseScale(Monitor, Callback):
     """Estimate tr(Sigma) / |G|^2, in samples, while training: G is the gradient of the expected loss, Sigma the covariance of
     the gradients of single samples (McCandlish et al. 2018, arXiv:1812.06162, equation 2.9 and appendix A.1).
 
-    The batch of a measured step consists of parts: one for each process and accumulated batch. The squared norms of the
-    gradients of the parts, before the all-reduce, and of the whole give unbiased estimates of |G|^2 and tr(Sigma). Each is
-    averaged exponentially, then they are divided. Training is the same to the bit.
+    The batch of a measured step consists of parts, one for each process and accumulated batch. The squared norms of the parts'
+    gradients, before the all-reduce, and of the whole gradient give unbiased estimates of |G|^2 and tr(Sigma). The ratio of their
+    exponential averages is the noise scale. Training does not change by a bit.
 
-    With BatchNorm no sample has a gradient of its own; the number is then only a guide.
+    With BatchNorm a sample's gradient depends on its batch, and the noise scale is only approximate.
     """
 
     def __init__(self, every_n_steps: int = 40, decay: float = 0.95) -> None:
@@ -40,14 +40,14 @@ class NoiseScale(Monitor, Callback):
         self.gradient = self.trace = 0.0  # running means of |G|^2 and tr(Sigma), both biased by the same factor
         self.estimates = 0
         self._is_on = False
-        self._samples = 0  # in the batch of this process
-        self._norms: list[Tensor] = []  # of the gradients of that batch
-        self._parts: list[tuple[Tensor, float, int]] = []  # of this step and process: squared norm, factor, samples
+        self._samples = 0  # samples in this process's batch
+        self._norms: list[Tensor] = []  # norms of that batch's gradients
+        self._parts: list[tuple[Tensor, float, int]] = []  # squared norm, factor and samples of this process's parts of the step
         self._handles: list[Any] = []
 
     @property
     def ratio(self) -> float | None:
-        """The noise scale in samples; None while |G|^2 can't be distinguished from zero."""
+        """The noise scale in samples; None while the estimate of |G|^2 is not positive."""
         return self.trace / self.gradient if self.gradient > 0 else None
 
     def facts(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class NoiseScale(Monitor, Callback):
                 self._parts.clear()
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        if self._is_measured(trainer):  # a leaf's hook gets what this backward adds to its gradient, before DDP does
+        if self._is_measured(trainer):  # a leaf's hook gets this backward pass's gradient, before DDP does
             parameters = [parameter for parameter in pl_module.parameters() if parameter.requires_grad]
             self._handles = [parameter.register_hook(self._add_norm) for parameter in parameters]
 
@@ -108,15 +108,15 @@ class NoiseScale(Monitor, Callback):
         # fsum rounds once: the sums have the same bits however the parts are divided among processes
         squares, parts, samples = (math.fsum(column) for column in zip((0, 0, 0), *chain(*all_ranks(rows)), strict=True))
         norms = [_norm(parameter.grad) for parameter in pl_module.parameters() if parameter.grad is not None]
-        if norms:  # else the step is left out, since it was not finite
+        if norms:  # otherwise the step was skipped, because it was not finite
             self._estimate(squares, parts, samples, float(_squared(norms)))
         if self.ratio is not None:
             for logger in trainer.loggers:
                 logger.log_metrics({"noise_scale": self.ratio}, step=trainer.global_step)
 
     def _estimate(self, squares: float, parts: float, samples: float, whole: float) -> None:
-        """Estimate from |g|^2 of the step and of its parts, which may be of unequal size: the sum over the parts of samples *
-        |mean gradient|^2 is expected to be samples * |G|^2 + parts * tr(Sigma). For equal parts this is the paper's estimate."""
+        """Update the estimates from |g|^2 of the step and of its parts, whose sizes may differ. The sum of samples * |mean
+        gradient|^2 over parts has the mean samples * |G|^2 + parts * tr(Sigma). For equal parts this is the paper's estimate."""
         if parts < 2 or not math.isfinite(whole + squares):
             return
         trace = (squares - samples * whole) / (parts - 1)

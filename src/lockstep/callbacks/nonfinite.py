@@ -1,4 +1,4 @@
-"""A loss that is NaN or infinite."""
+"""Detection of a loss that is NaN or infinite."""
 
 import logging
 import math
@@ -26,20 +26,19 @@ class NonFinite(Callback):
     """Check every step's loss, and name the step and the samples of the batch whose loss is not finite.
 
     Args:
-        action: "stop" ends the run. "skip" leaves the step out, as if its batch had not been there: no update of weights,
-            optimizer state, BatchNorm statistics or metrics; it looks at the gradients, which all ranks share, at every
-            step, and copies the buffers before it.
-        every_n_steps: how often "stop" looks, at all losses since it last did: each look waits for the device. No
-            checkpoint is saved without one.
+        action: "stop" ends the run. "skip" skips the step: weights, optimizer state, BatchNorm statistics and metrics are not
+            updated. It checks the gradients, which are equal on all ranks, at every step, and copies the buffers before it.
+        every_n_steps: how often "stop" checks the losses since its last check; each check waits for the device. Losses
+            are also checked before a checkpoint is saved.
     """
 
     def __init__(self, action: Literal["stop", "skip"] = "stop", every_n_steps: int = 10) -> None:
         check_at_least(1, every_n_steps=every_n_steps)
         self.action, self.every_n_steps = action, every_n_steps
-        self._losses: list[tuple[int, Tensor, int | None]] = []  # step, loss, batch of the epoch
+        self._losses: list[tuple[int, Tensor, int | None]] = []  # step, loss, index of the batch in the epoch
         self._before: list[tuple[Tensor, Tensor]] = []  # buffers, such as BatchNorm's statistics, and their values before a step
         self._was_skipped = False
-        self.skipped_step: int | None = None  # the latest
+        self.skipped_step: int | None = None  # the latest skipped step
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if self.action == "skip" and begins_step(trainer, batch_idx):
@@ -50,13 +49,13 @@ class NonFinite(Callback):
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         if self.action != "skip" or self.may_step(trainer, pl_module):
             return
-        pl_module.zero_grad(set_to_none=True)  # an optimizer passes over what has no gradient
+        pl_module.zero_grad(set_to_none=True)  # optimizers skip parameters without a gradient
         self._was_skipped, self.skipped_step = True, trainer.global_step
 
     def may_step(self, trainer: Trainer, pl_module: LightningModule) -> bool:
-        """Return whether all gradients of the step are finite; the same on every rank."""
+        """Return whether all gradients of the step are finite; equal on every rank."""
         gradients: list[Any] = [parameter.grad for parameter in pl_module.parameters() if parameter.grad is not None]
-        is_sharded = [hasattr(gradient, "to_local") for gradient in gradients]  # torch's DTensor: each rank looks at its own part
+        is_sharded = [hasattr(gradient, "to_local") for gradient in gradients]  # DTensors: each rank checks its own shard
         local = [g.to_local() if sharded else g for g, sharded in zip(gradients, is_sharded, strict=True)]
         # the norm of finite numbers may be too large for float16
         norms = [(gradient.float() if gradient.dtype == torch.float16 else gradient).norm() for gradient in local]
@@ -66,15 +65,16 @@ class NonFinite(Callback):
         return is_finite
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        """A module that optimizes by hand need not return its losses. One that is scaled for float16 may well be infinite."""
+        """Record the loss of a module with manual optimization, which need not return it. A loss scaled for float16 may be
+        infinite."""
         if not pl_module.automatic_optimization and getattr(trainer.precision_plugin, "scaler", None) is None:
             self._losses.append((trainer.global_step, loss.detach().sum(), None))
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        if isinstance(loss, Tensor):  # else the batch was left out by the model, or it optimizes by itself
+        if isinstance(loss, Tensor):  # otherwise the model skipped the batch, or it optimizes manually
             if self.action == "stop" and loss.is_cpu and math.isfinite(loss):
-                return  # most are
+                return  # all losses are finite
             self._losses.append((trainer.global_step - ends_step(trainer, batch_idx), loss.detach(), batch_idx))
         if self.action == "stop":
             if pl_module.device.type == "cpu" or trainer.global_step % self.every_n_steps == 0:
@@ -97,7 +97,7 @@ class NonFinite(Callback):
         self._losses.clear()
 
     def _where(self, trainer: Trainer) -> str:
-        """Name the first batch of this rank since the last look whose loss is not finite, with some of its samples' numbers."""
+        """Describe this rank's first batch since the last check whose loss is not finite, with some of its sample numbers."""
         sampler = getattr(trainer.train_dataloader, "sampler", None)
         for step, loss, batch in self._losses:
             if not torch.isfinite(loss):

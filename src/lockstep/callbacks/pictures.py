@@ -16,7 +16,7 @@ NAMED = 20  # classes up to which the matrix shows their names and numbers
 
 
 class Pictures(Monitor, Callback):
-    """Show test/confusion: the samples of all processes, rows the true classes."""
+    """Log the confusion matrix of all processes' samples as test/confusion; rows are the true classes."""
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if isinstance(pl_module, Classifier):

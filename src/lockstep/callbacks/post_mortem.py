@@ -1,4 +1,4 @@
-"""A debugger where training has failed."""
+"""A debugger that opens where training has failed."""
 
 import pdb
 import traceback
@@ -11,12 +11,12 @@ from lockstep.launchers.heartbeat import DEBUGGED
 
 
 class PostMortem(Callback):
-    """Open pdb on rank zero if an exception is raised there. The other ranks, and their parent, wait until it is left."""
+    """Open pdb on rank zero if it raises an exception. The other ranks and their parent wait until pdb exits."""
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         if trainer.is_global_zero and isinstance(exception, Exception):
             mark = Path(trainer.default_root_dir) / DEBUGGED
-            mark.touch()  # at once: the parent ends this rank soon after another one has failed
+            mark.touch()  # first, because the parent ends this rank soon after another one has failed
             traceback.print_exception(exception)
             pdb.post_mortem(exception.__traceback__)
             mark.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Stopping when asked to, with nothing lost."""
+"""Stop on a signal without losing any training."""
 
 import time
 from collections.abc import Callable
@@ -13,25 +13,25 @@ from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, leading
 from lockstep.runs.results import steps_made
 from lockstep.trainer.steps import begins_step
 
-_PAUSE = 0.5  # seconds of training between two questions
+_PAUSE = 0.5  # seconds of training between two checks
 
 
 class Preemption(Callback):
-    """A process of the run that receives a signal records it; every half second, or every `every_n_steps` steps, and after each
-    validation, the ranks ask each other, save last.ckpt together, and leave by Preempted.
+    """Check every half second, or every `every_n_steps` steps, and after each validation, whether any rank has received a stop
+    signal. If so, all ranks save last.ckpt together and raise Preempted.
 
-    This takes one all-reduce, read a step later; Lightning broadcasts before every batch, and inside its signal handler.
+    A check is one all-reduce, read a step later. Lightning broadcasts before every batch, and inside its signal handler.
 
-    The run itself and its parent (lockstep.runs.run) keep `deadline`: the seconds from a request to the end, saving
-    included, after which a run that is stuck leaves the stacks of its threads in its logs, and ends with what was saved last.
+    lockstep.runs.run enforces `deadline`, the seconds from a signal to the end of the run, saving included. After it, a run
+    that is stuck writes the stacks of its threads to its logs, and ends with the last checkpoint that was saved.
     """
 
     def __init__(self, every_n_steps: int | None = None, deadline: float | None = 300) -> None:
         check_at_least(1, every_n_steps=every_n_steps, deadline=deadline)
         self.every_n_steps, self.deadline = every_n_steps, deadline
-        self._is_overdue = True  # it has been longer than a step since the ranks last asked
-        self._asked: Callable[[], int] = int  # waits for the answer to the last question; 0 if there was none
-        self._next_step, self._since = 0, (0, 0.0)  # step of the next question; step and time of the last one
+        self._is_overdue = True  # more than a step has passed since the last check
+        self._asked: Callable[[], int] = int  # waits for the result of the last check; 0 without one
+        self._next_step, self._since = 0, (0, 0.0)  # step of the next check; step and time of the last one
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         STOP_SIGNALS.deferred = self._is_overdue = True
@@ -59,19 +59,19 @@ class Preemption(Callback):
             raise Preempted(number)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Stop before the test if a rank was asked to: training is over and saved."""
+        """Stop before the test if a rank has received a signal: training is over and saved."""
         if STOP_SIGNALS.deferred:
             STOP_SIGNALS.deferred = False
             if number := self._asked() or self._ask(trainer)():
                 raise Preempted(number)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Ignore requests to stop from here on: torchrun, for one, sends them to the other ranks when one has failed."""
+        """Ignore stop signals from now on; torchrun, for example, sends them to the other ranks when one has failed."""
         STOP_SIGNALS.leave()
 
     def _ask(self, trainer: Trainer) -> Callable[[], int]:
-        """Return a function that waits for the signal that any rank has received, 0 for none; the same on every rank. The ranks
-        agree, too, on how long a step takes, and so on the step at which they ask again."""
+        """Return a function that waits for the signal that any rank has received, or 0; the result is equal on every rank. The
+        ranks also agree on the duration of a step, and so on the step of the next check."""
         if trainer.world_size == 1:
             return lambda: leading(STOP_SIGNALS.received)
         (before, began), now, step = self._since, time.monotonic(), steps_made(trainer)

@@ -14,16 +14,16 @@ from lockstep.callbacks.monitor import Monitor
 from lockstep.runs.results import logged_numbers, steps_made
 
 log = logging.getLogger(__name__)
-INTERVAL = 10.0  # seconds between two writings of progress.json
+INTERVAL = 10.0  # seconds between two writes of progress.json
 
 
 class Progress(Monitor, TQDMProgressBar):
-    """Show a bar on a terminal, log a line per epoch, and write progress.json in the run's directory, which has all metrics.
+    """Show a bar on a terminal, log a line per epoch, and write all metrics to progress.json in the run's directory.
 
-    Bar and line have what was logged with `prog_bar=True`, and what a checkpoint is chosen by; all metrics if there is none.
+    Bar and line show metrics logged with `prog_bar=True`, and those that checkpoints monitor; all metrics if there are none.
 
     Args:
-        refresh_rate: batches between two updates of the bar, for which the device is waited for.
+        refresh_rate: batches between two updates of the bar; each update waits for the device.
     """
 
     def __init__(self, refresh_rate: int = 10) -> None:
@@ -35,7 +35,7 @@ class Progress(Monitor, TQDMProgressBar):
     def on_train_start(self, trainer: Trainer, *_: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().on_train_start(trainer, *_)
         self._due = time.monotonic()
-        self._first: tuple[float, float] | None = None  # when a batch ended first, and the share of training done then
+        self._first: tuple[float, float] | None = None  # time of the first batch's end, and the part of training done then
         self._logged, self._metrics = trainer.current_epoch, dict[str, float]()
 
     def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
@@ -53,7 +53,7 @@ class Progress(Monitor, TQDMProgressBar):
         super().on_train_end(trainer, *_)
 
     def _log_epoch(self, trainer: Trainer) -> None:
-        """Log the epoch that has ended; on_train_epoch_end would be before the model's own."""
+        """Log the epoch that has ended; in on_train_epoch_end the model's own hook would not have run yet."""
         if not trainer.is_global_zero or trainer.current_epoch == self._logged:
             return
         self._logged, self._metrics = trainer.current_epoch, logged_numbers(trainer)
@@ -64,7 +64,7 @@ class Progress(Monitor, TQDMProgressBar):
         log.info("  ".join([f"epoch {trainer.current_epoch}{_end(trainer)}", f"step {steps_made(trainer)}", *metrics]))
 
     def _write(self, trainer: Trainer, batches: int) -> None:
-        """Write progress.json, `batches` after an epoch. No value is read from the device."""
+        """Write progress.json, `batches` after the start of an epoch, without reading values from the device."""
         now, share, left = time.monotonic(), _share(trainer, batches), None
         self._due = now + INTERVAL
         if share is not None:
@@ -86,7 +86,7 @@ def _texts(trainer: Any) -> dict[str, str]:
 
 
 def _share(trainer: Any, batches: int) -> float | None:
-    """Return the share of training done, from 0 to 1, `batches` after an epoch; None for a training without an end."""
+    """Return the part of training done, from 0 to 1, `batches` after the start of an epoch; None if training has no end."""
     shares = [trainer.global_step / trainer.max_steps] if trainer.max_steps > 0 else []
     if trainer.max_epochs is not None and trainer.max_epochs > 0:
         shares.append((trainer.current_epoch + batches / max(1, trainer.num_training_batches)) / trainer.max_epochs)

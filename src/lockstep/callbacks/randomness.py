@@ -1,4 +1,4 @@
-"""Noise inside the model, dropout say."""
+"""Noise inside the model, such as dropout."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,15 +15,15 @@ from lockstep.nets.dropout import Dropout
 from lockstep.runs.shares import dp_rank_and_size, has_same_bits
 from lockstep.trainer.steps import batches_trained
 
-_DROPOUT = 1000  # the stream of the first layer's bits; augmentation has those from 0 on
-_UNKNOWN = 1 << 20  # samples, more than a batch has
+_DROPOUT = 1000  # random stream of the first dropout layer; augmentation uses the streams from 0 on
+_UNKNOWN = 1 << 20  # samples; more than any batch has
 
 
 def draw_alike_in_setup(source: Any) -> None:
-    """Make `setup` of a datamodule or a model draw the same numbers in every process and stage, from the present states of the
-    generators, whether or not `prepare_data` had something to do: a split that is drawn there is always the same.
+    """Make `setup` of a datamodule or a model draw the same numbers in every process and stage, from the current states of the
+    generators, whatever `prepare_data` has drawn. A split that is drawn in `setup` is then always the same.
 
-    Lightning's prepare_data runs in one process alone, its DDP seeds anew before it, and a test comes after training.
+    Lightning calls prepare_data in one process only, its DDP reseeds before that, and a test comes after training.
     """
     source.setup = partial(
         _set_up, source.setup, generator_states()
@@ -37,9 +37,9 @@ def _set_up(setup: Callable[..., None], drawn: tuple[Any, Any, Any], *arguments:
 
 class CounterBasedRandomness(Callback):
     """Seed the generators of torch, numpy and Python from (seed, epoch, batch, rank) at every training batch, and before the
-    first, since data workers take their seeds from them. Tell lockstep.noise and lockstep.nets.Dropout which samples a batch has.
+    first, because data workers take their seeds from them. Pass each batch's samples to lockstep.noise and lockstep.nets.Dropout.
 
-    Except for these two, ranks draw differently. What a batch draws does not depend on what was drawn before it.
+    Except for these two, ranks draw different numbers. A batch's draws do not depend on earlier draws.
     """
 
     def __init__(self, seed: int) -> None:
@@ -54,13 +54,13 @@ class CounterBasedRandomness(Callback):
         self._is_on_gpu = trainer.strategy.root_device.type == "cuda"
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        """Begin for a run that goes on within an epoch, too, for which Lightning does not begin the epoch anew."""
+        """Begin here too, because Lightning does not start the epoch again when a run is resumed within it."""
         self._dropouts = [layer for layer in pl_module.modules() if isinstance(layer, Dropout) and layer.p > 0]
         self._trained = CombinedLoader(trainer.train_dataloader).flattened
         self._begin(trainer, batches_trained(trainer))
 
     def count(self, trainer: Trainer, batch_idx: int) -> None:
-        """Seed the generators for a batch of the current epoch; -1 is before the first."""
+        """Seed the generators for a batch of the current epoch; -1 stands for before the first."""
         seed = derive_seed(self.seed, trainer.current_epoch, batch_idx, dp_rank_and_size(trainer)[0])
         seed_generators(seed)
         if self._is_on_gpu:
@@ -72,7 +72,7 @@ class CounterBasedRandomness(Callback):
         self._begin(trainer, 0)
 
     def _begin(self, trainer: Any, batch_idx: int) -> noise.Step:
-        """Begin a batch before its hooks, which move it to the device and may augment it; once, so that none is drawn twice."""
+        """Begin a batch before its hooks, which may augment it. Do so once, so that no numbers are drawn twice."""
         step = _step(trainer, self._trained[:1], batch_idx, self.seed, trainer.current_epoch)
         if self._step is None or step != self._step:
             self._step = step
@@ -103,7 +103,7 @@ class CounterBasedRandomness(Callback):
         self._evaluated = CombinedLoader(trainer.predict_dataloaders).flattened
 
     def _evaluate(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Begin a batch whose noise is the same in each evaluation. Virtual workers are seeded by their strategy."""
+        """Begin a batch with the same noise in each evaluation. Virtual workers are seeded by their strategy."""
         if not has_same_bits(trainer):
             seed = derive_seed(self.seed, 1 + dataloader_idx)
             noise.begin(_step(trainer, self._evaluated[dataloader_idx:], batch_idx, seed, 0))
@@ -116,12 +116,12 @@ class CounterBasedRandomness(Callback):
 
 
 def _step(trainer: Any, loaders: list[Any], batch_idx: int, seed: int, epoch: int) -> noise.Step:
-    """Return which samples a batch of the first loader has, as its sampler divides them."""
+    """Return the samples of a batch of the first loader, as its sampler divides them among ranks."""
     rank, ranks = dp_rank_and_size(trainer)
     sampler: Any = getattr(loaders[0], "sampler", None) if loaders else None
     size = getattr(sampler, "global_batch_size", None)
     if size is None:
         return noise.Step(seed, epoch, batch_idx * _UNKNOWN, rank, ranks)
     first = batch_idx * size
-    left = min(size, sampler.samples_per_epoch - first)  # a loader that is shorter than another one begins again
+    left = min(size, sampler.samples_per_epoch - first)  # a loader that is shorter than another one restarts
     return noise.Step(seed, epoch, first, rank, ranks, len(range(rank, left, ranks)) if left > 0 else None)

@@ -1,4 +1,4 @@
-"""Hosts and processes of a run's ranks in status.json, and a check that all of them have one config."""
+"""Record the hosts and processes of a run's ranks in status.json, and check that all ranks have the same config."""
 
 import os
 import platform
@@ -17,13 +17,13 @@ _MAY_DIFFER = ("fresh_processes", "datamodule.num_workers", "datamodule.pin_memo
 
 
 class Ranks(Callback):
-    """Record host and process of each rank in status.json, and compare the configs that ranks have composed for themselves.
+    """Record host and process of each rank in status.json, and compare the configs that the ranks have composed.
 
     Args:
-        cfg: of the run. It is compared without paths, and before it is resolved: ${now:} differs between ranks.
+        cfg: Config of the run. It is compared without paths and before it is resolved, because ${now:} differs between ranks.
 
     Raises:
-        ConfigError: Under torchrun, say, a rank has another config than rank zero.
+        ConfigError: A rank has another config than rank zero, which is possible under torchrun for example.
     """
 
     def __init__(self, cfg: DictConfig) -> None:

@@ -1,4 +1,4 @@
-"""Learning rates and throughput, logged after the first step, at the trainer's logging interval, and at the end of an epoch."""
+"""Log learning rates and throughput after the first step, at the trainer's logging interval, and at the end of an epoch."""
 
 import time
 from typing import Any
@@ -19,7 +19,7 @@ def _is_due(trainer: Any, step: int) -> bool:
 
 
 class LearningRate(Monitor, AfterEachStep):
-    """Log the rate that a step was made with: lr, of the first parameter group; lr/1 and so on of others."""
+    """Log the learning rate that a step was made with: lr of the first parameter group, lr/1 and so on of the others."""
 
     def __init__(self) -> None:
         self._rates: dict[str, float] = {}
@@ -36,16 +36,16 @@ class LearningRate(Monitor, AfterEachStep):
 
 
 class Throughput(Monitor, Callback):
-    """Log throughput/step_time in seconds, throughput/samples_per_second over all processes, and memory/device_gib at most.
+    """Log throughput/step_time in seconds, throughput/samples_per_second over all processes, and memory/device_gib, the peak.
 
-    They are measured from one logging step to the next within an epoch, without validation and checkpoints. The run's record
-    has the speed of the whole training, with them.
+    They are measured between logging steps within an epoch, without validation and checkpoints. The run's record has the speed of
+    the whole training, which includes these.
     """
 
     def _restart(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._samples, self._step, self._since = 0, trainer.global_step, time.perf_counter()
 
-    on_train_start = on_train_epoch_start = on_validation_end = _restart  # a run continued within an epoch does not start one
+    on_train_start = on_train_epoch_start = on_validation_end = _restart  # a run resumed within an epoch does not start one
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._samples += samples_in(batch) or 0

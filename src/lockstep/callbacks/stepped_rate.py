@@ -1,4 +1,4 @@
-"""The rate that the optimizer has made its steps with."""
+"""The learning rate that the optimizer's steps were made with."""
 
 import time
 from abc import abstractmethod
@@ -15,7 +15,7 @@ from lockstep.runs.saved import accept_config
 
 
 class AfterEachStep(Callback):
-    """Call `stepped` when an optimizer has made a step, before a schedule moves its rate on."""
+    """Call `stepped` after each optimizer step, before a schedule changes the rate."""
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._hooks = [one.register_step_post_hook(lambda *_, one=one: self.stepped(trainer, one)) for one in trainer.optimizers]
@@ -26,21 +26,21 @@ class AfterEachStep(Callback):
 
     @abstractmethod
     def stepped(self, trainer: Trainer, optimizer: Optimizer) -> None:
-        """Handle a step, which the trainer has not counted yet."""
+        """Handle a step that the trainer has not counted yet."""
 
 
 class SteppedRate(AfterEachStep):
-    """Record `lr`, the highest rate that the first parameter group has made a step with, and `lr_last`, the latest. A resumed run
-    continues the checkpoint's.
+    """Record `lr`, the highest rate of the first parameter group in any step, and `lr_last`, the latest. A resumed run continues
+    the values of its checkpoint.
 
-    From the first step on, the run's directory stays, however the run ends, and a run that goes on has its new config.
+    At the first step the run's directory becomes permanent, and the new config of a resumed run is saved.
 
     Args:
-        trained_with: what a run that is resumed from a checkpoint of this one can't change; see lockstep.runs.resume.
+        trained_with: values that a run resumed from this run's checkpoint can't change; see lockstep.runs.resume.
 
     Attributes:
-        samples_before: number that the checkpoint from which this run goes on was trained on.
-        seconds_before: how long this run had trained until then, in its earlier starts.
+        samples_before: number of samples trained on in the checkpoint from which this run is resumed.
+        seconds_before: duration of training in this run's earlier starts.
     """
 
     def __init__(self, trained_with: dict[str, Any] | None = None) -> None:
@@ -63,7 +63,7 @@ class SteppedRate(AfterEachStep):
         if optimizer is not trainer.optimizers[0]:
             return
         rate = optimizer.param_groups[0]["lr"]
-        if isinstance(rate, Tensor):  # without waiting for the device
+        if isinstance(rate, Tensor):  # read later, so as not to wait for the device
             rate = rate.detach().clone()
             self._highest = rate if self._highest is None else rate.clamp(min=self._highest)
         else:
@@ -85,7 +85,7 @@ class SteppedRate(AfterEachStep):
         if trainer.state.fn == "fit":
             self.samples_before = checkpoint.get("samples_trained", 0)
             self.seconds_before = checkpoint.get("seconds_trained", 0.0) if is_own_checkpoint(trainer) else 0.0
-        else:  # the best one, for the test: what these callbacks say of the run is of its end
+        else:  # the best checkpoint, for the test: these callbacks describe the end of the run
             ours = {one.state_key for one in trainer.callbacks if type(one).__module__.startswith(("lockstep.", "lightning."))}
             checkpoint["callbacks"] = {key: state for key, state in checkpoint["callbacks"].items() if key not in ours}
             if "current_model_state" in checkpoint:  # Lightning's WeightAveraging would test these, not the average
@@ -95,7 +95,7 @@ class SteppedRate(AfterEachStep):
         return self._rates() | {"trained_with": self.trained_with}
 
     def forget(self) -> None:
-        """Forget the rates from before this run."""
+        """Reset the rates recorded before this run."""
         self._highest = self._latest = None
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -103,5 +103,5 @@ class SteppedRate(AfterEachStep):
 
 
 def is_own_checkpoint(trainer: Trainer) -> bool:
-    """Return whether the checkpoint to go on from is this run's own; that of a fork is another run's."""
+    """Return whether training starts from this run's own checkpoint; a fork starts from another run's."""
     return Path(trainer.ckpt_path or "").is_relative_to(trainer.default_root_dir)

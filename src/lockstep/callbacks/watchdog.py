@@ -1,4 +1,4 @@
-"""A rank that makes no progress."""
+"""Detection of a rank that makes no progress."""
 
 from typing import Any
 
@@ -9,12 +9,11 @@ from lockstep.launchers.heartbeat import HEARTBEAT
 
 
 class Watchdog(Callback):
-    """Report progress at every batch, and where a stage begins or ends. After `seconds` without a report the run ends: long
-    before a collective's timeout, which does not say where the ranks are. Every rank first writes the stacks of its threads to
-    its log.
+    """Report progress at every batch, and at the beginning and end of a stage. After `seconds` without a report, every rank
+    writes the stacks of its threads to its log and the run ends, long before a collective times out without naming the cause.
 
-    The run itself (lockstep.runs.run) watches from its start to its end. Until the first batch of each stage is over
-    `seconds_to_first_batch` counts instead: for meeting the other ranks, reading data, compiling.
+    lockstep.runs.run watches from the start of the run to its end. Until the first batch of each stage has ended,
+    `seconds_to_first_batch` applies instead, which covers the rendezvous, reading data and compiling.
     """
 
     def __init__(self, seconds: float = 600, seconds_to_first_batch: float = 1800) -> None:

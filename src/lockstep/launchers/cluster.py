@@ -1,4 +1,4 @@
-"""Launchers and queues beside Lockstep's own parent: CLUSTERS names those that start a run's ranks or lend it machines."""
+"""Launchers and queues. CLUSTERS lists those, beside Lockstep's own parent, that start a run's ranks or allocate its nodes."""
 
 import functools
 import os
@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from hydra.utils import get_class
 
-# Classes of launchers and queues by the prefix of the variables that they set. If several have set some, the first that
-# has started this process as a rank counts.
+# Classes of launchers and queues, by the prefix of the environment variables that they set. If several apply, the first one
+# that has started this process as a rank is used.
 CLUSTERS = {
     "TORCHELASTIC_": "lockstep.launchers.torchrun.Torchrun",
     "SLURM_": "lockstep.slurm.cluster.Slurm",
@@ -31,18 +31,18 @@ class Rank:
 
     @property
     def started(self) -> tuple[int, int]:
-        """The processes of each node, and the nodes."""
+        """Number of processes per node, and number of nodes."""
         return self.world_size // self.num_nodes, self.num_nodes
 
 
 class Cluster:
-    """Base class, which is right for ranks of Lockstep's own parent on a machine that no queue lends.
+    """Base class; it describes ranks of Lockstep's own parent on a machine without a queue.
 
-    name: as a person knows it.
-    restarts: the variable that says how often the ranks have been started again.
-    is_followed: its ranks have to end when the process that started them has ended.
-    ranks_are_tasks: its ranks are the tasks of a job in a queue. Each is asked to stop by itself, no process looks after all of
-        them, and a requeue starts all of them again, in the same run directory.
+    name: name for the user.
+    restarts: environment variable with the number of restarts of the ranks.
+    is_followed: True if ranks must end when the process that started them ends.
+    ranks_are_tasks: True if ranks are the tasks of a queue's job. Each receives its own stop signal, no process watches all of
+        them, and a requeue restarts all of them in the same run directory.
     """
 
     name: ClassVar[str] = "parent"
@@ -51,39 +51,39 @@ class Cluster:
     ranks_are_tasks: ClassVar[bool] = False
 
     def rank(self, env: Mapping[str, str]) -> Rank | None:
-        """Return the rank that an environment describes; None if this launcher has not started the process."""
+        """Return the rank that the environment describes; None if this launcher has not started the process."""
         world_size = int(env["WORLD_SIZE"])
         num_nodes = world_size // int(env.get("LOCAL_WORLD_SIZE", world_size))
         return Rank(self.name, int(env["RANK"]), int(env["LOCAL_RANK"]), world_size, num_nodes)
 
     def run_id(self, rank: Rank) -> str:
-        """Return a name for the run that its ranks agree on and no other run has: by the process that has started them all."""
+        """Return a unique name for the run, equal on all ranks: it is made from the process that started them."""
         parent = os.getppid()
-        began = stat(parent)[19] if Path("/proc").is_dir() else ""  # pids are used again
+        began = stat(parent)[19] if Path("/proc").is_dir() else ""  # pids are reused
         return f"{self.name}-{platform.node()}-{parent}-{began}"
 
     def is_elastic(self) -> bool:
-        """True if ranks may come later and meet the others, with a count of restarts of their own."""
+        """True if ranks may join the rendezvous later, with their own count of restarts."""
         return False
 
     def lightning_environment(self) -> Any:
-        """Return Lightning's description of this environment; it would guess wrong inside a job of one task."""
+        """Return Lightning's description of this environment; Lightning would guess wrong inside a job of one task."""
         from lightning.fabric.plugins.environments import LightningEnvironment
 
         return LightningEnvironment()
 
     def job(self) -> dict[str, Any]:
-        """Return the job of a queue that this process is a part of, and the number of its life, for status.json; {} outside of a
+        """Return, for status.json, the queue's job that this process belongs to and how often it was requeued; {} outside of a
         job."""
         return {}
 
     def requeue_when_warned(self, number: int, keeps_directory: bool) -> str | None:
-        """Requeue the job if the signal has warned of its end, and if it will come to its run directory again. Return a line that
-        says what was done."""
+        """Requeue the job if the signal has warned of its end and it will use the same run directory. Return a line for the log,
+        or None."""
 
 
 def clusters(env: Mapping[str, str] = os.environ) -> list[Cluster]:
-    """Return the clusters that have left variables in an environment."""
+    """Return the clusters whose variables are set in the environment."""
     return [_create(target) for prefix, target in CLUSTERS.items() if any(name.startswith(prefix) for name in env)]
 
 

@@ -1,4 +1,4 @@
-"""Facts about this process from its environment: its rank, the launcher that started it, the run that it belongs to."""
+"""Facts about this process from its environment: its rank, its launcher, and its run."""
 
 import contextlib
 import functools
@@ -16,24 +16,24 @@ from lockstep.config.metrics import register_mode_resolvers
 from lockstep.config.plan import cores
 from lockstep.launchers.cluster import Cluster, Rank, clusters
 
-PARENT_PID = "LOCKSTEP_PARENT"  # the process that has started this one as a rank
+PARENT_PID = "LOCKSTEP_PARENT"  # the process that started this one as a rank
 SWEEP_PIPE = "LOCKSTEP_SWEEP_PIPE"  # a file descriptor of a job on another machine that closes when its sweep dies
-SWEPT_KEYS = "LOCKSTEP_SWEPT_KEYS"  # in a job: the keys in which the jobs of its sweep may differ
+SWEPT_KEYS = "LOCKSTEP_SWEPT_KEYS"  # in a sweep's job: the keys that differ between jobs
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
-RESTARTS = Cluster.restarts  # how often our own parent has started these ranks again
+RESTARTS = Cluster.restarts  # number of restarts of these ranks by Lockstep's own parent
 
 
 @functools.cache
 def this_rank() -> Rank | None:
-    """Return the rank that this process was started as; None where ranks are not started yet.
+    """Return the rank that this process was started as; None before ranks are started.
 
-    Read once: Lightning removes some of the variables when a stage ends.
+    The result is cached, because Lightning removes some of the variables when a stage ends.
     """
     return rank_in(os.environ)
 
 
 def rank_in(env: Mapping[str, str]) -> Rank | None:
-    """Return the rank that an environment describes."""
+    """Return the rank that the environment describes, or None."""
     if PARENT_PID in env:
         return Cluster().rank(env)
     return next(filter(None, (cluster.rank(env) for cluster in clusters(env))), None)
@@ -43,8 +43,8 @@ def rank_in(env: Mapping[str, str]) -> Rank | None:
 def reserved_port(host: str = "127.0.0.1") -> Iterator[int]:
     """Reserve a free port of the address `host`, or of all addresses for "".
 
-    It is bound but not listened on, so that torch's TCPStore can still listen on it with SO_REUSEADDR, while the kernel gives it
-    to nobody else who asks for any free port.
+    The port is bound but not listened on. With SO_REUSEADDR torch's TCPStore can still listen on it, and the kernel gives it to
+    no other process that asks for a free port.
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -53,12 +53,12 @@ def reserved_port(host: str = "127.0.0.1") -> Iterator[int]:
 
 
 def rank_environment(world_size: int, port: int) -> dict[str, str]:
-    """Return what the ranks of this process find in their environment, less their numbers."""
+    """Return the environment of the ranks that this process starts, without RANK and LOCAL_RANK."""
     environment = os.environ | {PARENT_PID: str(os.getpid())}
     environment |= {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size), "NODE_RANK": "0"}
     environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     environment.setdefault("OMP_NUM_THREADS", str(max(1, len(cores()) // world_size)))
-    # By itself gloo looks up the host's own name, and hangs where that does not resolve (pytorch issue 74316).
+    # By default gloo looks up the host's own name, and hangs if it does not resolve (pytorch issue 74316).
     if loopback := next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None):
         environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
     return environment
@@ -83,13 +83,13 @@ class RankZeroFilter(logging.Filter):
 
 
 def log_plainly() -> None:
-    """Log to standard output as scripts do, which have no logging config of Hydra's; rank zero alone."""
+    """Set up logging to standard output on rank zero, for scripts, which have no logging config of Hydra."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout, force=True)
     logging.getLogger().handlers[0].addFilter(RankZeroFilter())
 
 
 def run_id() -> str:
-    """Return a name for this run that its ranks agree on and no other run has. Our own parent passes its directory instead."""
+    """Return a unique name for this run, equal on all ranks. Ranks of Lockstep's parent get the directory from it instead."""
     if (rank := this_rank()) is not None:
         return launcher().run_id(rank)
     return f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{secrets.token_hex(3)}"
@@ -102,18 +102,18 @@ def rank_log() -> str:
 
 
 def restarts() -> int:
-    """Number of restarts of these ranks in the same run directory: by our parent, torchrun, or a requeue."""
+    """Number of restarts of these ranks in the same run directory, by Lockstep's parent, torchrun or a requeue."""
     return max(int(os.environ.get(cluster.restarts, 0)) for cluster in (Cluster(), *clusters()))
 
 
 def can_resume() -> bool:
-    """Return whether these ranks' run may have begun before, in the same directory: a node that comes to a rendezvous later
-    counts no restarts, and may have rank zero."""
+    """Return whether the run of these ranks may have started before in the same directory. A node that joins a rendezvous later
+    counts no restarts, but may get rank zero."""
     return restarts() > 0 or launcher().is_elastic()
 
 
 def register_resolvers() -> None:
-    """Register ${run_id:} and ${rank_log:} for the configs under conf/hydra, and modes for those of runs."""
+    """Register the resolvers ${run_id:} and ${rank_log:}, and those of metric modes, which the configs use."""
     register_mode_resolvers()
     OmegaConf.register_new_resolver("run_id", run_id, use_cache=True, replace=True)
     OmegaConf.register_new_resolver("rank_log", rank_log, replace=True)

@@ -1,4 +1,4 @@
-"""A thread that notices when the process makes no progress, whatever the main thread waits for."""
+"""A thread that detects when the process makes no progress, even if the main thread is stuck."""
 
 import contextlib
 import faulthandler
@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-DEBUGGED = ".debugged"  # a file of the run's directory: a process of the run is at a debugger's prompt, others wait
-SHUTDOWN_GRACE = 3.0  # seconds for the other ranks, which wait for this one, to leave their stacks too
-_AWAY = 5.0  # seconds; a longer pause does not count: the process was stopped, by Ctrl-Z or a queue
+DEBUGGED = ".debugged"  # a file in the run's directory: a process is at a debugger's prompt, so the others wait
+SHUTDOWN_GRACE = 3.0  # seconds for the other ranks, which wait for this one, to write their stacks too
+_AWAY = 5.0  # seconds; a longer pause of this thread is not counted: Ctrl-Z or a queue has stopped the process
 
 
 class Heartbeat:
     """Call `give_up` if no `beat()` arrives before the deadline. Time at a debugger's prompt does not count.
 
-    has_stepped: the optimizer has made a step in this process, so that an error is a failure and no refusal.
+    has_stepped: True once the optimizer has made a step, after which any error is a failure of the run, not a refusal to start.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Heartbeat:
         self._mark: Path | None = None  # while this process is at a debugger's prompt
 
     def start(self, limit: float, log: Path, give_up: Callable[[str], None]) -> None:
-        """Watch from now on. Append the stacks of all threads to `log` before `give_up`, while the other ranks are there."""
+        """Start watching. Before `give_up`, append the stacks of all threads to `log` and wait for other ranks to do so."""
         self.stop()
         self.has_stepped = False
         self._over = threading.Event()
@@ -34,7 +34,7 @@ class Heartbeat:
         threading.Thread(target=self._watch, args=(self._over, log, give_up), name="heartbeat", daemon=True).start()
 
     def beat(self, where: str, limit: float) -> None:
-        """Report progress; the next report has to come within `limit` seconds."""
+        """Report progress; the next report is due within `limit` seconds."""
         self._where, self._limit, self._due = where, limit, time.monotonic() + limit
 
     def stop(self) -> None:
@@ -61,7 +61,7 @@ class Heartbeat:
                 continue
             reason = f"no progress for {self._limit:g} s, {self._where}; the stacks of its threads are in {log.name}"
             dump_stacks(log, reason)
-            if not over.wait(SHUTDOWN_GRACE) and self._is_late():  # else it has moved after all
+            if not over.wait(SHUTDOWN_GRACE) and self._is_late():  # still no progress
                 give_up(reason)
 
     def _is_late(self) -> bool:

@@ -1,4 +1,4 @@
-"""Ranks on this machine: started, watched and ended together by the process that a person has started. Imports no torch."""
+"""Start, watch and end the ranks on this machine, from the process that the user started, which does not import torch."""
 
 import contextlib
 import signal
@@ -18,14 +18,14 @@ from lockstep.launchers.outcome import Outcome, classify_error, judge, preempted
 from lockstep.launchers.processes import SERVER_DIED, Process, end, importable, start
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 
-POLL = 0.05  # seconds between two looks at the ranks
-GRACE = 6.0  # seconds the others get to end by themselves once a rank has left, and all of them after the deadline of a request
-FINISHED_GRACE = 600.0  # seconds they get once a rank has finished: a logger may have something to upload
+POLL = 0.05  # seconds between two polls of the ranks
+GRACE = 6.0  # seconds for the other ranks to exit once one has, and for all ranks after the deadline of a stop request
+FINISHED_GRACE = 600.0  # seconds for the other ranks to exit once one has finished: a logger may be uploading
 
 
 @dataclass(frozen=True)
 class Rank:
-    """A rank that was started; `reports` has (time, outcome) when the rank has said why it ends."""
+    """A rank that was started; it sends (time, outcome) through `reports` before it exits."""
 
     process: Process
     reports: Any  # a connection that can be read
@@ -40,13 +40,13 @@ def launch(
     stop_deadline: float = float("inf"),
     fresh: bool = False,
 ) -> Outcome:
-    """Call `function(report, *arguments)` in `world_size` ranks until all have ended; leave no process behind.
+    """Call `function(report, *arguments)` in `world_size` ranks, wait until all have ended, and leave no process behind.
 
     Args:
-        function: Ends the rank with an exit code by SystemExit; `report(outcome)` says why, once.
-        log: The output of rank k is appended to it with `.rank{k}` before the suffix; rank zero shares this terminal.
-        stop_deadline: Seconds in which ranks that are asked to stop end by themselves; they are ended soon after.
-        fresh: Spawn interpreters, which import torch anew.
+        function: Raises SystemExit with the rank's exit code, after one call of `report(outcome)`.
+        log: The output of rank k is appended to this path with `.rank{k}` before the suffix; rank zero uses this terminal.
+        stop_deadline: Seconds in which ranks that are asked to stop exit by themselves; they are killed soon after.
+        fresh: Spawn new interpreters, which import torch themselves, instead of forking a server.
     """
     ranks: list[Rank] = []
     (log.parent / DEBUGGED).unlink(missing_ok=True)
@@ -54,7 +54,7 @@ def launch(
         environment = rank_environment(world_size, port) | {RESTARTS: str(restarts)}
         try:
             for number in range(world_size):
-                if received:  # they have not met: there is nothing to save
+                if received:  # before the rendezvous: there is nothing to save
                     return preempted(received)
                 receiver, sender = Pipe(duplex=False)
                 with sender:
@@ -81,7 +81,7 @@ def _run_rank(sender: Any, function: Callable[..., Any], arguments: Sequence[Any
 
     try:
         function(report, *arguments)
-        report(Outcome(code=ExitCode.FINISHED))  # for a parent whose fork server has died
+        report(Outcome(code=ExitCode.FINISHED))  # needed if the parent's fork server has died
     except SystemExit:
         raise
     except BaseException as error:
@@ -122,8 +122,8 @@ def _watch(ranks: Sequence[Rank], received: list[int], debugged: Path, stop_dead
 
 
 def _look(ranks: Sequence[Rank], reports: dict[int, tuple[float, Outcome]]) -> list[int | None]:
-    """Return the exit codes, None for ranks that still run; note the first report of each."""
-    codes = [rank.process.poll() for rank in ranks]  # before the reports, so that the last one of a rank that has ended is read
+    """Return the exit codes, None for ranks that still run; store each rank's first report."""
+    codes = [rank.process.poll() for rank in ranks]  # before the reports, so that the last report of an ended rank is read
     for number, rank in enumerate(ranks):
         with contextlib.suppress(EOFError, OSError):
             while rank.reports.poll():
@@ -132,13 +132,13 @@ def _look(ranks: Sequence[Rank], reports: dict[int, tuple[float, Outcome]]) -> l
 
 
 def _said(codes: Sequence[int | None], reports: dict[int, tuple[float, Outcome]]) -> list[int | None]:
-    """Return the exit codes, or the reported ones of ranks that hang in a user's thread or whose fork server has died."""
+    """Return the exit codes; the reported codes for ranks that hang in a user's thread or whose fork server has died."""
     is_known = [code not in (None, SERVER_DIED) or number not in reports for number, code in enumerate(codes)]
     return [code if is_known[number] else reports[number][1].code for number, code in enumerate(codes)]
 
 
 def _time_to_leave(codes: Sequence[int | None]) -> float:
-    """Return the seconds that the other ranks get once some have ended."""
+    """Return how many seconds the other ranks get to exit once some have ended."""
     ended = [code for code in codes if code is not None]
     if not ended:
         return float("inf")

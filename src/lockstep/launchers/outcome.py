@@ -18,10 +18,10 @@ class Outcome:
     """The end of a run's ranks.
 
     code: an ExitCode.
-    reason, rank, traceback: what the rank that failed first has reported.
-    signal: the number of the signal that has preempted the run, 0 without one.
-    unsaved: why nothing was saved when the run was preempted.
-    has_lost_rank: another rank has died, and this one does not know why.
+    reason, rank, traceback: the report of the rank that failed first.
+    signal: the signal that has preempted the run, or 0.
+    unsaved: why no checkpoint was saved when the run was preempted.
+    has_lost_rank: True if another rank has died for a reason that this one does not know.
     """
 
     code: int
@@ -31,16 +31,16 @@ class Outcome:
     signal: int = 0
     unsaved: str | None = None
     has_lost_rank: bool = False
-    is_final: bool = field(default=False, compare=False)  # it would fail again in the same way
-    is_silent: bool = field(default=False, compare=False)  # the rank has not said why
+    is_final: bool = field(default=False, compare=False)  # a restart would fail in the same way
+    is_silent: bool = field(default=False, compare=False)  # the rank has reported no reason
 
 
-Report = Callable[[Outcome], None]  # called by a rank to say why it ends
+Report = Callable[[Outcome], None]  # called by a rank to report why it ends
 
 
 def classify_error(error: BaseException, rank: int, has_stepped: bool = False) -> Outcome:
-    """Return the outcome of an exception. A ConfigError means that the run could not start, unless the optimizer has made a step
-    by then: training is never thrown away."""
+    """Return the outcome of an exception. A ConfigError means that the run could not start, unless the optimizer has made a step:
+    then it is a failure, so that training is never thrown away."""
     if isinstance(error, ConfigError):
         return Outcome(code=ExitCode.FAILED if has_stepped else ExitCode.REFUSED, reason=str(error), rank=rank, is_final=True)
     if type(error).__name__ == "MisconfigurationException" and not has_stepped:  # Lightning's
@@ -56,20 +56,20 @@ def classify_error(error: BaseException, rank: int, has_stepped: bool = False) -
         reason = f"rank {rank} has lost its connection to another rank; the logs of the others may say why"
         return Outcome(code=ExitCode.FAILED, reason=reason, rank=rank, has_lost_rank=True)
     said = f"{type(error).__name__}: {error}"
-    if "\nOriginal Traceback" in said:  # of a data worker, which ends with its error
+    if "\nOriginal Traceback" in said:  # from a data worker; its error is at the end
         said = said.rstrip().splitlines()[-1]
     text = "".join(traceback.format_exception(error))
     return Outcome(code=ExitCode.FAILED, reason=f"rank {rank}: {said}", rank=rank, traceback=text)
 
 
 def killed_by(code: int) -> str:
-    """Describe the end of a process with this negative code."""
+    """Describe the end of a process with a negative exit code."""
     return f"killed by {signal.Signals(-code).name}"
 
 
 def original_error(error: BaseException) -> BaseException:
-    """Return the error for which Lightning was ending a stage when it raised this one: it asks a loader that could not start its
-    workers for its length, say. The cause of a refusal comes first."""
+    """Return the error because of which Lightning was ending a stage when it raised this one; for example, it asks a loader that
+    could not start its workers for its length. A ConfigError that is the cause comes first."""
     if isinstance(error.__cause__, ConfigError):
         return error.__cause__
     first = error.__context__
@@ -86,10 +86,10 @@ def preempted(received: Sequence[int], unsaved: str | None = None) -> Outcome:
 
 
 def judge(codes: Sequence[int | None], reports: dict[int, tuple[float, Outcome]]) -> Outcome:
-    """Return the outcome of the rank that failed first, or exited first because it was asked to.
+    """Return the outcome of the rank that failed first, or that exited first on request.
 
-    A rank that ended without a report (killed, or os._exit) precedes those that raised: they raise when a peer is gone, or end
-    by SIGABRT. One that ended by SIGABRT is the cause where the others say no more than that they have lost it.
+    A rank that ended without a report (killed, or by os._exit) precedes ranks that raised, because ranks raise or end by SIGABRT
+    when a peer is lost. A rank that ended by SIGABRT is the cause if the others report only that they have lost a peer.
     """
     if not any(codes):
         return Outcome(code=ExitCode.FINISHED)

@@ -1,6 +1,6 @@
-"""Imported by the fork server before it forks: torch, Lightning, and what every run needs of this package.
+"""Modules that the fork server imports before it forks: torch, Lightning, and those of this package that every run needs.
 
-It touches no GPU and leaves no thread, so that a fork equals a fresh interpreter after the same imports.
+They use no GPU and leave no thread, so that a fork equals a new interpreter after the same imports.
 """
 
 import atexit
@@ -32,20 +32,20 @@ MODULES = (
 
 
 def preload() -> None:
-    os.setsid()  # signals of a terminal are for the program itself
-    # A signal to a whole job would end the server, and living ranks would look dead; a rank unblocks them when it begins.
+    os.setsid()  # the terminal's signals are for the program itself
+    # A signal to a whole job would end the server, and its ranks would look dead; each rank unblocks the signals.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGINT})
     set_title("lockstep fork server")
     handler = logging.NullHandler()
     logging.root.addHandler(handler)  # else Lightning adds a handler of its own
     gc.disable()
     for name in MODULES:
-        with contextlib.suppress(Exception):  # the code that needs it says why it can't be imported
+        with contextlib.suppress(Exception):  # the code that needs the module raises the error
             importlib.import_module(name)
     logging.root.removeHandler(handler)
-    gc.freeze()  # no collection in a fork goes through what was imported
+    gc.freeze()  # collections in a fork skip the imported objects
     gc.enable()
-    atexit.register(os._exit, 0)  # to tear torch down takes long
+    atexit.register(os._exit, 0)  # finalizing torch takes long
 
 
 preload()

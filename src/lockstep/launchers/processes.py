@@ -1,4 +1,4 @@
-"""Processes of this program: forked from one server that has imported torch and Lightning, or spawned."""
+"""Processes of this program, forked from one server that has imported torch and Lightning, or spawned."""
 
 import atexit
 import contextlib
@@ -22,13 +22,13 @@ from lockstep.launchers.rank import end_with, process_group
 from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS
 
 KILL_GRACE = 1.0  # seconds between SIGTERM and SIGKILL
-PATIENCE = 10.0  # seconds in which a process that was killed is gone
+PATIENCE = 10.0  # seconds to wait for a killed process
 _PR_SET_PDEATHSIG = 1  # prctl(2)
-SERVER_DIED = 255  # the exit code that multiprocessing has for a process whose fork server is gone (popen_forkserver.py)
+SERVER_DIED = 255  # multiprocessing's exit code of a process whose fork server has died (popen_forkserver.py)
 
 
 def importable(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that other processes can import: one of the program itself by the program's path."""
+    """Return a function that other processes can import; a function of the program itself is imported by the program's path."""
     if function.__module__ not in ("__main__", "__mp_main__"):  # the latter is multiprocessing's name of the program
         return function
     return functools.partial(_call_in_program, function.__code__.co_filename, function.__name__)
@@ -47,7 +47,7 @@ class Process:
         self.pid, self._process = process.pid, process
 
     def poll(self) -> int | None:
-        """Return the exit code; None while it runs, SERVER_DIED if it is not known."""
+        """Return the exit code; None while the process runs, SERVER_DIED if the code is unknown."""
         code = self._process.exitcode
         return None if code == SERVER_DIED and is_alive(self.pid) else code
 
@@ -76,13 +76,13 @@ def start(
     cores: Sequence[int] = (),
     fresh: bool = False,
 ) -> Process:
-    """Start a process that calls `function(*arguments)`, in a session of its own, and ends when this process has ended.
+    """Start a process in a new session that calls `function(*arguments)`, and that ends when this process ends.
 
     Args:
-        title: Its name in ps, top and nvidia-smi.
-        output: The file that its output is appended to; this process's by default.
-        cores: The cores that it keeps to; this process's by default.
-        fresh: Spawn an interpreter, which imports torch anew.
+        title: Name of the process in ps, top and nvidia-smi.
+        output: File that its output is appended to; by default it shares this process's output.
+        cores: CPU cores that it may use; by default those of this process.
+        fresh: Spawn a new interpreter, which imports torch itself.
     """
     if output is not None:
         output.open("ab").close()  # raises OSError here rather than in the new process
@@ -95,7 +95,7 @@ def start(
 
 @contextlib.contextmanager
 def _main_hidden() -> Iterator[None]:
-    """Keep multiprocessing from importing the program before the new process has its environment; see `importable`."""
+    """Prevent multiprocessing from importing the program before the new process has its environment; see `importable`."""
     main = vars(sys.modules["__main__"])
     before = {name: main.get(name) for name in ("__file__", "__spec__")}
     main.update(dict.fromkeys(before))
@@ -123,19 +123,19 @@ def _begin(
     function: Callable[..., Any],
     arguments: Sequence[Any],
 ) -> None:
-    """Run in the new process: make it like one that was started by hand, and exit as one."""
+    """Set up the new process like one started from a shell, call the function, and exit like one."""
     os.setsid()
-    set_title(title)  # found by the environment's place in memory, which is as it was
+    set_title(title)  # before the environment changes, by whose address setproctitle finds the title
     parent = multiprocessing.parent_process()
     assert parent is not None
     end_with(parent.sentinel)
     if sys.platform == "linux":
-        multiprocessing.set_start_method("fork", force=True)  # for data workers, which would else outlive this process
+        multiprocessing.set_start_method("fork", force=True)  # for data workers, which would otherwise outlive this process
         if cores:
             os.sched_setaffinity(0, cores)
-        if parent.pid == os.getppid():  # forked by the parent itself, whose later forks hold the pipe, too
+        if parent.pid == os.getppid():  # forked by the parent itself, whose later forks inherit the pipe
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    STOP_SIGNALS.stop_listening()  # with the handlers of the process that this is a fork of
+    STOP_SIGNALS.stop_listening()  # remove the handlers inherited by the fork
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the server has blocked them
@@ -146,7 +146,7 @@ def _begin(
     os.environ.clear()
     os.environ.update(environment)
     _renew_imported()
-    if output is None:  # the terminal's: breakpoint() reads it, where multiprocessing has put /dev/null
+    if output is None:  # breakpoint() reads the terminal, which multiprocessing has replaced by /dev/null
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
     else:
         file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
@@ -157,16 +157,16 @@ def _begin(
         function(*arguments)
     except SystemExit as left:
         if isinstance(left.code, int) and left.code and process_group() is not None:
-            os._exit(left.code)  # Python would wait for collectives that other ranks may not come to
+            os._exit(left.code)  # Python would wait for collectives that other ranks may never join
         raise
-    finally:  # which multiprocessing leaves out
+    finally:  # multiprocessing skips these
         threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]  waits for threads
         atexit._run_exitfuncs()
 
 
 def set_title(title: str) -> None:
     """Name this process in ps, top and nvidia-smi."""
-    os.environ["SPT_NOENV"] = "1"  # read when setproctitle is first used: /proc/PID/environ stays as it is
+    os.environ["SPT_NOENV"] = "1"  # read at setproctitle's first use; keeps /proc/PID/environ unchanged
     from setproctitle import setproctitle
 
     setproctitle(title)
@@ -174,7 +174,7 @@ def set_title(title: str) -> None:
 
 
 def _renew_imported() -> None:
-    """Renew what modules have read from the environment when the server imported them."""
+    """Update values that modules read from the environment when the server imported them."""
     this_rank.cache_clear()
     threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     if (torch := sys.modules.get("torch")) and threads.isdecimal():
@@ -185,7 +185,7 @@ def _renew_imported() -> None:
 
 
 def end(processes: Sequence[Process]) -> None:
-    """End the processes that still run, then whatever their process groups still hold."""
+    """End the processes that still run, then what is left of their process groups."""
     for process in processes:
         process.send_signal(signal.SIGTERM)
     deadline = time.monotonic() + KILL_GRACE
@@ -193,12 +193,12 @@ def end(processes: Sequence[Process]) -> None:
         time.sleep(0.05)
     for process in processes:
         kill_group(process.pid)
-        process.wait(PATIENCE)  # a disk that does not answer keeps even a killed process
+        process.wait(PATIENCE)  # even a killed process waits for a disk that does not answer
 
 
 def kill_group(pid: int) -> None:
-    """Kill a process and its group, data workers included, and its children's groups where there is a /proc: a child that is
-    suspended, or stuck with Python's lock, would not follow. Do nothing if they are gone."""
+    """Kill a process and its group, data workers included; with a /proc, also the groups of its children, of which one that is
+    suspended or waits for the GIL would survive. Do nothing if they have ended."""
     groups = [pid]
     with contextlib.suppress(OSError):
         groups += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())

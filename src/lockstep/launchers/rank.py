@@ -1,4 +1,4 @@
-"""A rank's end: with the program that has started it, or by itself."""
+"""The end of a rank: with the process that started it, or by itself."""
 
 import multiprocessing
 import os
@@ -12,16 +12,16 @@ from lockstep.launchers.environment import SWEEP_PIPE, launcher
 
 
 def attach_to_parent() -> None:
-    """End with the process that started this one: torchrun, or the sweep of a job on another machine. Do nothing in a process
-    that a person has started."""
-    if (pipe := os.environ.pop(SWEEP_PIPE, None)) is not None:  # the job's own processes can't read it
+    """Make this process end with the one that started it: torchrun, or the sweep of a job on another machine. Do nothing in a
+    process that the user started."""
+    if (pipe := os.environ.pop(SWEEP_PIPE, None)) is not None:  # not for the job's own processes
         end_with(int(pipe))
     elif launcher().is_followed and sys.platform == "linux":
         end_with(os.pidfd_open(os.getppid()))
 
 
 def end_with(descriptor: int) -> None:
-    """Kill this process group when a pipe from another process closes, which it does after kill -9, too."""
+    """Kill this process group when a pipe from another process closes, which also happens after kill -9."""
     threading.Thread(target=_die_with, args=(descriptor,), name="follow-parent", daemon=True).start()
 
 
@@ -37,16 +37,16 @@ def process_group() -> Any:
 
 
 def leave_process_group() -> None:
-    """Destroy the process group, without which a process may end with `terminate called without an active exception`."""
+    """Destroy the process group; otherwise the process may end with `terminate called without an active exception`."""
     if (distributed := process_group()) is not None:
         distributed.barrier()
         distributed.destroy_process_group()
 
 
 def end_workers() -> None:
-    """Kill the data workers: Python would end them by SIGTERM when it exits, which they ignore."""
+    """Kill the data workers, because they ignore the SIGTERM by which Python would end them at exit."""
     workers = multiprocessing.active_children()
     if workers:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler takes the end of a worker for an accident
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would report a worker's end as an error
     for worker in workers:
         worker.kill()

@@ -1,10 +1,10 @@
-"""Imported first: sets of strings have one order in all processes and resumptions; and until a run handles requests to stop, one
-ends the process with code 75, for nothing has begun."""
+"""Imported first, for two reasons: to give sets of strings one order in all processes and resumptions, and to exit with code 75
+on a stop request until the run handles it, since nothing has begun."""
 
 import os
 import sys
 
-# Python reads the hash seed when it starts. Processes of several runs are forks of one server: they can't have one of their own.
+# Python reads the hash seed when it starts. The processes of several runs are forks of one server, so they share its seed.
 if "PYTHONHASHSEED" not in os.environ and "LOCKSTEP_PARENT" not in os.environ and os.name == "posix":
     os.environ["PYTHONHASHSEED"] = "0"
     if sys.executable and sys.gettrace() is None and not {"torch", "debugpy"} & sys.modules.keys():  # nothing has begun
@@ -12,6 +12,6 @@ if "PYTHONHASHSEED" not in os.environ and "LOCKSTEP_PARENT" not in os.environ an
 
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 
-if "LOCKSTEP_PARENT" not in os.environ:  # in a rank the run has begun
+if "LOCKSTEP_PARENT" not in os.environ:  # in ranks the run has begun
     STOP_SIGNALS.listen()
     STOP_SIGNALS.end_with(75)

@@ -16,12 +16,12 @@ from typing import Any, NoReturn
 from lockstep.launchers.heartbeat import in_debugger
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
-SECOND_CTRL_C = 5.0  # seconds that a process gets to leave by itself after the second Ctrl-C
+SECOND_CTRL_C = 5.0  # seconds for a process to exit by itself after the second Ctrl-C
 Overdue = Callable[["Preempted"], None]
 
 
 class Preempted(BaseException):
-    """The run was asked to stop and can be resumed. `unsaved`: why no checkpoint has what was trained since the last one."""
+    """The run was asked to stop and can be resumed. `unsaved`: why no checkpoint was saved at the end, or None."""
 
     def __init__(self, number: int, unsaved: str | None = None) -> None:
         lost = "" if unsaved is None else f", with nothing saved anew: {unsaved}"
@@ -30,35 +30,35 @@ class Preempted(BaseException):
 
 
 def leading(received: Sequence[int]) -> int:
-    """Return the signal that counts, 0 if there is none: the first one, but SIGUSR1 wins: it asks for a requeue."""
+    """Return the signal that counts: SIGUSR1, which asks for a requeue, else the first one, or 0 if there is none."""
     return signal.SIGUSR1 if signal.SIGUSR1 in received else next(iter(received), 0)
 
 
 class StopSignals:
-    """The requests to stop that this process has received.
+    """The stop requests that this process has received.
 
-    The first raises Preempted at once. While `deferred`, requests are only noted, for the next step boundary, where a checkpoint
-    can be saved; the second Ctrl-C raises at once all the same.
+    The first one raises Preempted at once. While `deferred` is true, requests are only recorded until the next step boundary,
+    where a checkpoint can be saved; even then the second Ctrl-C raises at once.
     """
 
     def __init__(self) -> None:
-        self._previous: dict[int, Any] = {}  # the handlers there were
+        self._previous: dict[int, Any] = {}  # the earlier handlers
         self._wakeup: int | None = None
         self._forget()
 
     def _forget(self) -> None:
         self.deferred = False
         self.received: list[int] = []
-        self.raised: Preempted | None = None  # the reason of the process's end, whatever it ends with then
-        self.process = 0  # that listens; a fork of it, a data worker, ignores what it receives and ends with its parent
+        self.raised: Preempted | None = None  # why the process ends, even if it then ends with another error
+        self.process = 0  # the pid that listens; its forks, the data workers, ignore signals and end with their parent
         self._may_raise = True
         self._end: int | None = None  # the code to exit with at once
 
     def listen(self, deadline: float = math.inf, overdue: Overdue | None = None) -> None:
-        """Listen in this process; raise Preempted where it listens already, and has been asked.
+        """Install the signal handlers in this process; raise Preempted if a request has already been received.
 
-        Call `overdue` from another thread if this process is still there `deadline` seconds after the first request: its main
-        thread may be stuck where no handler of Python's is run, in a collective that waits for a rank, say.
+        Call `overdue` from another thread if this process still runs `deadline` seconds after the first request. Its main thread
+        may be stuck where Python runs no handlers, in a collective that waits for a rank for example.
         """
         if self.process != os.getpid():
             self.stop_listening()
@@ -89,7 +89,7 @@ class StopSignals:
 
     @contextlib.contextmanager
     def deferring(self) -> Iterator[list[int]]:
-        """Raise nothing until the block exits: the caller looks at the list and decides, or else the next to listen."""
+        """Raise nothing until the block exits, and yield the list of received signals."""
         was_listening, might_raise = self.process == os.getpid(), self._may_raise
         if not was_listening:
             self.listen()
@@ -102,7 +102,7 @@ class StopSignals:
                 self.stop_listening()
 
     def leave(self) -> None:
-        """Raise nothing from now on: the process is on its way out."""
+        """Raise nothing from now on, because the process is exiting."""
         self._may_raise = False
 
     def end_with(self, code: int) -> None:
@@ -117,7 +117,7 @@ class StopSignals:
             os._exit(self._end)
         if self._may_raise and (not self.deferred or self.received.count(signal.SIGINT) > 1):
             if any(one.f_code.co_filename.startswith("<frozen importlib") for one, _ in traceback.walk_stack(frame)):
-                self.received.pop()  # sent again below: code in C++ that imports, torch's, aborts if something is raised in it
+                self.received.pop()  # sent again below: torch's C++ code aborts if an import in it raises
                 threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
                 return
             self._raise(number, "asked for twice" if self.deferred else None)
@@ -132,12 +132,12 @@ class StopSignals:
         raise self.raised
 
     def _ignore(self) -> None:
-        for number in self._previous:  # while Python tears itself down, when it would put the default handlers back
+        for number in self._previous:  # Python restores the default handlers while it shuts down
             signal.signal(number, signal.SIG_IGN)
 
 
 def _wait(reader: int, deadline: float, overdue: Overdue) -> None:
-    """Read the numbers of all signals until there is no writer, and call `overdue` if the first is not answered in time."""
+    """Read signal numbers until the pipe closes, and call `overdue` if the first signal is not handled in time."""
     received: list[int] = []
     why, due = "", math.inf
     while (left := due - time.monotonic()) > 0:
@@ -155,5 +155,5 @@ def _wait(reader: int, deadline: float, overdue: Overdue) -> None:
 
 
 STOP_SIGNALS = StopSignals()
-# Detach the wakeup pipe in a forked process: it would write its signals to its parent's.
+# Detach the wakeup pipe in a forked process, which would otherwise write its signals to its parent's pipe.
 os.register_at_fork(after_in_child=lambda: STOP_SIGNALS._wakeup is not None and signal.set_wakeup_fd(-1))

@@ -1,4 +1,4 @@
-"""A run whose ranks torchrun has started."""
+"""Ranks that torchrun has started."""
 
 import os
 from collections.abc import Mapping
@@ -9,18 +9,18 @@ from lockstep.launchers.cluster import Cluster, Rank
 
 
 class Torchrun(Cluster):
-    """torchrun; its variables are those of torch/distributed/run.py."""
+    """torchrun, with the variables of torch/distributed/run.py."""
 
     name = "torchrun"
     restarts = "TORCHELASTIC_RESTART_COUNT"
-    is_followed = True  # its store is in torchrun's process
+    is_followed = True  # torchrun's process holds the store
 
     def rank(self, env: Mapping[str, str]) -> Rank | None:
         return super().rank(env) if "TORCHELASTIC_RUN_ID" in env else None
 
     def run_id(self, rank: Rank) -> str:
-        """Return the rendezvous id, which is the same whichever nodes come and go. Without one, which is for one node alone, the
-        run is known by the torchrun process."""
+        """Return a name from the rendezvous id, which stays the same when nodes join or leave. Without an id, on a single node,
+        the name is made from the torchrun process."""
         if self.is_elastic():
             return f"torchrun-{os.environ['TORCHELASTIC_RUN_ID']}"
         if rank.num_nodes > 1:

@@ -1,4 +1,4 @@
-"""Tensors and samples of a batch of any shape."""
+"""Find the tensors and count the samples in a batch of any structure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def leaves(batch: Any, name: str = "batch") -> Iterator[tuple[str, Tensor]]:
-    """Yield every tensor in a batch of any shape, tuples, dictionaries or dataclasses of any depth, with its place."""
+    """Yield every tensor of a batch with its path, in nested tuples, dictionaries or dataclasses."""
     if isinstance(batch, Tensor):
         yield name, batch
     for key, part in _parts(batch):
@@ -27,5 +27,5 @@ def _parts(batch: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def samples_in(batch: Any) -> int | None:
-    """Return the number of samples of a batch of any shape, by the length of its first tensor; None if it has none."""
+    """Return the number of samples of a batch: the length of its first tensor that has dimensions, or None without one."""
     return next((len(tensor) for _, tensor in leaves(batch) if tensor.ndim), None)

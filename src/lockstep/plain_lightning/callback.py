@@ -1,4 +1,4 @@
-"""The room that keeps the promise: any LightningModule and its data on several processes, as on one."""
+"""The callback that gives any LightningModule and its data, on several processes, the result of one."""
 
 import logging
 import time
@@ -33,23 +33,22 @@ log = logging.getLogger(__name__)
 
 _NOT_KNOWN = "what several processes can't know of them is in docs/your-code.md#what-is-said-when"
 _OWN_GRADIENTS = "each steps by its own gradients, as after loss.backward() in the place of self.manual_backward(loss)"
-_COMPARED = (2, 20)  # the batches before which processes compare what they hold: a step by hand may be that of several batches
+_COMPARED = (2, 20)  # batches before which processes compare their weights; manual optimization may step after several batches
 
 
 class PlainLightning(SharedLoading):
-    """Make a LightningModule on several processes give what it gives on one, from outside, and say once what it can't.
+    """Make a LightningModule on several processes give the result of one, without changing its code; warn once if it can't.
 
-    Training and evaluation take the batches of one process, shared out (see lockstep.plain_lightning.loaders). Where ranks
-    hold unequal numbers of a batch's samples, each rank's gradient is weighted by its number: the step is that of the whole
-    batch, for a loss that is a mean over its batch. Logs over an epoch are reduced over ranks: see
-    lockstep.plain_lightning.logs. A resumed run passes over the batches that it has trained on in its epoch. Samples and
-    times are counted for the record of the run. Hyperparameters with which a checkpoint could not be read are left out of it.
+    Training and evaluation use the batches of one process, divided among ranks (see lockstep.plain_lightning.loaders). If ranks
+    have unequal numbers of a batch's samples, each rank's gradient is weighted by its number, so that the step equals that of the
+    whole batch for a loss that is a mean over samples. Epoch logs are reduced over ranks (see lockstep.plain_lightning.logs). A
+    resumed run skips the batches of its epoch that it has trained on. Samples and times are counted for the run's record.
+    Hyperparameters that would make a checkpoint unreadable are not saved.
 
     Attributes:
-        results: the latest value of each metric that training has logged.
-        samples_trained: in this process, since it started.
-        train_time, train_cpu_time: seconds, and seconds of processor, from the start of training to its end, validation and
-            checkpoints included.
+        results: latest value of each metric that training has logged.
+        samples_trained: number of samples in this process since it started.
+        train_time, train_cpu_time: wall and CPU seconds of training, validation and checkpoints included.
         ended_by: why training has ended.
     """
 
@@ -60,8 +59,8 @@ class PlainLightning(SharedLoading):
         self.ended_by: str | None = None
         self._has_said: set[str] = set()
         self._weight = Weight()
-        self._batches = 0  # that were begun
-        self._is_even: bool | None = None  # True if ranks have as many samples in this training batch; None outside of one
+        self._batches = 0  # number of batches started
+        self._is_even: bool | None = None  # True if ranks have equal numbers of samples in this training batch; None outside
         self._around_batch = ExitStack()
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
@@ -88,7 +87,7 @@ class PlainLightning(SharedLoading):
                 gather_unequal_lengths(model, self._gathers_unequally, self.warn)
 
     def _agree(self, trainer: Any, model: LightningModule, output: Any) -> Any:
-        """Return a step's output, and weight it by the samples of those processes that have one."""
+        """Return a step's output, weighted by the samples of the processes that have an output."""
         trainer._logger_connector.exchange_step()
         if not model.automatic_optimization or not isinstance(trainer.strategy, DDPStrategy):
             return output
@@ -127,7 +126,7 @@ class PlainLightning(SharedLoading):
         if self._batches in _COMPARED and isinstance(trainer.strategy, DDPStrategy):
             self._compare(pl_module)
         self._divide(trainer)
-        if self._weight.samples == 0:  # this rank has another's sample, since the batch has none for it
+        if self._weight.samples == 0:  # the batch has no sample for this rank, which has a dummy
             from lockstep.trainer.batchnorm import without_statistics
 
             self._around_batch.enter_context(counting_nothing(trainer, pl_module))
@@ -141,7 +140,7 @@ class PlainLightning(SharedLoading):
 
     def _divide(self, trainer: Any) -> None:
         """Set the weights of the batch."""
-        loop = trainer.fit_loop.epoch_loop  # the argument is the batch before for a step that takes a dataloader_iter
+        loop = trainer.fit_loop.epoch_loop  # a step with a dataloader_iter gets the previous batch's index as argument
         weight = weight_of(loop.batch_idx, self._samplers, trainer.accumulate_grad_batches, trainer.num_training_batches)
         if not weight.is_known:
             self.warn("training loaders divide a batch unequally, whose gradient is not weighted; drop_last=True leaves it out")
@@ -149,7 +148,7 @@ class PlainLightning(SharedLoading):
 
     @property
     def weight(self) -> float:
-        """Return that of this rank's gradient in the batch's."""
+        """Weight of this rank's gradient in the step's."""
         return self._weight.in_batch * self._weight.in_step
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
@@ -158,7 +157,7 @@ class PlainLightning(SharedLoading):
             loss.register_hook(lambda gradient: gradient * weight)
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: LightningModule, optimizer: Any) -> None:
-        """Divide by the batches that were accumulated where their number was not known, as at the end of a stream."""
+        """Divide by the number of accumulated batches if it was not known before, as at the end of a stream."""
         accumulated = trainer.accumulate_grad_batches
         left = (trainer.fit_loop.epoch_loop.batch_idx + 1) % accumulated
         if left and self._samplers and not are_counted(self._samplers):
@@ -175,8 +174,8 @@ class PlainLightning(SharedLoading):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.train_time, self.train_cpu_time = time.perf_counter() - self._started[0], time.process_time() - self._started[1]
-        self.results = logged_numbers(trainer)  # a test forgets them
-        self.ended_by = ended_by(trainer)  # a test has the model's `configure_callbacks` make others
+        self.results = logged_numbers(trainer)  # a test resets them
+        self.ended_by = ended_by(trainer)  # for a test, the model's `configure_callbacks` makes new callbacks
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(trainer, pl_module, checkpoint)

@@ -1,4 +1,4 @@
-"""Guard that gives each run its PlainLightning callback; imports what a user's own code needs for that alone."""
+"""The guard that adds the PlainLightning callback to each run; it imports the other modules only if the run needs them."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ from lockstep.plain_lightning.callback import PlainLightning
 
 
 class PlainLightningGuard(Callback):
-    """Give the trainer a PlainLightning callback, or the strategy's own of that kind.
+    """Add a PlainLightning callback, or the strategy's own kind of it, to the trainer.
 
-    A shipped model's config says what it logs; another module shows it in a batch of validation.
+    A shipped model's config declares the metrics that it logs; for another module a sanity check of one batch shows them.
     """
 
     def __init__(self, seed: int, cfg: DictConfig) -> None:

@@ -1,7 +1,7 @@
-"""States of torchmetrics that are lists, gathered whole: processes may have unequal numbers of entries.
+"""Gather list states of torchmetrics as a whole, because processes may have unequal numbers of entries.
 
-torchmetrics gathers entry by entry, in which a process with fewer of them leaves the others waiting; padding would change the
-metric. Its private names stand here.
+torchmetrics gathers entry by entry, so that a process with fewer entries blocks the others; padding would change the metric.
+This module has torchmetrics' private names.
 """
 
 from collections.abc import Callable
@@ -20,10 +20,10 @@ _NONE = object()
 
 
 def gather_lists_whole(module: nn.Module) -> None:
-    """Let the module's metrics do so, unless they are gathered by a function of the user's own."""
+    """Make the module's metrics gather list states as a whole, unless the user has set `dist_sync_fn`."""
     for metric in module.modules():
         if isinstance(metric, Metric) and metric.dist_sync_fn is None:
-            vars(metric)["_sync_dist"] = partial(_sync, metric)  # which can be copied and pickled with the metric
+            vars(metric)["_sync_dist"] = partial(_sync, metric)  # copied and pickled with the metric
 
 
 def _sync(metric: Metric, dist_sync_fn: Callable[..., Any] = gather_all_tensors, process_group: Any = None) -> None:
@@ -37,7 +37,7 @@ def _sync(metric: Metric, dist_sync_fn: Callable[..., Any] = gather_all_tensors,
     type(metric)._sync_dist(metric, dist_sync_fn, process_group)
     device = "cpu" if metric.compute_on_cpu else metric.device
     for name in lists:
-        entries = chain.from_iterable(zip_longest(*(rank[name] for rank in ranks), fillvalue=_NONE))  # as one process has them
+        entries = chain.from_iterable(zip_longest(*(rank[name] for rank in ranks), fillvalue=_NONE))  # as on one process
         state = apply_to_collection([entry for entry in entries if entry is not _NONE], Tensor, Tensor.to, device)
         reduce: Any = metric._reductions[name]
         setattr(metric, name, reduce(state) if reduce and state else state)

@@ -1,7 +1,7 @@
-"""Loaders that know nothing of this package: the batches of one process, shared out over processes.
+"""Divide the batches of any DataLoader among processes.
 
 Batch k of all ranks together is batch k of one process whose loader takes batch_size * world_size samples, and each sample is
-taken once. Lightning's own sampler repeats samples until ranks have equal numbers (torch's DistributedSampler; Lightning issue
+used once. Lightning's own sampler repeats samples until ranks have equal numbers (torch's DistributedSampler; Lightning issue
 7929).
 """
 
@@ -21,8 +21,8 @@ from lockstep.datamodules.seeded import Draw, Restored, Seeded, seed_generators
 from lockstep.errors import config_error
 
 LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")
-# The arguments of a DataLoader that say how its batches are loaded, not which ones. Not its generator, from which data workers
-# would take their seeds: it has the state that the epoch before has left, and after a resumption another one.
+# Arguments of a DataLoader that decide how its batches are loaded, not which. The generator, from which data workers would take
+# their seeds, is left out: its state comes from the previous epoch, and differs after a resumption.
 _LOADING = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
 _LOADING += ("prefetch_factor", "persistent_workers", "in_order")
 _DRAWING = ("__iter__", "__len__", "_get_iterator", "_index_sampler", "_auto_collation")  # of loaders and samplers
@@ -30,15 +30,14 @@ _DRAWING = ("__iter__", "__len__", "_get_iterator", "_index_sampler", "_auto_col
 
 @contextmanager
 def drawing_from(seed: int) -> Iterator[None]:
-    """Make random draws on CPUs depend on the seed alone until the block exits."""
+    """Make random draws on CPUs depend only on the seed until the block exits."""
     with Restored():
         seed_generators(seed)
         yield
 
 
 def change_loaders(source: Any, change: Callable[[str, list[Any]], list[Any]]) -> None:
-    """Replace the loaders that each method of a datamodule or a module makes by what `change` returns for the method's name and
-    the loaders."""
+    """Replace the loaders that each method of a datamodule or a module returns by `change(method name, loaders)`."""
     for name in LOADERS:
         if is_overridden(name, source):
             setattr(source, name, with_change(getattr(source, name), partial(change, name)))
@@ -56,12 +55,12 @@ def with_change(make: Callable[..., Any], change: Callable[[list[Any]], list[Any
 
 
 class SharedSampler(DistributedSampler[Any], SequentialSampler):
-    """Every world_size-th sample of the order in which one process draws them, from the rank-th on.
+    """Yield every world_size-th sample of the order in which one process draws them, starting at the rank-th.
 
-    The order is drawn anew in each epoch by the loader's own sampler, with generators seeded from (seed, epoch): it is the same
-    on every rank, and after a resumption. The last `dropped` samples of an epoch are left out. Where a batch of an epoch of
-    training has fewer samples than there are ranks, each of the others gets its last one as a dummy (see `samples_in`).
-    trainer.overfit_batches puts a SequentialSampler in the place of any other.
+    The loader's own sampler draws an order in each epoch, with generators seeded from (seed, epoch), so it is the same on every
+    rank and after a resumption. The last `dropped` samples of an epoch are left out. If a training batch has fewer samples than
+    there are ranks, each rank without one gets the batch's last sample as a dummy (see `samples_in`).
+    This is a SequentialSampler, because trainer.overfit_batches replaces any other sampler by one.
     """
 
     def __init__(
@@ -71,18 +70,18 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
         self.sampler, self.global_batch_size, self.training = sampler, global_batch_size, training
         self.length = len(sampler)
         self.begin_with(0)
-        self.passed: tuple[int, int] = (0, 0)  # an epoch, and how many of its batches are passed over
+        self.passed: tuple[int, int] = (0, 0)  # an epoch, and how many of its batches are skipped
         self.samples_per_epoch = self.length - dropped
         self.tail = self.samples_per_epoch % self.global_batch_size
 
     @property
     def batch_size(self) -> int:
-        """Return that of this process, the largest where processes have unequal numbers of a batch's samples."""
+        """Batch size of a process; the largest one if processes have unequal numbers of a batch's samples."""
         return -(-self.global_batch_size // self.num_replicas)
 
     def samples_in(self, batch: int) -> tuple[int, int]:
-        """Return how many samples of a batch of the epoch this rank has, 0 for a dummy, and how many all ranks have. A loader
-        that is shorter than another one begins again."""
+        """Return how many samples of the epoch's batch this rank has, 0 for a dummy, and how many all ranks have. A loader that
+        is shorter than another one restarts."""
         batch %= max(1, self.batches)
         whole = self.global_batch_size if batch < self.samples_per_epoch // self.global_batch_size else self.tail
         return len(range(self.rank, whole, self.num_replicas)), whole
@@ -93,19 +92,19 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
 
     @property
     def first(self) -> int:
-        """Return the first batch of the epoch that is not passed over."""
+        """First batch of the epoch that is not skipped."""
         return self.passed[1] if self.passed[0] == self.epoch else 0
 
     def check_length(self, shares: int) -> None:
-        """Raise ConfigError for data that has fewer samples than there are shares."""
+        """Raise ConfigError if the data has fewer samples than there are data-parallel groups."""
         if 0 < self.samples_per_epoch < shares:
             accepted = f"use at least {shares}, one for each process or worker, or fewer of them"
             raise config_error("datamodule", f"{self.samples_per_epoch} sample(s)", accepted)
 
     def begin_with(self, epoch: int) -> None:
-        """Take this epoch as the first of which the sampler draws."""
+        """Make this epoch the first one for which the sampler draws."""
         self.epoch, self._drawn = epoch, epoch - 1
-        self._last: list[int] = []  # drawn
+        self._last: list[int] = []  # the order drawn last
 
     def __len__(self) -> int:
         whole = self.samples_per_epoch // self.global_batch_size
@@ -117,13 +116,13 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
             yield from batch
 
     def _batches(self) -> Iterator[list[Any]]:
-        """Yield this process's samples of each batch, from the first that is not passed over."""
+        """Yield this process's samples of each batch, from the first that is not skipped."""
         order = self._order()
         for places in self._places(self.first):
             yield [Draw(order[place], self.epoch, place) for place in places] if self.training else [order[p] for p in places]
 
     def numbers(self, batch: int) -> list[Any]:
-        """Return the dataset's numbers of this process's samples in a batch of the epoch."""
+        """Return the dataset's indices of this process's samples in a batch of the epoch."""
         order = self._order()
         return [order[place] for place in next(iter(self._places(batch)), ())]
 
@@ -134,14 +133,14 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
             yield range(begin + self.rank, end, self.num_replicas) or ([end - 1] if self.training else [])
 
     def first_drawn(self) -> str:
-        """Return the first samples and the last, as they are drawn: nothing if the data alone say them."""
+        """Return the first three samples drawn and the last, as text; empty for torch's own samplers."""
         return (
             "" if type(self.sampler) in (RandomSampler, SequentialSampler) else repr([*(order := self._order())[:3], *order[-1:]])
         )
 
     def _order(self) -> list[int]:
-        """Return the epoch's order. A sampler of the user's own may have a generator of its own: it draws the orders of epochs
-        before, too, and each of them once."""
+        """Return the epoch's order. A user's sampler may have its own generator, so it also draws the orders of earlier epochs,
+        each of them once."""
         if self.epoch < self._drawn or type(self.sampler).__module__.startswith("torch.utils.data"):
             return self._draw(self.epoch)
         for epoch in range(self._drawn + 1, self.epoch + 1):
@@ -158,7 +157,7 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
 
 
 class SharedLists(SharedSampler):
-    """A sampler for a dataset that takes the list of a batch's samples, and a loader with batch_size=None."""
+    """A sampler for a dataset that is indexed by the list of a batch's samples, and a loader with batch_size=None."""
 
     def __len__(self) -> int:
         return self.batches
@@ -168,9 +167,9 @@ class SharedLists(SharedSampler):
 
 
 def shared_loader(loader: DataLoader[Any], share: tuple[int, int], seed: int, training: bool) -> DataLoader[Any] | None:
-    """Return the loader of one share, (number, of how many), of each batch; None if it draws batches in a way of its own.
+    """Return the loader of one part of each batch, `share` = (rank, size); None if the loader draws batches in another way.
 
-    Raises ConfigError for data that has fewer samples than there are shares.
+    Raise ConfigError if the data has fewer samples than there are data-parallel groups.
     """
     division = division_of(loader, share[1], training)
     if division is None:
@@ -186,15 +185,15 @@ def shared_loader(loader: DataLoader[Any], share: tuple[int, int], seed: int, tr
 
 
 def division_of(loader: DataLoader[Any], shares: int, training: bool) -> tuple[Any, int, int] | None:
-    """Return what draws a loader's samples, how many a batch has over so many shares, and how many are left out at the end; None
-    if it draws batches in a way of its own."""
+    """Return a loader's sampler, its global batch size over `shares`, and the number of samples dropped at the end; None if it
+    draws batches in another way."""
     batches = loader.sampler if takes_lists(loader) else loader.batch_sampler
     order = own_sampler(loader, batches)
     if order is None:
         return None
     of_one = getattr(batches, "batch_size", 1)
     size = of_one if isinstance(batches, GlobalBatches) else of_one * shares
-    whole = of_one * shares if training else of_one  # an evaluation leaves out what one process does
+    whole = of_one * shares if training else of_one  # an evaluation drops the same samples as on one process
     dropped = len(order) % whole if getattr(batches, "drop_last", False) else 0
     if not training:
         size = batches_of_equal_number(len(order) - dropped, size, shares)
@@ -202,7 +201,7 @@ def division_of(loader: DataLoader[Any], shares: int, training: bool) -> tuple[A
 
 
 def takes_lists(loader: DataLoader[Any]) -> bool:
-    """Return whether a loader asks its dataset for the list of a batch's samples."""
+    """Return whether a loader indexes its dataset by the list of a batch's samples."""
     return loader.batch_sampler is None and draws_as(loader.sampler, BatchSampler)
 
 
@@ -211,8 +210,8 @@ def loading_arguments(loader: DataLoader[Any]) -> dict[str, Any]:
 
 
 def own_sampler(loader: DataLoader[Any], batches: Any) -> Any | None:
-    """Return the sampler of the single samples of which `batches` makes those of the loader; None if batches are drawn in another
-    way than torch's, if their number is not known, or if a class of the user's own has shared them out."""
+    """Return the sampler of single samples from which `batches` makes the loader's batches; None if batches are drawn in another
+    way than torch's, if their number is unknown, or if the user's code has divided them among processes."""
     if not draws_as(loader, DataLoader) or not (batches is None or draws_as(batches, BatchSampler)):
         return None
     sampler: Any = loader.sampler if batches is None else batches.sampler
@@ -224,29 +223,29 @@ def own_sampler(loader: DataLoader[Any], batches: Any) -> Any | None:
 
 
 def draws_as(part: Any, kind: type) -> bool:
-    """Return whether an object of a class derived from one of torch's draws as that does, whatever else it does: collate, say."""
+    """Return whether an object of torch's class `kind`, or of a subclass, draws as `kind` does; it may override other methods."""
     methods = (name for name in _DRAWING if hasattr(kind, name))
     return isinstance(part, kind) and all(getattr(type(part), name) is getattr(kind, name) for name in methods)
 
 
 def begins_anew(loader: Any) -> bool:
-    """Return whether a loader may draw the first epoch's batches after a resumption, by a batch sampler that goes on from epoch
-    to epoch in a way of its own."""
+    """Return whether a loader may draw the first epoch's batches again after a resumption, because its batch sampler has its own
+    state and neither `set_epoch` nor `state_dict`."""
     batches = getattr(loader, "batch_sampler", None)
     is_torchs = batches is None or draws_as(batches, BatchSampler)
     return not is_torchs and not any(hasattr(batches, name) for name in ("set_epoch", "state_dict"))
 
 
 def batches_of_equal_number(samples: int, size: int, shares: int) -> int:
-    """Return the size of batches with which each has a sample for each share, so that collectives of a validation step meet: more
-    than asked for if some shares would have none of the last."""
+    """Return the batch size, at least `size`, with which every batch has a sample for each data-parallel group, so that every
+    process takes part in collectives of a validation step."""
     while samples >= shares and 0 < samples % size < shares:
         size += shares
     return size
 
 
 def samples_per_batch(loader: Any, shares: int) -> int | None:
-    """Return how many samples a batch has over all processes; None if it is not known."""
+    """Return the number of samples of a batch over all processes, or None if it is unknown."""
     if isinstance(sampler := getattr(loader, "sampler", None), SharedSampler):
         return sampler.global_batch_size
     return None if (size := getattr(loader, "batch_size", None)) is None else size * shares

@@ -1,7 +1,7 @@
-"""Combination of the values that ranks have logged under one name; lightning_internals.py exchanges them.
+"""Combine the values that ranks have logged under one name; reduced_logs.py exchanges them.
 
-Lightning reduces what was logged with sync_dist=True alone, and keeps each rank's own value otherwise: rank zero's in the logs
-and for the best checkpoint.
+Lightning reduces only values logged with sync_dist=True. Otherwise each rank keeps its own value, and rank zero's is written to
+the logs and decides the best checkpoint.
 """
 
 import math
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class Logged(NamedTuple):
-    """Value of one rank under a key. names: in trainer.callback_metrics; weight: the samples of a mean."""
+    """The value of one rank under a key. names: those in trainer.callback_metrics; weight: number of samples of a mean."""
 
     hook: str
     names: tuple[str, ...]
@@ -21,7 +21,7 @@ class Logged(NamedTuple):
 
 
 def combine(parts: list[Logged]) -> float:
-    """Return the value of all ranks."""
+    """Return the value over all ranks."""
     values, reduction = [part.value for part in parts], parts[0].reduction
     if reduction in ("max", "min"):
         return max(values) if reduction == "max" else min(values)
@@ -32,7 +32,7 @@ def combine(parts: list[Logged]) -> float:
 
 
 def combine_on_device(reduction: str, values: Tensor, weights: Tensor) -> Tensor:
-    """Return the value of a step of all ranks, without waiting for the device. Those without samples do not count."""
+    """Return a step's value over all ranks, without waiting for the device. Ranks without samples do not count."""
     counts = weights > 0
     if reduction in ("max", "min"):
         sign = 1 if reduction == "max" else -1
@@ -42,7 +42,7 @@ def combine_on_device(reduction: str, values: Tensor, weights: Tensor) -> Tensor
 
 
 def explain_difference(parts: list[Logged], logging: int, shares: int) -> list[str]:
-    """Return why a name, logged by so many of the processes, can't be what it is on one process; nothing if it can."""
+    """Return why a name, logged by `logging` of the processes, can't have the value of one process; empty if it can."""
     hook, name = parts[0].hook.partition(".")[0], parts[0].names[0]
     if logging < shares:
         return [f"{name} is logged by {logging} of {shares} processes alone"]

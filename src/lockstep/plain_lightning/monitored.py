@@ -1,4 +1,4 @@
-"""Check that the model logs the metrics that a run is compared, stopped or saved by."""
+"""Check that the model logs the metrics that the config monitors."""
 
 from typing import Any
 
@@ -18,13 +18,13 @@ from lockstep.plain_lightning.lightning_internals import (
 
 
 class MonitoredMetrics(Callback):
-    """Raise ConfigError, before the first step of the optimizer, for a metric that the config monitors and the model has logged
-    neither in Lightning's sanity check, a batch of validation, nor in its first training step.
+    """Raise ConfigError, before the first optimizer step, if the model has not logged a monitored metric, neither in Lightning's
+    sanity check (one batch of validation) nor in its first training step.
 
-    A name that may be logged later is accepted: one of the test, and one that is not of validation where the end of an epoch has
-    hooks of its own, or the model optimizes by itself. A run that continues from a checkpoint has no sanity check.
+    A name that may be logged later is accepted: a test metric, or one not of validation if an epoch-end hook is overridden or
+    the model uses manual optimization. A run that starts from a checkpoint has no sanity check.
 
-    On several processes a callback or schedule that monitors the value of a step sees each process's own, which is said.
+    On several processes, warn if a callback or schedule monitors the value of a step, which differs between processes.
     """
 
     def __init__(self, cfg: DictConfig) -> None:
@@ -70,7 +70,7 @@ def _name_own_values(trainer: Any) -> None:
 
 
 def _may_log_later(trainer: Any, model: LightningModule) -> bool:
-    """Return whether the end of a batch or an epoch may log names that the first step has not."""
+    """Return whether hooks at the end of a batch or an epoch may log names that the first step has not."""
     hooks = ("on_train_batch_end", "on_train_epoch_end")
     has_own = any(not type(one).__module__.startswith(("lockstep.", "lightning.")) for one in trainer.callbacks)
     return has_own or not model.automatic_optimization or any(is_overridden(hook, model, LightningModule) for hook in hooks)

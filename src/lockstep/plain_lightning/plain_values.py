@@ -1,4 +1,4 @@
-"""Plain values, which a checkpoint that is loaded with `weights_only` may hold."""
+"""Values that torch.load accepts with weights_only=True."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether torch.load takes a value with weights_only."""
+    """Return whether torch.load accepts a value with weights_only=True."""
     if isinstance(value, Mapping):
         return type(value) is dict and all(map(is_plain, (*value, *value.values())))
     if isinstance(value, list | tuple):
@@ -18,7 +18,7 @@ def is_plain(value: Any) -> bool:
 
 
 def leave_out_objects(checkpoint: dict[str, Any]) -> set[str]:
-    """Leave out objects of `save_hyperparameters`, which also stores a network or a function that was an argument. Return their
+    """Remove objects such as networks and functions, which `save_hyperparameters` stores if they were arguments. Return their
     names."""
     names: set[str] = set()
     for key in (LightningModule.CHECKPOINT_HYPER_PARAMS_KEY, LightningDataModule.CHECKPOINT_HYPER_PARAMS_KEY):

@@ -1,4 +1,4 @@
-"""Values of all processes, comparisons between those that train a module, and decisions of one that all take."""
+"""Collectives: gather and compare values of processes, and make all processes follow the decision of one."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ GATHERED = (
 
 
 def all_ranks(value: Any) -> list[Any]:
-    """Return the values of all processes, in their order; a collective."""
+    """Return the values of all processes, by rank; a collective."""
     if not dist.is_initialized():
         return [value]
     everyone: list[Any] = [None] * dist.get_world_size()
@@ -39,25 +39,25 @@ def gather_number(number: int) -> list[int]:
 
 @lru_cache(maxsize=1)
 def _of_cpus(_: Any) -> Any:
-    """Return the gloo group beside a group of all processes, made once."""
+    """Return a gloo group of all processes, created once per process group."""
     return dist.new_group(backend="gloo")
 
 
 def all_shares(trainer: Any, value: Any) -> list[Any]:
-    """Return a value for each share: those of the first processes that have it. A collective."""
+    """Return the value of the first process of each data-parallel group; a collective."""
     everyone = all_ranks(value)
     return everyone[:: len(everyone) // dp_rank_and_size(trainer)[1]]
 
 
 def names_that_differ(tensors: Iterable[tuple[str, Tensor]]) -> list[str]:
-    """Return the names of tensors that differ between processes, as a centre of each one's own samples does. A collective."""
+    """Return the names of tensors that differ between processes, such as a mean of each one's own samples; a collective."""
     own = {name: _moments(tensor) for name, tensor in tensors}
     ranks = all_ranks(own)
     return [name for name, moments in own.items() if any(not _is_close(moments, other.get(name)) for other in ranks)]
 
 
 def _moments(tensor: Tensor) -> list[float]:
-    """Return what takes no memory: a parameter may fill much of the device."""
+    """Return length, sum, first and last value, which need no memory: a parameter may fill much of the device."""
     values = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).detach().flatten()
     ends = values[[0, -1]].nan_to_num().tolist() if len(values) else []
     return [len(values), values.nansum(dtype=torch.float64).item(), *ends]
@@ -68,8 +68,8 @@ def _is_close(one: list[float], other: list[float] | None) -> bool:
 
 
 def gather_unequal_lengths(module: LightningModule, may_differ: Callable[[], bool], warn: Callable[[str], None]) -> None:
-    """Let the module's `all_gather` take tensors with other numbers of rows in other processes, which Lightning's sampler would
-    have made equal. `may_differ` says, equally in all processes, whether they may."""
+    """Let the module's `all_gather` accept tensors whose numbers of rows differ between processes; Lightning's sampler would have
+    made them equal. `may_differ` returns, equally in all processes, whether they may differ."""
     gather = module.all_gather
 
     def padded(tensor: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ def gather_unequal_lengths(module: LightningModule, may_differ: Callable[[], boo
 
 
 def any_process(wish: bool, what: str, warn: Callable[[str], None]) -> bool:
-    """Return whether a process has a wish, which all then follow; call `warn` where not all have it. A collective."""
+    """Return whether `wish` is true in any process; call `warn` if it is not true in all. A collective."""
     wishes = gather_number(int(wish))
     if 0 < sum(wishes) < len(wishes):
         warn(f"{what} in {sum(wishes)} of {len(wishes)} processes alone, and all follow")
@@ -97,8 +97,8 @@ def any_process(wish: bool, what: str, warn: Callable[[str], None]) -> bool:
 
 
 def agree_on_batches(module: LightningModule, warn: Callable[[str], None], skip: Callable[[], None]) -> None:
-    """Let all processes leave out the rest of an epoch if the module's on_train_batch_start returns -1 in one of them, after a
-    call of `skip`."""
+    """Make all processes call `skip` and skip the rest of an epoch if the module's on_train_batch_start returns -1 in one of
+    them."""
     begin = module.on_train_batch_start
 
     @wraps(begin)
@@ -113,7 +113,7 @@ def agree_on_batches(module: LightningModule, warn: Callable[[str], None], skip:
 
 
 def agree_on_steps(module: LightningModule, agree: Callable[[Any], Any]) -> None:
-    """Replace the output of each training step by what `agree` returns for it."""
+    """Replace the output of each training step by `agree(output)`."""
     step = module.training_step
 
     @wraps(step)
@@ -124,8 +124,8 @@ def agree_on_steps(module: LightningModule, agree: Callable[[Any], Any]) -> None
 
 
 def combine_outputs(output: Any, samples: int, model: LightningModule, finds_unused: bool) -> tuple[Any, int]:
-    """Return the output of a training step and the number of samples on which all processes train, if this one does on so many.
-    One that returns None takes part in the backward pass with gradients of zero; if all do, the step is skipped."""
+    """Return the output of a training step, and the number of samples of all processes, given this one's. A process whose step
+    returned None takes part in the backward pass with zero gradients; if all have returned None, the step is skipped."""
     number = sum(gather_number(samples))
     if not number:
         return SKIPPED, 0

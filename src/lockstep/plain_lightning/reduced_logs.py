@@ -1,4 +1,4 @@
-"""Reduction of what modules log over processes, by private names of Lightning."""
+"""Reduce logged values over processes, with private names of Lightning."""
 
 import inspect
 import sys
@@ -21,8 +21,8 @@ from lockstep.trainer.steps import batches_trained
 
 
 def reduce_logs(trainer: Any, warn: Callable[[str], None]) -> "ReducedLogs":
-    """Give a trainer that has not logged yet a connector that reduces. `warn` is called, equally on every rank, with a line for
-    each name that can't be the same as on one process."""
+    """Set a connector that reduces logged values on a trainer that has not logged yet. It calls `warn`, equally on every rank,
+    with a line for each name that can't have the value of one process."""
     if isinstance(trainer._logger_connector, ReducedLogs):
         return trainer._logger_connector
     trainer._logger_connector = connector = ReducedLogs(trainer, warn)
@@ -34,12 +34,12 @@ def reduce_logs(trainer: Any, warn: Callable[[str], None]) -> "ReducedLogs":
 
 
 class StepResults(_ResultCollection):
-    """Keep what is logged of a step with sync_dist=True until ranks exchange it by key. Lightning reduces it while it is logged,
-    and mixes the values of ranks that log in another order, or other keys."""
+    """Store a step's values logged with sync_dist=True until ranks exchange them by key. Lightning reduces each while it is
+    logged, and mixes up values if ranks log in another order or other keys."""
 
     def __init__(self, training: bool) -> None:
         super().__init__(training)
-        self.unsynced: dict[str, int] = {}  # keys, and the samples of which they are
+        self.unsynced: dict[str, int] = {}  # keys, and the number of samples of each
 
     def log(self, *arguments: Any, **options: Any) -> None:
         if options["sync_dist_group"] is None and not options["rank_zero_only"]:
@@ -56,16 +56,16 @@ class StepResults(_ResultCollection):
 class ReducedLogs(_LoggerConnector):
     """Exchange in one collective, at the end of each epoch and of each validation loader, what `self.log` has collected.
 
-    A mean is weighted by the batch sizes, as on one process. Logs of an epoch's last hooks are reduced after them.
-    Where code of the user's own may set `trainer.should_stop`, ranks ask each other after each hook that may have done so: one
-    that stopped alone would leave the others waiting for it.
+    A mean is weighted by batch sizes, as on one process. Logs of an epoch's last hooks are reduced after them.
+    If the user's code may set `trainer.should_stop`, ranks exchange it after each hook that may have done so, because a rank that
+    stopped alone would block the others.
     """
 
     def __init__(self, trainer: Any, warn: Callable[[str], None]) -> None:
         super().__init__(trainer)
         self._warn = warn
-        self._reduced: dict[str, Any] = {}  # the value that was computed for a key
-        self.before: dict[str, list[Any]] = {}  # what was logged in the epoch before a resumption
+        self._reduced: dict[str, Any] = {}  # the value computed for each key
+        self.before: dict[str, list[Any]] = {}  # values logged in the epoch before a resumption
 
     @cached_property
     def may_sync(self) -> bool:
@@ -89,8 +89,8 @@ class ReducedLogs(_LoggerConnector):
         self._stop_alike(self.trainer.training)
 
     def exchange_step(self) -> None:
-        """Combine what ranks have logged of a step with sync_dist=True, by key and weighted by samples; a collective. What some
-        alone have logged is combined of these."""
+        """Combine the ranks' values of a step logged with sync_dist=True, by key and weighted by samples; a collective. A key
+        that only some ranks have logged is combined over these."""
         results: Any = self.trainer._results
         if not isinstance(results, StepResults):
             return
@@ -129,8 +129,8 @@ class ReducedLogs(_LoggerConnector):
         super().on_epoch_end()
 
     def collected(self) -> dict[str, list[Any]]:
-        """Return what the epoch of training has logged so far, for a checkpoint: by key, sums of values and of weights in each
-        share of the data; a collective."""
+        """Return, for a checkpoint, what the training epoch has logged so far: by key, sums of values and weights for each
+        data-parallel group; a collective."""
         results: Any = self.trainer.fit_loop.epoch_loop._results
         pending = {key: metric for key, metric in results.valid_items() if self._is_pending(key, metric)}
         shares = self._gather(results, pending if batches_trained(self.trainer) else {})
@@ -138,7 +138,7 @@ class ReducedLogs(_LoggerConnector):
         return {key: [[[part.value, part.weight] for part in share.get(key, ())] for share in shares] for key in keys}
 
     def add_before(self) -> None:
-        """Add what a checkpoint has of the epoch to what the batches after it have logged."""
+        """Add the checkpoint's values of the epoch to those that later batches have logged."""
         if not self.before:
             return
         results: Any = self.trainer.fit_loop.epoch_loop._results
@@ -171,7 +171,7 @@ class ReducedLogs(_LoggerConnector):
             self._keep(key, combine(parts), pending.get(key), parts[0].names)
 
     def _compute_metrics(self) -> None:
-        """Compute the torchmetrics of an epoch in one order on all ranks. Those that have not logged one take part in it."""
+        """Compute an epoch's torchmetrics in the same order on all ranks. Ranks that have not logged a metric take part too."""
         if self.trainer.world_size == 1:
             return
         results: Any = self.trainer._results
@@ -190,7 +190,7 @@ class ReducedLogs(_LoggerConnector):
         return not item.is_tensor and item.meta.on_epoch and item._computed is None
 
     def _collected(self, key: str, value: Logged) -> list[Logged]:
-        """Return what this process has collected under a key; a subclass may have it in parts."""
+        """Return what this process has collected under a key; a subclass may return several parts."""
         return [value]
 
     def _is_pending(self, key: str, metric: Any) -> bool:
@@ -199,7 +199,7 @@ class ReducedLogs(_LoggerConnector):
         return is_reducible and (metric._computed is None or metric._computed is not self._reduced.get(key))
 
     def _keep(self, key: str, value: float, metric: Any | None, names: tuple[str, ...]) -> None:
-        """Set a value as the metric's result; on a rank that has not logged it, for callbacks that monitor it."""
+        """Set a value as the metric's result; on a rank that has not logged it, set it for callbacks that monitor it."""
         if metric is None:
             self._callback_metrics.update(dict.fromkeys(names, torch.tensor(value)))
             return
@@ -214,14 +214,14 @@ def logged(results: Any, metric: Any) -> Logged:
 
 
 def is_named(parts: Iterable[Any], name: str) -> bool:
-    """Return whether the files of the parts' classes have this name, except those of this package, torch and Lightning."""
+    """Return whether the source files of the parts' classes contain `name`, not counting this package, torch and Lightning."""
     modules = {kind.__module__ for part in parts for kind in type(part).__mro__}
     own = [module for module in modules if module.partition(".")[0] not in ("lightning", "lockstep", "torch", "torchmetrics")]
     return any(name in source_of(sys.modules.get(module)) for module in own)
 
 
 def source_of(code: Any) -> str:
-    """Return the source of a function or a module; nothing if it was typed at a prompt, or is compiled."""
+    """Return the source of a function or a module; empty if it is compiled or was typed at a prompt."""
     with suppress(OSError, TypeError):
         return inspect.getsource(code)
     return ""

@@ -1,4 +1,4 @@
-"""Samples of a dataset, compared by a fingerprint of a few of them."""
+"""Compare datasets by fingerprints of a few samples."""
 
 import zlib
 from collections.abc import Iterator, Mapping
@@ -20,8 +20,8 @@ from lockstep.plain_lightning.processes import all_ranks
 
 
 class SameSamples(Callback):
-    """Raise ConfigError for a resumed run whose config is the same and whose training samples are not: those made from the order
-    of a set, say, which depends on Python's hash seed."""
+    """Raise ConfigError if a resumed run has the same config but other training samples, for example samples made from the order
+    of a set, which depends on Python's hash seed."""
 
     def __init__(self, cfg: DictConfig) -> None:
         self._config = OmegaConf.to_yaml(cfg.datamodule or cfg.model, resolve=True)
@@ -46,8 +46,8 @@ class SameSamples(Callback):
 
 
 def check_processes(name: str, shared: list[tuple[Any, Any]]) -> None:
-    """Raise ConfigError if processes have other data from which each would take its share, or draw it in another order; a
-    collective. `name` is the hook that made the loaders, `shared` are their datasets and what shares each out."""
+    """Raise ConfigError if processes have different data, or draw it in different orders; a collective. `name` is the hook that
+    made the loaders, `shared` has their datasets and the sampler that divides each."""
     ranks = all_ranks([(sampler.length, fingerprint(data), sampler.first_drawn()) for data, sampler in shared])
     if any(rank != ranks[0] for rank in ranks):
         differ = f"{name} has other samples in each process, or draws them in another order"
@@ -56,13 +56,13 @@ def check_processes(name: str, shared: list[tuple[Any, Any]]) -> None:
 
 
 def fingerprint(dataset: Any) -> list[int] | None:
-    """Return the length and checksums of the first three samples and the last; None if they are not known, for a stream or a
-    sample that is another each time.
+    """Return the length and checksums of the first three samples and the last; None if they are unknown, for a stream or samples
+    that differ each time.
 
-    A copy of the dataset is read: one that opens its file when it is first read does so in each data worker.
+    A copy of the dataset is read, so that a dataset that opens its file at the first read still does so in each data worker.
     """
     dataset = dataset.dataset if isinstance(dataset, Seeded) else dataset
-    with suppress(Exception), Restored():  # whoever needs the samples says what is wrong with them
+    with suppress(Exception), Restored():  # errors are raised where the samples are used
         if not isinstance(dataset, IterableDataset) and (length := len(dataset)):
             samples = Seeded(_copied(dataset), 0)
             first, *others = (checksum(samples[place]) for place in (0, 0, *range(1, min(3, length)), length - 1))
@@ -71,7 +71,7 @@ def fingerprint(dataset: Any) -> list[int] | None:
 
 
 def checksum(value: Any) -> int:
-    """Return a checksum of a value's tensors, arrays, pictures, numbers and strings, in containers of any depth."""
+    """Return a checksum of a value's tensors, arrays, images, numbers and strings, in nested containers."""
     total = 0
     for part in _bytes(value):
         total = zlib.crc32(part, total)
@@ -86,7 +86,7 @@ def _bytes(sample: Any) -> Iterator[bytes]:
     if isinstance(sample, list | tuple):
         for part in sample:
             yield from _bytes(part)
-    elif hasattr(sample, "tobytes"):  # numpy's, and pictures
+    elif hasattr(sample, "tobytes"):  # numpy's, and images
         yield sample.tobytes()
     elif isinstance(sample, str | bytes | int | float | None):
         yield repr(sample).encode()
@@ -95,7 +95,7 @@ def _bytes(sample: Any) -> Iterator[bytes]:
 
 
 def _copied(dataset: Any) -> Any:
-    """Return a copy of a dataset, and of those in it, that shares their data."""
+    """Return a copy of a dataset, and of nested datasets, that shares their data."""
     copied = copy(dataset)
     for name, value in vars(copied).items():
         if isinstance(value, Dataset):

@@ -1,4 +1,4 @@
-"""Loaders of a module or its data, shared out over processes, and the place in them from which a resumed run goes on."""
+"""Divide the loaders of a module or its data among processes, and resume at a position in them."""
 
 import logging
 from contextlib import AbstractContextManager
@@ -38,38 +38,38 @@ _GOES_ON = "This run goes on after the {} batches of its epoch that it has train
 
 
 class SharedLoading(Callback):
-    """Give each process its share of the batches of one process, and begin a resumed run where its checkpoint was written.
+    """Give each process its part of the batches of one process, and resume a run at the position of its checkpoint.
 
     Attributes:
-        causes: what keeps several processes from giving the result of one, for the record of the run.
+        causes: why several processes can't give the result of one, for the record of the run.
     """
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.causes: list[str] = []
-        self._begins_again = False  # in the first epoch after a resumption
-        self._samplers: list[Any] = []  # the training loaders'
+        self._begins_again = False  # True in the first epoch after a resumption
+        self._samplers: list[Any] = []  # samplers of the training loaders
         self._positioned: list[Positioned] = []
-        self._made_in = 0  # the epoch of the loaders that Lightning has asked for
-        self._samples: list[int | None] = []  # in a batch of each training loader, over all processes
-        self._before: dict[str, Any] = {}  # what the checkpoint has of these, see on_save_checkpoint
+        self._made_in = 0  # the epoch in which the current loaders were made
+        self._samples: list[int | None] = []  # samples per batch of each training loader, over all processes
+        self._before: dict[str, Any] = {}  # the checkpoint's values, see on_save_checkpoint
         self._accumulated = 1
         self._has_uneven_data = False
 
     def warn(self, line: str) -> None:
-        """Warn, once, of what is not as on one process, and record it."""
+        """Warn once about a difference from one process, and record it."""
         if line not in self.causes:
             self.causes.append(line)
             log.warning(f"Not as on one process: {line}")
 
     def _drawing_alike(self, trainer: Any, name: str) -> AbstractContextManager[None]:
-        """Draw, while loaders are made, the numbers of one process and of the epoch of their making: a part of the data, say."""
+        """While loaders are made, draw the numbers of one process for the current epoch; they may select a part of the data."""
         self._made_in = _epoch_of_loaders(trainer)
         count_reloads_from(trainer, self._made_in)
         return drawing_from(derive_seed(self.seed, self._made_in, len(LOADERS)))
 
     def _share_all(self, trainer: Any, name: str, loaders: list[Any]) -> list[Any]:
-        """Return loaders with this rank's share of what each of these draws."""
+        """Return loaders with this rank's part of each loader's batches."""
         training = name == LOADERS[0]
         shared = [self._share(trainer, loader, name, training) for loader in loaders]
         divided = [
@@ -85,7 +85,7 @@ class SharedLoading(Callback):
             self._samplers = [getattr(loader, "sampler", None) for loader in shared]
             self._positioned = [loader for loader in shared if isinstance(loader, Positioned)]
             self._samples = [samples_per_batch(loader, dp_rank_and_size(trainer)[1]) for loader in shared]
-            self._count(trainer, -1)  # Lightning begins to load at once, and does so once
+            self._count(trainer, -1)  # Lightning starts loading right after this
         return shared
 
     def _share(self, trainer: Any, loader: Any, name: str, training: bool) -> Any:
@@ -124,7 +124,7 @@ class SharedLoading(Callback):
             self._begin_again(trainer)
 
     def _check_batches(self, trainer: Any) -> None:
-        """Raise ConfigError if a run would go on within an epoch in batches of another size: some samples would be trained on
+        """Raise ConfigError if a run would resume within an epoch with another batch size: some samples would be trained on
         twice, or not at all."""
         before, now = (", ".join(map(str, sizes)) for sizes in (self._before["samples_per_batch"], self._samples))
         if batches_trained(trainer):
@@ -133,7 +133,7 @@ class SharedLoading(Callback):
         log.warning(f"From here on batches have {now} samples over all processes; before they had {before}")
 
     def _check_order(self, trainer: Any) -> None:
-        """Raise ConfigError if a run would go on within an epoch in another order."""
+        """Raise ConfigError if a run would resume within an epoch with another order of samples."""
         before, now = self._before.get("order") or {}, self._order_of(trainer) or {}
         for name in (name for name in now if name in before and before[name] != now[name]):
             words = f"the checkpoint is from within an epoch, with {before[name]}; use the same"
@@ -144,7 +144,7 @@ class SharedLoading(Callback):
             self._begin_again(trainer)
 
     def _begin_again(self, trainer: Any) -> None:
-        """Load again what Lightning began to load before it knew the epoch."""
+        """Reload the batches that Lightning started to load before it knew the epoch."""
         self._begins_again = False
         begin_batches_again(trainer, partial(self._count, trainer), self._go_to_position(trainer))
 
@@ -154,7 +154,7 @@ class SharedLoading(Callback):
                 one.count(trainer, batch)
 
     def _go_to_position(self, trainer: Any) -> bool:
-        """Return whether the training loaders have gone by themselves to where the checkpoint was written."""
+        """Move the training loaders to the checkpoint's position, and return whether they have done so by themselves."""
         (number, shares), positions = dp_rank_and_size(trainer), self._before.pop("loader_positions", {})
         if len(self._samplers) == 1 and len(samplers := self._shared_samplers) == 1:
             samplers[0].passed = (trainer.current_epoch, batches_trained(trainer))
@@ -172,7 +172,7 @@ class SharedLoading(Callback):
         return [sampler for sampler in self._samplers if isinstance(sampler, SharedSampler)]
 
     def facts(self) -> dict[str, int]:
-        """Return the sizes of training batches, which a config need not have."""
+        """Return the sizes of training batches, which a config need not contain."""
         if len(samplers := self._shared_samplers) != 1:
             return {}
         return {"batch_size": samplers[0].batch_size, "global_batch_size": samplers[0].global_batch_size * self._accumulated}
@@ -194,8 +194,8 @@ class SharedLoading(Callback):
         return trainer.datamodule.order_facts() if isinstance(trainer.datamodule, DataModule) else None
 
     def _save_positions(self, trainer: Any, checkpoint: dict[str, Any]) -> None:
-        """Save the positions of every rank; a collective. Save nothing if some loader can't say its own in plain values: batches
-        are then passed over."""
+        """Save the loaders' positions of every rank; a collective. Save nothing if a loader's state has other than plain values;
+        a resumed run then skips batches."""
         batches = batches_trained(trainer)
         own = [loader.states.get(batches) for loader in self._positioned]
         shares = all_shares(trainer, own)
@@ -204,6 +204,6 @@ class SharedLoading(Callback):
 
 
 def _epoch_of_loaders(trainer: Any) -> int:
-    """Return the epoch in which the present one's loaders are made, by trainer.reload_dataloaders_every_n_epochs."""
+    """Return the epoch in which the current loaders were made, by trainer.reload_dataloaders_every_n_epochs."""
     every = trainer.reload_dataloaders_every_n_epochs
     return trainer.current_epoch // every * every if every else 0

@@ -1,6 +1,6 @@
-"""Loaders of streams: each process takes its share, and goes on from where a checkpoint was written.
+"""Loaders of streams: each process reads its part, and resumes at the position of a checkpoint.
 
-Lightning gives each process the whole of a stream. Here a stream is divided as it says, or refused on several processes.
+Lightning gives each process the whole stream. Here a stream must declare how it is divided, or several processes are refused.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,9 +15,9 @@ from lockstep.plain_lightning.any_batch import samples_in
 from lockstep.plain_lightning.processes import all_ranks, gather_number
 
 _MARK = "is_sharded"
-_LOADED = "_starting_state_dict"  # Hugging Face's datasets begin each later iteration, too, where they were told to begin
-_AHEAD = 2  # batches, by which loading is ahead of training at most
-_KEPT = _AHEAD + 2  # states: a checkpoint may be one batch behind
+_LOADED = "_starting_state_dict"  # with it, Hugging Face's datasets start every later iteration at the loaded position too
+_AHEAD = 2  # batches by which loading is ahead of training at most
+_KEPT = _AHEAD + 2  # stored states; a checkpoint may be one batch behind
 
 SHORTER = (
     "the streams of some processes have fewer batches: an epoch of training ends with the shortest, the others' rest is left out"
@@ -26,21 +26,21 @@ UNWEIGHTED = "a batch has unequal numbers of samples from the processes' streams
 
 
 class Shard(IterableDataset[Any]):
-    """A stream of which each process, and each of its data workers, takes its share, each sample once.
+    """A stream that is divided among processes and their data workers, so that each sample is used once.
 
     Sample i goes to process i % world_size, so that the batches of all processes together are those of one process whose loader
-    takes batch_size * world_size samples. Every process reads the whole stream: it has to be the same on each, and each time.
+    takes batch_size * world_size samples. Every process reads the whole stream, which must be the same on each and in each epoch.
 
     Args:
-        stream: the samples, an iterable that can be iterated anew in each epoch.
-        batch_size: of the loader, so that each of several data workers prepares whole batches. None: a DataLoader's own.
-        drop_last: leave out the last samples where there is not one for each process, so that all processes take as many steps.
-            None: in training alone. A step of validation must then not communicate with other processes.
+        stream: an iterable of samples that can be iterated once per epoch.
+        batch_size: the loader's batch size, so that each data worker prepares whole batches. None: the DataLoader's own.
+        drop_last: drop the last samples if there is not one for each process, so that all processes make equally many steps.
+            None: only in training. A validation step must then not communicate with other processes.
     """
 
     def __init__(self, stream: Iterable[Any], batch_size: int | None = None, drop_last: bool | None = None) -> None:
         self.stream, self.batch_size, self.drop_last = stream, batch_size, drop_last
-        self.share: tuple[int, int] = (0, 1)  # (number, of how many) processes; set before training
+        self.share: tuple[int, int] = (0, 1)  # data-parallel rank and size; set before training
 
     def __iter__(self) -> Iterator[Any]:
         rank, ranks = self.share
@@ -56,13 +56,13 @@ class Shard(IterableDataset[Any]):
 
 
 def sharded(stream: Any) -> Any:
-    """Mark a stream, or a loader such as torchdata.nodes.Loader, that yields the samples of its own process alone."""
+    """Mark a stream, or a loader such as torchdata.nodes.Loader, that yields only the samples of its own process."""
     setattr(stream, _MARK, True)
     return stream
 
 
 def is_sharded(stream: Any) -> bool:
-    """Return whether `sharded` has marked it."""
+    """Return whether `sharded` has marked the stream."""
     return getattr(stream, _MARK, False)
 
 
@@ -71,7 +71,7 @@ def is_stream(loader: Any) -> bool:
 
 
 def share_stream(loader: Any, share: tuple[int, int], name: str) -> None:
-    """Raise ConfigError for a stream that several processes would each read whole. `name` is the hook that made the loader."""
+    """Set a stream's share; raise ConfigError if several processes would each use all of it. `name` is the loader's hook."""
     dataset = getattr(loader, "dataset", loader)
     if isinstance(dataset, Shard):
         dataset.share = share
@@ -91,7 +91,7 @@ def share_stream(loader: Any, share: tuple[int, int], name: str) -> None:
 
 
 def in_step(loader: Any, warn: Callable[[str], None]) -> Any:
-    """Return a training loader with which no process takes a step that another one has no batch for. A collective."""
+    """Return a training loader that ends in all processes when one of them has no more batches. A collective."""
     if isinstance(dataset := getattr(loader, "dataset", loader), Shard) and dataset.drop_last:
         return loader
     lengths = all_ranks(sized_len(loader))
@@ -99,8 +99,8 @@ def in_step(loader: Any, warn: Callable[[str], None]) -> Any:
 
 
 class InStep:
-    """A training loader whose epochs end for all processes when one of them has no more batches; the others' rest is passed over.
-    Asks before each batch, on the CPUs alone; calls `warn` with a line if processes have unequal shares."""
+    """A training loader whose epochs end in all processes when one of them has no more batches; the others skip theirs. It
+    exchanges this before each batch on CPUs, and calls `warn` with a line if processes have unequal numbers."""
 
     def __init__(self, loader: Any, warn: Callable[[str], None]) -> None:
         self.loader, self.warn = loader, warn
@@ -129,27 +129,27 @@ class InStep:
 
 
 class Positioned:
-    """A training loader with `state_dict` and `load_state_dict`, torchdata's StatefulDataLoader say, and where it was after each
-    of its last batches. Loading is ahead of training, so that a resumption from the loader's present state would skip batches.
+    """A training loader with `state_dict` and `load_state_dict`, such as torchdata's StatefulDataLoader, and its states after its
+    last batches. Loading is ahead of training, so resuming from the loader's current state would skip batches.
 
-    It hides these two methods: Lightning would save rank zero's state for all ranks.
+    It hides these two methods, because Lightning would save rank zero's state for all ranks.
     """
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
-        self.states: dict[int, Any] = {}  # keys: number of batches of the epoch that have been loaded; 0: after the last epoch
+        self.states: dict[int, Any] = {}  # by number of batches loaded in the epoch; 0: after the last epoch
         self._next_states: dict[int, Any] = {}
         self._beginning: Any = None  # the state before the first batch
 
     def resume(self, batches: int, state: Any) -> None:
-        """Go on after so many batches of the epoch when iterated next; after 0 the state is of the end of the epoch before, which
-        a stream may count."""
+        """Start the next iteration after `batches` of the epoch. With 0 the state is that of the previous epoch's end, because a
+        stream may count epochs."""
         if batches or is_stream(self.loader):
             self._next_states = {batches: state}
             self.loader.load_state_dict(state)
 
     def begin_again(self) -> None:
-        """Go back to the first batch: a stream may go on from where an iteration has left it."""
+        """Go back to the first batch, since a stream may continue where an iteration has ended."""
         if self._beginning is not None:
             self.loader.load_state_dict(self._beginning)
 
@@ -165,11 +165,11 @@ class Positioned:
             self.states.pop(batches - _KEPT, None)
             yield batch
         self.states.pop(0, None)
-        if batches > _AHEAD:  # else the epoch that begins may have been loaded whole when the one before is saved
+        if batches > _AHEAD:  # otherwise the next epoch may have been loaded completely when this one is saved
             self.states[0] = self.loader.state_dict()
         if is_resumed and hasattr(getattr(self.loader, "dataset", None), _LOADED):
             self.begin_again()
-        if is_resumed and not batches:  # it was at the end of an epoch, and some loaders then begin the next one by themselves
+        if is_resumed and not batches:  # saved at the end of an epoch, after which some loaders start the next one by themselves
             yield from self
 
     def __len__(self) -> int:

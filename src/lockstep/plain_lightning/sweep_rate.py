@@ -1,4 +1,4 @@
-"""A sweep over the rate, whichever key the model has it under."""
+"""Sweeps over the learning rate, under whichever key the model has it."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ RATE = "model.optimizer.lr"  # a shipped model's key, which the configs of conf/
 
 
 class SweepRate(Callback):
-    """Make `hydra.sweeper.params` name the rate of a model without an optimizer's: a LightningModule of the user's own has it as
-    an argument. Hydra makes the sweeper after that."""
+    """Rename the learning rate in `hydra.sweeper.params` for a user's LightningModule, which has it as an argument of its own.
+    Hydra creates the sweeper after that."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         params: Any = OmegaConf.to_container(OmegaConf.select(config, "hydra.sweeper.params") or OmegaConf.create())

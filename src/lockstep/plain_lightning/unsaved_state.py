@@ -1,4 +1,4 @@
-"""State of a module that changes in training and that no checkpoint has."""
+"""Warn about state of a module that changes in training and that no checkpoint has."""
 
 import logging
 import pickle
@@ -24,17 +24,17 @@ log = logging.getLogger(__name__)
 
 _OF_LIGHTNING = {*vars(LightningModule()), "_hparams", "_hparams_initial", "_hparams_name"}
 _LIBRARIES = ("torch", "lightning", "pytorch_lightning", "lockstep", "torchmetrics", "builtins", "omegaconf")
-_DEEP = 6  # levels of containers and objects that are looked into
-_MANY = 20  # entries of a container that are all looked at; of a longer one as many, at its ends
+_DEEP = 6  # levels of nested containers and objects that are inspected
+_MANY = 20  # entries of a container that are inspected; in a longer one, those at its ends
 _GENERATORS = (random.Random, np.random.Generator, torch.Generator)
 
 
 class UnsavedState(Callback):
-    """Name, once, at the first save after a step, buffers that are not persistent and attributes that have changed in training,
-    and streams that have: a resumed run begins with them anew."""
+    """Warn once, at the first save after a step, about non-persistent buffers, attributes and streams that have changed in
+    training: a resumed run starts with their initial state."""
 
     def __init__(self) -> None:
-        self._before: dict[str, Any] | None = None  # until it is compared
+        self._before: dict[str, Any] | None = None  # None after the comparison
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
         self._before = _marks(trainer, pl_module)
@@ -51,7 +51,7 @@ class UnsavedState(Callback):
 
 
 def _marks(trainer: Any, module: LightningModule) -> dict[str, Any]:
-    """Return by name what shows whether a value has changed, of values that Lightning does not save."""
+    """Return, by name, a fingerprint of each value that Lightning does not save."""
     saved = {id(one) for one in (*module.parameters(), *module.buffers(), *trainer.optimizers)}
     saved |= {id(config.scheduler) for config in trainer.lr_scheduler_configs}
     marks: dict[str, Any] = {}
@@ -69,7 +69,7 @@ def _marks(trainer: Any, module: LightningModule) -> dict[str, Any]:
 
 
 def _parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Yield a module and those in it, less metrics, which begin anew in each epoch."""
+    """Yield a module and its submodules, except metrics, which are reset in each epoch."""
     yield prefix, module
     for name, part in module.named_children():
         if not isinstance(part, Metric):
@@ -101,6 +101,6 @@ def _mark(value: Any, saved: set[int] = frozenset(), depth: int = _DEEP) -> Any:
 
 
 def _saves(module: LightningModule, name: str) -> bool:
-    """Return whether the module's own `on_save_checkpoint` names the attribute."""
+    """Return whether the source of the module's `on_save_checkpoint` contains the attribute's name."""
     hook = type(module).on_save_checkpoint
     return hook is not LightningModule.on_save_checkpoint and name.split(".")[0] in source_of(hook)

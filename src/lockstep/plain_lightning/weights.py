@@ -1,4 +1,4 @@
-"""Weight of a process's gradient in an optimizer step, which is the mean over all samples of the step."""
+"""Weight of a process's gradient in an optimizer step, whose gradient is the mean over all samples of the step."""
 
 from typing import Any, NamedTuple
 
@@ -9,11 +9,11 @@ class Weight(NamedTuple):
     """Weights of a batch.
 
     Attributes:
-        in_batch: of this rank's mean among those of all ranks.
-        in_step: of the batch among those of the step, by which Lightning divides whether there are as many or not.
-        samples: number that this rank has, 0 for a dummy.
-        is_even: True if all ranks have as many.
-        is_known: False if loaders divide the batch unequally: it is then not weighted among ranks.
+        in_batch: weight of this rank's mean in the batch.
+        in_step: weight of the batch in the step; Lightning divides by accumulate_grad_batches even if a step has fewer.
+        samples: number of samples of this rank, 0 for a dummy.
+        is_even: True if all ranks have equally many.
+        is_known: False if loaders divide the batch differently; it is then not weighted among ranks.
     """
 
     in_batch: float = 1.0
@@ -24,7 +24,7 @@ class Weight(NamedTuple):
 
 
 def weight_of(batch: int, samplers: list[Any], accumulated: int, batches: float) -> Weight:
-    """Return the weight of a batch of the epoch, which has so many. `samplers` are those of the training loaders."""
+    """Return the weight of a batch in an epoch of `batches` batches. `samplers` are those of the training loaders."""
     shared = [(sampler.num_replicas, *sampler.samples_in(batch)) for sampler in samplers if isinstance(sampler, SharedSampler)]
     uneven = {whole if whole % ranks else 0 for ranks, _, whole in shared}
     if len(shared) < len(samplers):
@@ -41,5 +41,5 @@ def weight_of(batch: int, samplers: list[Any], accumulated: int, batches: float)
 
 
 def are_counted(samplers: list[Any]) -> bool:
-    """Return whether it is known how many samples each batch has."""
+    """Return whether the number of samples of each batch is known."""
     return bool(samplers) and all(isinstance(sampler, SharedSampler) for sampler in samplers)

@@ -9,8 +9,8 @@ from lockstep.runs.validation import derive
 
 
 def compose(*overrides: str, config_name: str = "train") -> DictConfig:
-    """CONFIG_NAME of the project's conf/, or of Lockstep's, with overrides; what it names can be imported then. `name` and
-    `run_dir` are given, for which a run asks Hydra."""
+    """Compose CONFIG_NAME of the project's conf/, or of Lockstep's, with overrides, and make the project's code importable.
+    `name` and `run_dir`, which Hydra sets in a run, have fixed values."""
     import_from_project()
     register_resolvers()
     with hydra.initialize_config_dir(version_base="1.3", config_dir=str(CONF)):

@@ -1,4 +1,4 @@
-"""The directories of runs below a folder, and the one that is meant by `last`."""
+"""Find run directories below a folder, and the one that `resume=last` names."""
 
 import os
 import sys
@@ -11,12 +11,12 @@ from lockstep.runs.directory import SWEEP_FILE
 from lockstep.runs.record import actual_status
 from lockstep.runs.saved import FILE
 
-_DEPTH = 4  # of folders below the working directory: logs/NAME/RUN is 3
+_DEPTH = 4  # levels of folders below the working directory; logs/NAME/RUN has 3
 
 
 def run_directories(folder: Path, depth: int = sys.maxsize) -> Iterator[Path]:
-    """Yield the directories of runs at most `depth` below a folder, jobs of sweeps too. Follow links to folders, since logs/ may
-    be one to a larger disk, but not to runs."""
+    """Yield the directories of runs and sweep jobs at most `depth` levels below a folder. Follow links to folders, because logs/
+    may be a link to a larger disk, but not links to runs."""
     for name, folders, _ in os.walk(folder, followlinks=True):
         path = Path(name)
         is_run = (path / FILE).is_file()
@@ -28,9 +28,9 @@ def run_directories(folder: Path, depth: int = sys.maxsize) -> Iterator[Path]:
 
 
 def newest_unfinished(folder: Path) -> Path:
-    """Return the run below a folder whose status was written last, of those that have not finished and are not running.
+    """Return the run below a folder whose status was written last, among runs that have neither finished nor are running.
 
-    Jobs of sweeps are not among them: a sweep goes on as a whole.
+    Jobs of sweeps are excluded, because a sweep is resumed as a whole.
     """
     runs = (run for run in run_directories(folder, _DEPTH) if not (run.parent / SWEEP_FILE).exists())
     candidates = [run for run in runs if actual_status(run) not in ("finished", "running")]

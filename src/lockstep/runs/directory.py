@@ -11,16 +11,16 @@ from lockstep.runs.locks import Lock
 from lockstep.runs.record import write_status
 from lockstep.runs.saved import FILE, NEXT
 
-_RUN_FILES = (FILE, "status.json", "metrics.json", "checkpoints")  # any of them shows that a directory is a run's
-SWEEP_FILE = "multirun.yaml"  # the same for a sweep
-COULD_NOT_START = "could_not_start"  # in status.json: no step was taken, so that another run may take the directory
+_RUN_FILES = (FILE, "status.json", "metrics.json", "checkpoints")  # any of them marks the directory of a run
+SWEEP_FILE = "multirun.yaml"  # marks the directory of a sweep
+COULD_NOT_START = "could_not_start"  # in status.json: no step was made, so another run may use the directory
 
 
 class OwnDirectory:
-    """The directory of a run or a sweep: made where there is none, and locked until `leave`, or until the process ends."""
+    """The directory of a run or a sweep. It is created if missing, and locked until `leave` or until the process ends."""
 
     def __init__(self, directory: Path, key: str) -> None:
-        """Raise ConfigError, naming `key`, where another process has it."""
+        """Raise ConfigError, naming `key`, if another process holds the lock."""
         self.path, self._key, self._pid = directory, key, os.getpid()
         self._take()
 
@@ -31,17 +31,17 @@ class OwnDirectory:
         self._status = [path.read_bytes() for path in self.path.glob("status.json")]
 
     def set_aside(self) -> None:
-        """Move the whole directory of an earlier run, and take it anew."""
+        """Rename the directory of an earlier run, then create and lock a new one."""
         self.leave()
         self.path.rename(self.path.with_name(f"{self.path.name}.before-{time.strftime('%Y-%m-%d_%H-%M-%S')}"))
         self._take()
 
     def leave(self) -> None:
-        """Let other processes take it, as it is now."""
+        """Release the lock."""
         self._lock.close()
 
     def end_unstarted(self, reason: str) -> None:
-        """Note why the run could not start, and leave the directory. One that holds a run has its status as before."""
+        """Record why the run could not start, and release the directory. An earlier run's status is restored."""
         if self._holds_run:
             shutil.rmtree(self.path / NEXT, ignore_errors=True)
             for content in self._status:
@@ -52,7 +52,7 @@ class OwnDirectory:
         self.leave()
 
     def remove_without_jobs(self) -> None:
-        """Remove the directory if it was made for a sweep that has no jobs, and leave it."""
+        """Remove the directory if it was created for a sweep that has no jobs, and release it."""
         if os.getpid() != self._pid:
             return
         if self._is_new and not any(self.path.glob("[!.]*/status.json")):
@@ -61,8 +61,8 @@ class OwnDirectory:
 
 
 def take_new(directory: Path, overwrite: bool) -> OwnDirectory:
-    """Take the directory of a new run. Raise ConfigError, with nothing changed, where another run or a sweep has it, unless that
-    run is to be set aside."""
+    """Create and lock the directory of a new run. Raise ConfigError, with nothing changed, if it belongs to a sweep, or to
+    another run and `overwrite` is false."""
     _check_new(directory, overwrite)
     own = OwnDirectory(directory, "hydra.run.dir")
     try:
@@ -84,18 +84,18 @@ def _check_new(directory: Path, overwrite: bool) -> None:
 
 
 def take_sweep_directory(directory: Path) -> OwnDirectory:
-    """Take the directory of a sweep. Raise ConfigError for a run's."""
+    """Create and lock the directory of a sweep. Raise ConfigError if it belongs to a run."""
     if any((directory / name).exists() for name in _RUN_FILES) and not (directory / SWEEP_FILE).exists():
         raise config_error("hydra.sweep.dir", directory, "belongs to a run; name another directory")
     return OwnDirectory(directory, "hydra.sweep.dir")
 
 
 def has_run(directory: Path) -> bool:
-    """Return whether an earlier run has the directory."""
+    """Return whether the directory belongs to an earlier run."""
     could_not_start = (read_json(directory / "status.json") or {}).get(COULD_NOT_START)
     return not could_not_start and any((directory / name).exists() for name in _RUN_FILES)
 
 
 def absolute(path: str | Path) -> Path:
-    """Return the path as Hydra spells it: links are kept, `..` is not."""
+    """Return the absolute path as Hydra writes it: `..` is resolved, links are not."""
     return Path(os.path.abspath(path))  # noqa: PTH100

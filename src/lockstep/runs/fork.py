@@ -1,4 +1,4 @@
-"""`fork=RUN_DIR[@STEP]`: a new run that goes on from a checkpoint of another one, with what the command changes changed."""
+"""`fork=RUN_DIR[@STEP]`: start a new run from a checkpoint of another run, with its config and the command's overrides."""
 
 import atexit
 import re
@@ -18,11 +18,11 @@ from lockstep.runs.resume import arguments_for
 from lockstep.runs.saved import FILE, RUN_DIR, RUN_ID, read_config, read_overrides, write_for_hydra
 
 KEY = "fork"
-_OWN = {KEY, RUN_ID, "run_dir", "name", "forked_from", "overwrite"}  # keys in which any two runs differ
+_OWN = {KEY, RUN_ID, "run_dir", "name", "forked_from", "overwrite"}  # keys that differ between any two runs
 
 
 class Origin(NamedTuple):
-    """A checkpoint of another run that a run begins from, and how far training was."""
+    """The checkpoint of another run from which a fork starts, with its step and epoch."""
 
     path: Path
     step: int
@@ -30,10 +30,10 @@ class Origin(NamedTuple):
 
 
 def command_to_fork(arguments: Sequence[str], wanted: str) -> list[str]:
-    """Return the arguments with `fork=WANTED` among them as Hydra is to read them: the other run's config, with what is new, and
-    the checkpoint with its step. The options of groups that are new are composed, in the place of what the other run had there.
+    """Translate a command with `fork=WANTED` into Hydra's arguments: the source run's config, the command's overrides, and the
+    checkpoint with its step. A group that the command chooses replaces the source run's values of that group.
 
-    Raise ConfigError where there is no such checkpoint.
+    Raise ConfigError if there is no such checkpoint.
     """
     flags, overrides = split_flags(arguments)
     checkpoint = find_checkpoint(wanted)
@@ -48,7 +48,7 @@ def command_to_fork(arguments: Sequence[str], wanted: str) -> list[str]:
 
 
 def find_checkpoint(wanted: str) -> Origin:
-    """Return the checkpoint that `fork=WANTED` names. Look for a step in the other files of the folder too: a run that goes on
+    """Return the checkpoint that `fork=WANTED` names. Search all files of the folder for a given step, because a resumed run
     replaces its last.ckpt. Raise ConfigError if there is none."""
     match = None if Path(wanted).exists() else re.fullmatch(r"(.+)@(\d+)", wanted)
     path = absolute(Path(wanted if match is None else match[1]).expanduser())
@@ -70,8 +70,8 @@ def _open(file: Path) -> Origin:
 
 
 def _read_source(checkpoint: Path) -> tuple[Path, DictConfig]:
-    """Return the directory and the config of the run that a checkpoint is of: the nearest one above, for Lightning's own
-    ModelCheckpoint saves in its logger's folder."""
+    """Return the directory and the config of the run that saved a checkpoint. Search up to three folders above the file, because
+    Lightning's own ModelCheckpoint saves in its logger's folder."""
     for run_dir in checkpoint.parents[1:4]:
         if (source := read_config(run_dir)) is not None:
             return run_dir, source
@@ -79,7 +79,7 @@ def _read_source(checkpoint: Path) -> tuple[Path, DictConfig]:
 
 
 def _folder(source: DictConfig, groups: Sequence[str], emptied: Sequence[str]) -> Path:
-    """Write the source's config, less the groups to be composed anew, where Hydra finds it; it goes when this process ends."""
+    """Write the source's config, without the groups that the command chooses, to a folder that is removed at exit."""
     config: Any = OmegaConf.to_container(source)
     config |= {"run_dir": RUN_DIR, RUN_ID: None, "forked_from": None, "overwrite": False}
     for group in (one for one in groups if one not in OF_THE_WHOLE):
@@ -104,7 +104,7 @@ def _print_lost_values(run_dir: Path, groups: Sequence[str]) -> None:
 
 
 def describe_origin(cfg: DictConfig) -> dict[str, Any]:
-    """Return for metrics.json which run was forked, where, and the keys that have other values than in that run."""
+    """Return, for metrics.json, the source run, its checkpoint and step, and the keys whose values differ from that run's."""
     checkpoint = find_checkpoint(cfg.fork)
     _, source = _read_source(checkpoint.path)
     before, now = (flat(OmegaConf.to_container(one)) for one in (source, cfg))  # pyright: ignore[reportArgumentType]

@@ -9,14 +9,14 @@ from typing import ClassVar, Self
 
 from lockstep.errors import ConfigError
 
-_TRIES, _PAUSE = 60, 0.05  # seconds between two tries; a process that was stopped may need a while to leave
+_TRIES, _PAUSE = 60, 0.05  # seconds between two tries; a process that was stopped may need a while to exit
 
 
 class Lock:
-    """Holds a directory until it is closed, or until this process ends, however it ends.
+    """Lock a directory until `close`, or until this process ends in any way.
 
-    A POSIX record lock (fcntl(2)): unlike flock's it is not inherited by data workers, which may outlive a killed run. But to
-    close any other handle of the same file would give it up: which directories are held here is known by their real paths.
+    This is a POSIX record lock (fcntl(2)). Unlike flock's, it is not inherited by data workers, which may outlive a killed run.
+    Closing any other handle of the file releases it, so this process records the real paths that it has locked.
     """
 
     _here: ClassVar[dict[str, Self]] = {}
@@ -51,7 +51,7 @@ class Lock:
 
     @classmethod
     def forget(cls) -> None:
-        """Called in a fork, which has none of the locks of the process that it is forked from."""
+        """Forget all locks; called in a forked process, which inherits none of its parent's."""
         cls._here.clear()
 
     @classmethod
@@ -60,7 +60,7 @@ class Lock:
 
 
 def is_held(directory: Path) -> bool:
-    """Return whether a process holds it, this one or another. Changes nothing, and needs no right to."""
+    """Return whether any process holds the directory's lock. Needs no permission to write."""
     path = directory / "lock"
     if Lock.is_here(directory) or not path.is_file():
         return Lock.is_here(directory)

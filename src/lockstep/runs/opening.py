@@ -1,4 +1,4 @@
-"""A run opens: its directory is taken, and what the run is is written there, or read."""
+"""Open a run: lock its directory, and write its config there or read it."""
 
 import os
 import uuid
@@ -20,11 +20,11 @@ from lockstep.runs.validation import check_run_dir, refusing, validated
 
 @refusing()
 def open_run(cfg: DictConfig) -> Run:
-    """Take the directory of the run that Hydra has composed, and write into it what the run is; or go on with the run that it
-    holds, where the config is that run's, or the same command has begun it, whose ranks are started again.
+    """Open the run that Hydra has composed: lock its directory and write its config there. Resume the directory's run instead if
+    the config is that run's, or if a launcher restarts the ranks of the command that started it.
 
-    Leave by SystemExit, with one line and code 2, where the run can't start so. A new run's directory then says why, another one
-    is as it was.
+    Raise SystemExit with one line and code 2 if the run can't start. The directory of a new run then records the reason; an
+    earlier run's directory is unchanged.
     """
     hydra: Any = HydraConfig.get()
     overrides = list(hydra.overrides.task)
@@ -36,7 +36,7 @@ def open_run(cfg: DictConfig) -> Run:
     goes_on = cfg.get(RUN_ID) is not None or has_begun(directory, overrides)
     saved = read_config(directory) if goes_on else None
     if saved is not None:
-        from lockstep.runs.resume import check_unchanged  # most runs begin anew
+        from lockstep.runs.resume import check_unchanged  # only resumed runs need it
 
         check_unchanged(saved, cfg, directory)
     if cfg.forked_from is None and cfg.get("fork") is not None:
@@ -57,16 +57,16 @@ def open_run(cfg: DictConfig) -> Run:
 
 
 def has_begun(directory: Path, overrides: list[str]) -> bool:
-    """Return whether the same command has begun the run in a directory, whose ranks are started again or meet again at their
-    rendezvous. Each rank reads it for itself, before or after rank zero has gone on: the answer is the same."""
+    """Return whether the same command has started the directory's run, so that these ranks were restarted or have joined its
+    rendezvous again. The answer is the same on every rank, before and after rank zero resumes the run."""
     if not can_resume() or not (directory / FILE).is_file() or read_overrides(directory) != overrides:
         return False
     return restarts() > 0 or (read_json(directory / "status.json") or {}).get("status") != "finished"
 
 
 def _save(run: Run, composed: DictConfig, hydra: Any, run_id: str | None) -> None:
-    """Write what the run is, as it was composed: before `derive` has set values that follow from others. `run_id`: None for a new
-    run."""
+    """Write the run's config as it was composed, before `derive` sets the values that follow from others. `run_id` is None for a
+    new run."""
     size = run.plan.global_batch_size
     if run_id is None and run.cfg.get("mirror") is not None:
         get_object("lockstep.mirror.check_new")(run.cfg.mirror, run.directory)

@@ -1,4 +1,4 @@
-"""A rank of a run, in the process that its parent has started for it, before the run begins."""
+"""Set up a rank's process, which the parent has started, before the run begins."""
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import configure_log, setup_globals
@@ -11,7 +11,7 @@ from lockstep.runs.locks import Lock
 
 
 def set_up_rank(hydra: DictConfig | None) -> None:
-    """Set up what Hydra and the command line set up in the parent, whose part of the config is `hydra`; a script's has none."""
+    """Repeat the set-up that Hydra and the command line did in the parent. `hydra` is Hydra's part of the config, if any."""
     console.survive_lost_output()
     import_from_project()
     setup_globals()

@@ -15,7 +15,7 @@ from lockstep.launchers.cluster import queue
 from lockstep.places import project
 from lockstep.runs.locks import is_held
 
-LOST_RANK, JOB = "has_lost_rank", "job"  # in status.json; the last is what a sweep says of its job
+LOST_RANK, JOB = "has_lost_rank", "job"  # keys of status.json; a sweep describes its job under the second
 Status = Literal["queued", "running", "finished", "failed", "preempted"]
 _PACKAGES = ("lockstep", "torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
 
@@ -23,7 +23,7 @@ _PACKAGES = ("lockstep", "torch", "torchvision", "lightning", "torchmetrics", "h
 def write_status(
     run_dir: Path, status: Status, reason: str | None = None, rank: int | None = None, is_first: bool = False, **more: Any
 ) -> None:
-    """Replaces status.json; the time of the first start is kept unless this is the first, and what a sweep has written."""
+    """Replace status.json. What a sweep has written stays, and the time of the first start too, unless `is_first`."""
     path = run_dir / "status.json"
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     known = read_json(path) or {}
@@ -34,8 +34,8 @@ def write_status(
 
 
 def actual_status(run_dir: Path) -> str | None:
-    """The word of status.json. Where it says running and no process holds the directory, the run was killed: it is finished if it
-    has its record, which is written last and leaves when the run goes on, else interrupted. None where there is no word."""
+    """Return the status in status.json, or None. If it is "running" and no process holds the directory, the run was killed: it is
+    finished if it has metrics.json, which is written last and removed when a run is resumed, else interrupted."""
     word = (read_json(run_dir / "status.json") or {}).get("status")
     if word != "running" or is_held(run_dir):
         return word
@@ -43,15 +43,15 @@ def actual_status(run_dir: Path) -> str | None:
 
 
 def write_failure(run_dir: Path, reason: str | None, rank: int | None, has_lost_rank: bool = False) -> None:
-    """Says that the run has failed, unless it is said already: the first reason is the one to know, but that a rank was lost
-    is explained by what that rank says itself."""
+    """Record that the run has failed. The first reason stays, except that a lost rank's own reason replaces the report that a
+    rank was lost."""
     content = read_json(run_dir / "status.json") or {}
     if content.get("status") == "running" or (content.get(LOST_RANK) and not has_lost_rank):
         write_status(run_dir, "failed", reason, rank, **({LOST_RANK: True} if has_lost_rank else {}))
 
 
 def environment() -> dict[str, Any]:
-    """Return versions, host, its load and commit: what it takes to weigh or repeat a number."""
+    """Return versions, host, its load and commit, which are needed to judge or reproduce a measurement."""
     return {
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in _PACKAGES},
@@ -65,7 +65,7 @@ def environment() -> dict[str, Any]:
 
 
 def _git(*arguments: str) -> str | None:
-    """Return what git says of the project; None outside a checkout or without git."""
+    """Return git's output for the project; None outside a checkout or without git."""
     try:
         done = subprocess.run(["git", *arguments], cwd=project(), capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -1,4 +1,4 @@
-"""Results of a run, gathered from the trainer for its record and its loggers."""
+"""Collect the results of a run from the trainer, for its record and its loggers."""
 
 import os
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ from lockstep.runs.saved import read_choices, read_overrides
 from lockstep.runs.shares import dp_rank_and_size
 
 _SIGNALING = " Signaling Trainer to stop."
-OPTIMIZED = "Optimized/"  # TensorBoard sorts by the tags, with capitals before other letters
-_SHOWN = ("world_size", "global_batch_size", "lr")  # of a run's facts; TensorBoard shows three, and the metric, in 1280 pixels
+OPTIMIZED = "Optimized/"  # a capital, because TensorBoard sorts tags with capitals first
+_SHOWN = ("world_size", "global_batch_size", "lr")  # facts shown in TensorBoard: three and the metric fit into 1280 pixels
 
 
 def best_checkpoint(trainer: Any) -> Path | None:
-    """The best checkpoint on disk, by the first ModelCheckpoint that monitors a metric."""
+    """Return the best checkpoint on disk of the first ModelCheckpoint that monitors a metric, or None."""
     savers = (callback for callback in trainer.callbacks if isinstance(callback, ModelCheckpoint) and callback.monitor)
     paths = (Path(saver.best_model_path) for saver in savers if saver.best_model_path)
     return next((path for path in paths if path.is_file()), None)
@@ -41,9 +41,9 @@ def read_best(trainer: Trainer) -> dict[str, Any]:
 
 
 def collect_metrics(trainer: Trainer, best: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of the checkpoint to use: training and validation as of when the best one was saved, then the test.
+    """Return the metrics of training and validation at the best checkpoint, or the last ones without one, and those of the test.
 
-    Without a best checkpoint they are the last ones. What a test has logged by a name of the validation is test/NAME.
+    A test metric that has the name of a validation metric becomes test/NAME.
     """
     trained = getattr(_counter(trainer), "results", {}) | best.get("metrics", {})
     latest = logged_numbers(trainer)
@@ -53,14 +53,14 @@ def collect_metrics(trainer: Trainer, best: Mapping[str, Any]) -> dict[str, floa
 
 
 def _counter(trainer: Any) -> Any:
-    """Return the callback that counts samples, times and metrics of a training; None without it."""
+    """Return the callback that counts samples, times and metrics of training, or None."""
     return next((callback for callback in trainer.callbacks if hasattr(callback, "samples_trained")), None)
 
 
 def collect_result(cfg: DictConfig, plan: Plan, trainer: Trainer, seconds: float) -> dict[str, Any]:
-    """Returns the content of metrics.json, of a run that has taken so many seconds; called on every rank.
+    """Return the content of metrics.json for a run that took `seconds`; called on every rank.
 
-    Raises NamedFailure where the optimized metric was not logged in a training."""
+    Raise NamedFailure if training has not logged the optimized metric."""
     best, optimized = read_best(trainer), cfg.optimized_metric if steps_made(trainer) else None
     metrics = collect_metrics(trainer, best)
     if optimized is not None and optimized not in metrics:
@@ -79,20 +79,20 @@ def collect_result(cfg: DictConfig, plan: Plan, trainer: Trainer, seconds: float
 
 
 def logged_numbers(trainer: Any) -> dict[str, float]:
-    """Returns what was logged last under each name, where it is one number: of an accuracy for each class it is not."""
+    """Return the last logged value of each name, leaving out values that are not one number, such as per-class accuracies."""
     logged = dict(trainer.callback_metrics)
     for name in [name for name in logged if name.endswith("_step") and name.removesuffix("_step") in logged]:
-        del logged[name]  # of a batch, beside the epoch's
+        del logged[name]  # the batch's value; the epoch's is there too
     return {name: float(value) for name, value in logged.items() if not isinstance(value, torch.Tensor) or value.numel() == 1}
 
 
 def collect_facts(trainer: Trainer) -> dict[str, Any]:
-    """Returns sizes, times and devices, and the facts of callbacks; called on every rank, which count their samples together."""
+    """Return sizes, times, devices and the facts of callbacks. A collective: the ranks' samples are summed."""
     model: Any = trainer.lightning_module
     datamodule: Any = getattr(trainer, "datamodule", None)
     counted, samples = _counter(trainer), samples_trained(trainer)
     train_time = getattr(counted, "train_time", 0.0)
-    device = trainer.strategy.root_device  # Lightning has brought the model to the CPU
+    device = trainer.strategy.root_device  # Lightning has moved the model to the CPU
     is_gpu = device.type == "cuda"
     facts = {
         "train_time": train_time,
@@ -121,19 +121,19 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
 
 
 def steps_made(trainer: Any) -> int:
-    """Return the optimizer steps made; the batches, where a model steps optimizers that Lightning does not wrap, and count."""
+    """Return the number of optimizer steps; the number of batches if Lightning does not wrap the model's optimizers."""
     return trainer.global_step or trainer.fit_loop.epoch_loop.batch_progress.total.processed
 
 
 def samples_trained(trainer: Trainer) -> int:
-    """Returns how many samples all processes have trained on since they began; a collective."""
+    """Return the number of samples that all processes have trained on since they started; a collective."""
     own = torch.tensor(getattr(_counter(trainer), "samples_trained", 0), device=trainer.strategy.root_device)
     counted = int(trainer.strategy.reduce(own, reduce_op="sum"))
     return counted * dp_rank_and_size(trainer)[1] // trainer.world_size  # ranks may have the same samples
 
 
 def lacking_for_test(model: Any, datamodule: Any) -> str | None:
-    """Returns what a model or its data lacks for a test, None if nothing."""
+    """Return why testing is impossible, or None."""
     if not getattr(datamodule, "has_test", True):
         return "this data has no test split"
     for part, hook in ((model, "test_step"), (datamodule or model, "test_dataloader")):
@@ -143,8 +143,8 @@ def lacking_for_test(model: Any, datamodule: Any) -> str | None:
 
 
 def ended_by(trainer: Any) -> str | None:
-    """Return why training has ended, None for an evaluation: the key that set the end, or what has asked for it before. A
-    callback says so by an attribute `ended_by`."""
+    """Return why training has ended, or None for an evaluation: the key of the limit, or a callback's `ended_by` attribute if the
+    callback stopped training."""
     if 0 <= trainer.max_steps <= trainer.global_step:
         return f"trainer.max_steps={trainer.max_steps}"
     if trainer.max_epochs is not None and 0 <= trainer.max_epochs <= trainer.current_epoch:
@@ -160,10 +160,10 @@ def ended_by(trainer: Any) -> str | None:
 
 
 def log_result(cfg: DictConfig, trainer: Any, facts: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
-    """Log one record per run: the overridden keys and what follows from them, with the final metrics. In TensorBoard the last
-    point of Optimized/NAME is the optimized metric of the best checkpoint, where there is one.
+    """Log the hyperparameters and final metrics of the run to each logger, once. In TensorBoard the last point of Optimized/NAME
+    is the optimized metric of the best checkpoint, if there is one.
 
-    A logger with a method `log_result` gets both by it, and the last step; the run ends with that.
+    A logger with a method `log_result` gets both and the last step by it instead, and finishes its run itself.
     """
     values = hyperparameters(cfg, facts)
     for logger in trainer.loggers:
@@ -180,8 +180,8 @@ def log_result(cfg: DictConfig, trainer: Any, facts: Mapping[str, Any], metrics:
 
 
 def hyperparameters(cfg: DictConfig, facts: Mapping[str, Any]) -> dict[str, str | float]:
-    """Return the overridden keys, of groups the option, and the facts that follow from them; in a job of a sweep the swept keys
-    alone."""
+    """Return the values of the overridden keys, a group's being its option, and the facts that follow; in a sweep's job only the
+    swept keys."""
     keys, choices = [*map(override_key, read_overrides(Path(cfg.run_dir)))], read_choices(Path(cfg.run_dir))
     if (swept := os.environ.get(SWEPT_KEYS)) is not None:
         keys, facts = [key for key in keys if key in swept.split()], {}
@@ -191,8 +191,8 @@ def hyperparameters(cfg: DictConfig, facts: Mapping[str, Any]) -> dict[str, str 
 
 
 def write_session(folder: Path, values: Mapping[str, str | float]) -> None:
-    """Write the values, into an event file of its own beside a logger's, as those of a session that has ended. No experiment is
-    described: of several TensorBoard takes the first it finds for all runs, and leaves out the columns that it does not name."""
+    """Write the values as a finished hparams session, in an event file of its own beside the logger's. Write no experiment:
+    TensorBoard would use the first one it finds for all runs, and hide the columns that it does not name."""
     from torch.utils.tensorboard import SummaryWriter
     from torch.utils.tensorboard.summary import hparams
 

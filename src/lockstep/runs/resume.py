@@ -1,4 +1,4 @@
-"""`resume=RUN_DIR`: a run that was broken off goes on in its own directory, by the config that is saved there."""
+"""`resume=RUN_DIR`: resume an interrupted run in its own directory, with the config that is saved there."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,10 +21,10 @@ _NOT_OF_THE_RUN = ("resume", "overwrite", "hydra.run.dir")
 
 
 def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
-    """Return the arguments with a `resume=` among them as Hydra is to read them: the saved config, with what is new. None where
-    the run has finished and nothing new is asked of it.
+    """Translate a command with `resume=` into Hydra's arguments: the saved config and the command's overrides. Return None if the
+    run has finished and nothing is overridden.
 
-    Raise ConfigError where there is no such run, or for a group's option.
+    Raise ConfigError if there is no such run, or if the command chooses a group's option.
     """
     flags, overrides = split_flags(arguments)
     wanted = values_by_key(overrides)["resume"]
@@ -47,7 +47,7 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
 
 
 def arguments_for(folder: Path, overrides: Sequence[str]) -> list[str]:
-    """Return what has Hydra compose a saved config and override it."""
+    """Return the arguments with which Hydra composes a saved config with overrides."""
     return ["--config-path", str(folder), "--config-name", "saved", *overrides]
 
 
@@ -62,7 +62,7 @@ def locate_run(wanted: str) -> Path:
 
 
 def check_unchanged(saved: DictConfig, cfg: DictConfig, run_dir: Path) -> None:
-    """Raise ConfigError if the config of a run that goes on has other values in what its checkpoint decides."""
+    """Raise ConfigError if a resumed run's config changes a value that the checkpoint decides."""
     before, now = _fixed_values(saved), _fixed_values(cfg)
     for key in (key for key in before | now if before.get(key) != now.get(key)):
         words = f"is decided by the run's checkpoint, with {shown(before.get(key))}; begin a new run by fork={run_dir}"
@@ -75,14 +75,14 @@ def _fixed_values(cfg: DictConfig) -> dict[str, Any]:
 
 
 def check_length(cfg: DictConfig, epoch: int, checkpoint: Path) -> None:
-    """Raises ConfigError where the checkpoint is of a later epoch than the last one."""
+    """Raise ConfigError if the checkpoint's epoch is larger than trainer.max_epochs."""
     epochs = cfg.trainer.max_epochs
     if 0 < (epochs or -1) < epoch:
         raise config_error("trainer.max_epochs", epochs, f"{checkpoint} is of epoch {epoch}; use {epoch} or more, or -1")
 
 
 def check_rate(cfg: DictConfig, plan: Plan, content: Mapping[str, Any], checkpoint: Path) -> None:
-    """Raise ConfigError where another global batch, by lr_scaling, has another rate than the checkpoint's optimizer."""
+    """Raise ConfigError if lr_scaling gives another learning rate than the checkpoint was trained with."""
     rate = content.get("callbacks", {}).get("SteppedRate", {}).get("trained_with", {}).get("lr", plan.lr)
     if rate != plan.lr:
         key = rate_key(cfg.model)

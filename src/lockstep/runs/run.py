@@ -1,4 +1,4 @@
-"""The life of one run in one process: its directory, its status, its end and its exit code."""
+"""One run in one process: its directory, its status and its exit code."""
 
 import logging
 import math
@@ -34,11 +34,11 @@ log = logging.getLogger(__name__)
 
 
 class Run:
-    """A context that turns whatever happens in it into status.json and an exit code.
+    """A context manager that records its outcome in status.json and exits with the matching code, by SystemExit.
 
-    A run of one process is its own parent. With several, `is_parent` is true in the process that the user started:
-    it only starts and watches the ranks. Under torchrun and srun there is no such parent and rank zero writes.
-    Leaves by SystemExit. `checkpoint` is what training goes on from.
+    With several processes, `is_parent` is true in the process that the user started; it only starts and watches the ranks.
+    With one process, or under torchrun and srun, there is no such parent and rank zero writes the status.
+    `checkpoint` is the checkpoint to resume or fork from.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Run:
         own: OwnDirectory | None = None,
         report: Report | None = None,
     ) -> None:
-        """`own`: the directory, if it is taken already. `report`: of a rank, to its parent."""
+        """`own` is the directory if it is locked already; `report` sends a rank's outcome to its parent."""
         self.cfg, self.plan, self.is_resumed, self._own, self._report = cfg, plan, is_resumed, own, report
         self.directory = Path(cfg.run_dir)
         self._log, self._metrics = self.directory / rank_log(), self.directory / "metrics.json"
@@ -58,13 +58,13 @@ class Run:
         self.is_parent = self.rank is None and (self.plan.world_size > 1 or cfg.max_restarts > 0)
         self.checkpoint: Path | None = None
         self.result: float | None = None
-        self._code: int | None = None  # to exit with, once it is known
+        self._code: int | None = None  # exit code, once it is known
         self._mirror: Any = None
         self._has_begun, self._started = False, time.monotonic()
 
     @property
     def is_owner(self) -> bool:
-        """Return whether this process writes the status and speaks to the person: the parent, or rank zero without one."""
+        """True in the process that writes the status and messages: the parent, or rank zero without one."""
         return self._report is None and self._global_rank == 0
 
     def __enter__(self) -> Self:
@@ -79,7 +79,7 @@ class Run:
         return self
 
     def _watch(self) -> None:
-        """Watches from here to the end, whatever the main thread is stuck in; the parent looks after itself and its ranks."""
+        """Start the watchdog of a rank, which works while the main thread is stuck. The parent only listens for stop signals."""
         if self.is_parent:
             STOP_SIGNALS.listen()
             return
@@ -96,7 +96,7 @@ class Run:
         self._leave_stuck(Outcome(code=ExitCode.FAILED, reason=reason, rank=self._global_rank))
 
     def _leave_stuck(self, outcome: Outcome) -> None:
-        """Leaves without the main thread, from another one, and waits for nobody."""
+        """Exit from a helper thread without joining the main thread."""
         try:
             if self._code is None:
                 self._end(outcome)
@@ -116,7 +116,7 @@ class Run:
             if not self.is_resumed:
                 self._metrics.unlink(missing_ok=True)
             record.write_status(self.directory, "running", is_first=not self.is_resumed)
-            self._append_to_log(OmegaConf.to_yaml(self.cfg, resolve=True))  # the terminal gets what a person reads
+            self._append_to_log(OmegaConf.to_yaml(self.cfg, resolve=True))  # in the log file alone
             if self.cfg.get("mirror") is not None:
                 self._mirror = get_object("lockstep.mirror.Mirror")(self.cfg.mirror, self.directory)
             log.info(str(self.plan))
@@ -135,7 +135,7 @@ class Run:
             file.write(text)
 
     def _own_checkpoint(self) -> Path | None:
-        """Returns the run's own checkpoint to go on from."""
+        """Return the run's own checkpoint to resume from, or None."""
         from lockstep.checkpointing import latest_valid_checkpoint
 
         checkpoint = latest_valid_checkpoint(self.directory / "checkpoints")
@@ -146,7 +146,7 @@ class Run:
         return checkpoint
 
     def launch(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Call `function(run, *arguments)` in each rank, which may die max_restarts times; rank zero's record is the result."""
+        """Call `function(run, *arguments)` in each rank; restart them at most max_restarts times. The result is rank zero's."""
         from lockstep.launchers.launch import launch  # most runs have one process
         from lockstep.launchers.processes import importable
 
@@ -180,7 +180,7 @@ class Run:
         self._close(read_json(self._metrics) or {})
 
     def finish(self, trainer: Any) -> None:
-        """Writes metrics.json from rank zero, and leaves the process group together; called in every rank."""
+        """Write metrics.json on rank zero, and destroy the process group; called on every rank."""
         from lockstep.runs.results import collect_result, log_result
 
         result = collect_result(self.cfg, self.plan, trainer, time.monotonic() - self._started)
@@ -205,7 +205,7 @@ class Run:
         STOP_SIGNALS.leave()
         try:
             if error is not None and self._code is None:
-                error = STOP_SIGNALS.raised or original_error(error)  # what breaks on the way out has come of it
+                error = STOP_SIGNALS.raised or original_error(error)  # errors while exiting are its consequences
                 self._end(classify_error(error, self._global_rank, HEARTBEAT.has_stepped))
         finally:
             HEARTBEAT.stop()
@@ -217,8 +217,8 @@ class Run:
                 self._own.leave()
 
     def _end(self, outcome: Outcome) -> None:
-        """Say once why the run ends, to its parent or to the person, and leave. Without a parent any rank may be the one who
-        knows."""
+        """Report once why the run ends, to the parent or on the terminal, and exit. Without a parent any rank may report the
+        failure."""
         if outcome.code == ExitCode.PREEMPTED and self._has_begun:
             outcome = self._recorded_failure() or outcome
         self._code = outcome.code
@@ -240,7 +240,7 @@ class Run:
         raise SystemExit(outcome.code)
 
     def _recorded_failure(self) -> Outcome | None:
-        """Return the failure that another rank has recorded: torchrun then asks the others to stop."""
+        """Return the failure that another rank has recorded, or None; torchrun then asks the others to stop."""
         status = read_json(self.directory / "status.json") or {}
         is_failure = status.get("status") == "failed"
         return Outcome(code=ExitCode.FAILED, reason=status["reason"], rank=status["rank"]) if is_failure else None
@@ -269,6 +269,6 @@ def _run_rank(
 
 
 def _deadline(cfg: DictConfig, key: str) -> float:
-    """Seconds; for ever where the guard has been taken out, or its limit is null."""
+    """Return the seconds at `key`; infinity if the guard was removed or its limit is null."""
     seconds = OmegaConf.select(cfg, key)
     return float("inf") if seconds is None else seconds

@@ -1,4 +1,4 @@
-"""`.hydra/` of a run's directory, in Hydra's format: config.yaml is what the run is, and what it goes on with."""
+"""The folder `.hydra/` of a run's directory, in Hydra's format; a run is resumed with its config.yaml."""
 
 import shutil
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ from lockstep.config.plan import BATCH, GLOBAL_BATCH
 
 FOLDER = ".hydra"
 FILE = f"{FOLDER}/config.yaml"
-NEXT = f"{FOLDER}/next"  # what a run that goes on becomes
+NEXT = f"{FOLDER}/next"  # the proposed config of a resumed run
 RUN_ID = "run_id"
-RUN_DIR = "${hydra:runtime.output_dir}"  # of the run that Hydra composes
+RUN_DIR = "${hydra:runtime.output_dir}"  # directory of the run that Hydra composes
 
 
 def write_config(run_dir: Path, cfg: DictConfig, hydra: DictConfig, run_id: str, global_batch_size: int | None) -> None:
-    """Write what a new run is. The global batch, in samples, stays the same on another number of processes.
+    """Write the config of a new run, with its global batch size, so that a resumption with another world size has the same.
 
-    The folder is renamed into its place, so that it is there whole or not at all.
+    The folder is renamed into place, so that it exists complete or not at all.
     """
     partial = run_dir / f"{FOLDER}.tmp"
     shutil.rmtree(partial, ignore_errors=True)
@@ -35,14 +35,14 @@ def write_config(run_dir: Path, cfg: DictConfig, hydra: DictConfig, run_id: str,
 
 
 def write_for_hydra(folder: Path, cfg: DictConfig, groups: Sequence[str] = ()) -> None:
-    """Write a config, and saved.yaml, by which Hydra composes it; with options of the `groups`, which a command chooses."""
+    """Write a config, and saved.yaml, from which Hydra composes it with the options that a command chooses for `groups`."""
     _write(folder / "config.yaml", cfg)
     defaults = [{"hydra": "default"}, "config", "_self_", *({group: None} for group in groups)]
     (folder / "saved.yaml").write_text(yaml.safe_dump({"defaults": defaults}))
 
 
 def propose_config(run_dir: Path, cfg: DictConfig, run_id: str, global_batch_size: int | None, overrides: list[str]) -> None:
-    """Write what a run that goes on becomes once it can't be refused any more, and what was overridden for that."""
+    """Write the config and overrides of a resumed run; `accept_config` puts them in force once the run can't be refused."""
     folder, given = run_dir / NEXT, {override_key(item) for item in overrides}
     folder.mkdir(exist_ok=True)
     _write(folder / "config.yaml", _to_save(cfg, run_id, global_batch_size))
@@ -51,7 +51,7 @@ def propose_config(run_dir: Path, cfg: DictConfig, run_id: str, global_batch_siz
 
 
 def accept_config(run_dir: Path) -> None:
-    """Make the run what was proposed, if that is not done yet; the record of what it goes on from leaves."""
+    """Put a proposed config in force, if there is one, and remove the earlier metrics.json."""
     if (run_dir / NEXT / "config.yaml").is_file():
         (run_dir / "metrics.json").unlink(missing_ok=True)
         for name in ("config.yaml", "overrides.yaml"):
@@ -60,7 +60,7 @@ def accept_config(run_dir: Path) -> None:
 
 
 def read_config(run_dir: Path) -> DictConfig | None:
-    """Return the config of the run in a directory, None where there is none."""
+    """Return the config of the directory's run, or None."""
     if not (run_dir / FILE).is_file():
         return None
     cfg: Any = OmegaConf.load(run_dir / FILE)
@@ -69,19 +69,19 @@ def read_config(run_dir: Path) -> DictConfig | None:
 
 
 def read_run_id(run_dir: Path) -> str | None:
-    """Return the id that checkpoints of the run in a directory carry; None where there is no run."""
+    """Return the run id that the checkpoints of the directory's run carry, or None."""
     cfg = read_config(run_dir)
     return None if cfg is None else cfg.get(RUN_ID)
 
 
 def read_overrides(run_dir: Path) -> list[str]:
-    """Return what was overridden for the run, and for its resumptions, in this order."""
+    """Return the overrides of the run's first start, then those of its resumptions."""
     path = run_dir / FOLDER / "overrides.yaml"
     return yaml.safe_load(path.read_bytes()) if path.is_file() else []
 
 
 def read_choices(run_dir: Path) -> dict[str, Any]:
-    """Return the option of each group that the run was composed of."""
+    """Return the run's option of each config group."""
     path = run_dir / FOLDER / "hydra.yaml"
     return yaml.safe_load(path.read_bytes())["hydra"]["runtime"]["choices"] if path.is_file() else {}
 
@@ -103,13 +103,13 @@ def _to_save(cfg: DictConfig, run_id: str, global_batch_size: int | None) -> Dic
 
 
 def fix_times(cfg: DictConfig) -> None:
-    """Replace ${now:} and ${hydra:} by their values: whoever copies the config would read the clock anew."""
+    """Replace ${now:} and ${hydra:} by their values, which would be other ones when a copy of the config is resolved."""
     for key, value in [*nodes(OmegaConf.to_container(cfg))]:
         if key != "run_dir" and isinstance(value, str) and ("${now:" in value or "${hydra:" in value):
             OmegaConf.update(cfg, key, OmegaConf.select(cfg, key))
 
 
 def is_queued(run_dir: Path) -> bool:
-    """Return whether the directory's run has not begun yet: no status but that of a sweep that has made it."""
+    """Return whether the directory's run has not started: it has no status, or a sweep's status "queued"."""
     status = run_dir / "status.json"
     return (run_dir / FILE).is_file() and (not status.exists() or (read_json(status) or {}).get("status") == "queued")

@@ -1,17 +1,17 @@
-"""Share of each batch that a process has."""
+"""Data-parallel groups: the ranks that take the same part of each batch."""
 
 from typing import Any
 
 
 def dp_rank_and_size(trainer: Any) -> tuple[int, int]:
-    """Returns the number of a process's share, and how many there are: the rank and the world size, but that processes which hold
-    the parts of one layer take the same samples."""
+    """Return the data-parallel rank and size of this process: its rank and the world size, except that processes which hold parts
+    of one layer take the same samples."""
     share = trainer.distributed_sampler_kwargs
     return (0, 1) if share is None else (share["rank"], share["num_replicas"])
 
 
 def is_first_of_share(trainer: Any) -> bool:
-    """Return whether this is the process, among those with the same samples, that is to count them."""
+    """Return whether this process is the first of those with the same samples, which counts them."""
     return trainer.global_rank % (trainer.world_size // dp_rank_and_size(trainer)[1]) == 0
 
 

@@ -1,4 +1,4 @@
-"""Check that a run can start here as it is configured, before any process is started."""
+"""Check that a run can start here with its config, before any process is started."""
 
 import traceback
 from collections.abc import Iterable, Iterator
@@ -17,10 +17,10 @@ from lockstep.launchers.environment import this_rank
 
 
 def validated(config: DictConfig, hydra: DictConfig | None = None, node_gpus: int | None = None) -> tuple[DictConfig, Plan]:
-    """The config of the run less Hydra's own part, and its plan; raises ConfigError if the run can't start so.
+    """Return the run's config without Hydra's part, and its plan. Raise ConfigError if the run can't start.
 
-    `node_gpus`: of each node that it is to run on, and will be started on, if that is not here.
-    `hydra`: its own part, which says what was given and which options it has composed.
+    `node_gpus`: GPUs of each node, if the run will be started on another machine.
+    `hydra`: Hydra's part of the config, with the overrides and the chosen options.
     """
     derive(config, () if hydra is None else hydra.overrides.task)
     cfg = without_hydra(config)
@@ -37,14 +37,14 @@ def without_hydra(config: DictConfig) -> DictConfig:
 
 
 def derive(config: DictConfig, overrides: Iterable[str] = ()) -> None:
-    """Set the values that follow from others: from `overrides`, those of the command line, and trainer.exact. Raise ConfigError
-    for what does not go together."""
+    """Set the values that follow from others: from the command line's `overrides`, and from trainer.exact. Raise ConfigError if
+    values contradict each other."""
     _choose_batch_size(config, overrides)
     _apply_exact(config)
 
 
 def _choose_batch_size(config: DictConfig, overrides: Iterable[str]) -> None:
-    """Drop the batch_size of a file where the command line has the global one."""
+    """Drop a config file's batch_size if the command line sets the global one."""
     given = {override_key(item): item.partition("=")[2] for item in overrides if not item.startswith("~")}
     if given.get(GLOBAL_BATCH, "null") != "null":
         if given.get(BATCH, "null") != "null":
@@ -55,7 +55,7 @@ def _choose_batch_size(config: DictConfig, overrides: Iterable[str]) -> None:
 
 
 def _apply_exact(config: DictConfig) -> None:
-    """Replace trainer.exact, which no Trainer takes, by the values that follow from it."""
+    """Replace trainer.exact, which is no argument of the Trainer, by the values that follow from it."""
     if not OmegaConf.is_dict(OmegaConf.select(config, "trainer")) or "exact" not in config.trainer:
         return
     workers = config.trainer.exact
@@ -66,13 +66,13 @@ def _apply_exact(config: DictConfig) -> None:
 
 
 def check_run_dir(config: DictConfig) -> None:
-    """Raise ConfigError where `run_dir=DIR` takes the place of `hydra.run.dir=DIR`."""
+    """Raise ConfigError if `run_dir=DIR` was given instead of `hydra.run.dir=DIR`."""
     if not OmegaConf.is_interpolation(config, "run_dir"):
         raise config_error("run_dir", config.run_dir, f"is set by Hydra; give hydra.run.dir={config.run_dir}")
 
 
 def _check_launch(plan: Plan) -> None:
-    """Raises ConfigError where the processes that have been started, or can be started here, are not those planned."""
+    """Raise ConfigError if the processes that were started, or can be started here, are not those of the plan."""
     rank = this_rank()
     if rank is None and plan.num_nodes > 1:
         raise config_error(
@@ -87,8 +87,8 @@ def _check_launch(plan: Plan) -> None:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """End the process by one line and code 2, or 1 for a bug: in Hydra's callbacks an exception would be a warning, and of one in
-    a job Hydra prints lines of its own."""
+    """Exit with one line and code 2, or 1 for a bug. Hydra would turn an exception in its callbacks into a warning, and print
+    more lines for one in a job."""
     try:
         yield
     except (ConfigError, OmegaConfBaseException) as error:
