@@ -71,23 +71,12 @@ def test_what_a_commit_lacks_is_brought_back(checkout: Path, tmp_path: Path) -> 
     assert content(tmp_path / "again") == before[1]
 
 
-def test_a_clean_tree_is_its_commit(checkout: Path, tmp_path: Path) -> None:
-    code = describe_code(checkout, 10)
-    assert code == f"commit {git(checkout, 'rev-parse', 'HEAD')}".encode()
-    check_out(checkout, code, tmp_path / "again")
-    assert content(tmp_path / "again") == content(checkout)
-
-
 def test_large_files_are_left_out(checkout: Path, caplog: pytest.LogCaptureFixture) -> None:
     (checkout / "data.bin").write_bytes(b"\0" * 3000)
     code = describe_code(checkout, 2)
     assert code is not None
     assert len(code.splitlines()) == 1
     assert caplog.messages == ["code.patch lacks 1 untracked file(s) of over 2 KiB"]
-
-
-def test_no_checkout_no_code(tmp_path: Path) -> None:
-    assert describe_code(tmp_path, 10) is None
 
 
 def test_a_commit_that_is_not_there_is_refused(checkout: Path, tmp_path: Path) -> None:

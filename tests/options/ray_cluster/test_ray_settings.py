@@ -29,7 +29,6 @@ def executor(monkeypatch: pytest.MonkeyPatch) -> Any:
     [
         (["trainer.devices=4"], 2, "1 node with CPU=8 GPU=4", True),
         (["trainer.devices=4"], 3, "1 node with CPU=12 GPU=4", False),
-        (["trainer=cpu", "trainer.devices=4"], 0.5, "1 node with CPU=2", True),
         (["trainer.devices=1", "trainer.num_nodes=3", "datamodule.batch_size=64"], 1, "3 nodes with CPU=1 GPU=1", False),
     ],
 )

@@ -3,14 +3,7 @@
 import json
 from pathlib import Path
 
-import allreduce
 from commands import ROOT, python
-
-
-def test_a_ring_of_four_sends_six_messages_of_a_quarter() -> None:
-    assert allreduce.link_bytes(4, 8_000_000) == 6 * 2_000_000
-    row = allreduce.report("gloo", 4, [0.012], [8_000_000]).splitlines()[-1]
-    assert row.split() == ["4", "7,812", "12.000", "1.000"]
 
 
 def test_it_prints_and_writes_the_times_of_all_counts_up_to_the_largest(tmp_path: Path) -> None:

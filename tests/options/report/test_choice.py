@@ -38,29 +38,6 @@ def test_devices_that_cost_accuracy_are_not_taken(tmp_path: Path) -> None:
     )
 
 
-def test_the_answer_and_the_table_have_one_change_and_one_test_of_chance(tmp_path: Path) -> None:
-    """Two rates and two seeds at one global batch: the best rates differ by 0.02, jobs of one rate and seed by no more than
-    chance. What is said to be lost is what the table has."""
-    metrics = {(1, 0.1): (0.90, 0.90), (1, 0.2): (0.86, 0.88), (2, 0.1): (0.88, 0.86), (2, 0.2): (0.87, 0.89)}
-    cells = [
-        cell(n, lr, seed=seed, global_batch=64, step=0.01 / n, metric=metric)
-        for (n, lr), values in metrics.items()
-        for seed, metric in enumerate(values)
-    ]
-    assert series(tmp_path / "chance", cells).points[1].change.verdict == "not beyond chance"
-    said = answer(tmp_path / "chance", [])
-    assert said.startswith("Take 2 devices at lr 0.2: 2x one device (2.00x to 2.00x) at the same val/acc")
-    worse = [one | {"metric": one["metric"] - 0.3 * (one["devices"] == 2)} for one in cells]
-    change = series(tmp_path / "worse", worse).points[1].change
-    assert (change.verdict, change.lost) == ("worse", pytest.approx(0.31))
-    assert answer(tmp_path / "worse", []).endswith("2 give 2x the speed and lose 0.31 of val/acc.")
-
-
-def test_devices_that_add_no_speed_are_not_taken(tmp_path: Path) -> None:
-    line = answer(tmp_path, [cell(1, step=0.010), cell(2, step=0.0180)])
-    assert line.endswith("more devices are not worth it; 2 give 1.1x the speed and cost 1.8x the device-hours.")
-
-
 def test_one_count_neither_batch_and_none(tmp_path: Path) -> None:
     one = answer(tmp_path / "one", [cell(2, lr, metric=lr) for lr in (0.5, 0.6)] + [cell(4, status="failed", reason="boom")])
     said = "Nothing can be said of speed: only one number of devices has results. val/acc is 0.6 on 2 devices at lr 0.6."
@@ -91,7 +68,6 @@ def test_an_interval_that_contains_one_says_nothing_of_speed(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("record", "why"),
     [
-        ({"cores": None, "threads": 2}, "there were 4 threads on 2 cores in 1 of 2 jobs"),
         ({"cores": 1}, "there were 2 threads on 1 core in 1 of 2 jobs"),
         ({"load": 2.6}, "the machine had a load of 2.6 on 2 cores in 2 of 2 jobs"),
         ({"load": 2.4}, None),
@@ -109,11 +85,3 @@ def test_more_than_the_devices_can_give_is_no_speed(tmp_path: Path) -> None:
     said = answer(tmp_path / "doubt", [cell(1, step=0.0876), cell(2, step=0.010)])
     assert said.startswith("Nothing can be said of speed: 2 devices were 17.5x as fast as 1, more than they can be;")
     assert answer(tmp_path / "caches", [cell(1, step=0.0105), cell(2, step=0.010)]).startswith("Take 2 devices")
-
-
-def test_jobs_that_are_left_out_are_said_at_once(tmp_path: Path) -> None:
-    """Also where the command line has chosen."""
-    own = answer(tmp_path, [cell(n, overrides=(f"model.width={width}",)) for n in (1, 2) for width in (8, 16)])
-    assert own.endswith(". This is of 2 of the sweep's 4 jobs.")
-    chosen = answer(tmp_path, [], only=("model.width=8",))
-    assert chosen.endswith(". This is of 2 of the sweep's 4 jobs.")

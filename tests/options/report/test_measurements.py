@@ -10,14 +10,6 @@ from lockstep.errors import ConfigError
 from lockstep.report.measurements import DIVERGED, MISSING, read
 
 
-def test_a_finished_job_is_a_row_of_what_it_recorded(tmp_path: Path) -> None:
-    read_back = read(measured.sweep(tmp_path, [cell(4, lr=0.003, seed=2, step=0.02, metric=0.7)]))
-    (row,) = read_back.rows
-    assert (row.devices, row.lr, row.seed, row.global_batch, row.batch_per_device) == (4, 0.003, 2, 128, 32)
-    assert (row.samples_per_second, row.metric) == (pytest.approx(6400), 0.7)
-    assert (read_back.metric, read_back.maximize) == ("val/acc", True)
-
-
 def test_jobs_that_have_not_finished_are_rows_with_their_reason(tmp_path: Path) -> None:
     """Their overrides are known."""
     cells = [
@@ -66,8 +58,3 @@ def test_the_rate_of_a_plain_module_is_an_axis(rate: str, tmp_path: Path) -> Non
     read_back = read(measured.sweep(tmp_path, [cell(n, lr, rate=rate) for n in (1, 2) for lr in (0.001, 0.01)]))
     assert [(row.devices, row.lr, row.variant) for row in read_back.rows] == [(n, lr, ()) for n in (1, 2) for lr in (0.001, 0.01)]
     assert not read_back.left_out
-
-
-def test_what_is_no_sweep_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"SWEEP_DIR={tmp_path}: names no jobs"):
-        read(tmp_path)

@@ -1,16 +1,13 @@
 """Throughput, speed-up and the best rate, by hand."""
 
-import math
 from pathlib import Path
 
 import measured
 import pytest
 from measured import cell
-from scipy.special import stdtrit
 
-from lockstep.report import estimates
 from lockstep.report.measurements import Measurements, read
-from lockstep.report.series import MIXED, STRONG, WEAK, find_series
+from lockstep.report.series import WEAK, find_series
 
 STEPS = {1: 0.010, 2: 0.0125, 4: 0.016}  # seconds of a step
 
@@ -26,19 +23,6 @@ def weak(folder: Path, lrs: tuple[float, ...] = (0.1, 0.3), seeds: int = 3) -> M
     return read(measured.sweep(folder, cells))
 
 
-def test_an_interval_is_student_s() -> None:
-    one = estimates.estimate([1.0, 2.0, 3.0])
-    half = 4.302653 / math.sqrt(3)
-    assert (one.mean, one.interval) == (2.0, pytest.approx((2 - half, 2 + half)))
-    assert estimates.estimate([2.0]) == estimates.Estimate(2.0)
-    change = estimates.difference([1.0, 2.0, 3.0], [5.0, 5.5])
-    freedom = (1 / 3 + 0.0625) ** 2 / ((1 / 3) ** 2 / 2 + 0.0625**2)  # Welch
-    half = float(stdtrit(freedom, 0.975)) * math.sqrt(1 / 3 + 0.125 / 2)
-    assert change.interval == pytest.approx((-3.25 - half, -3.25 + half))
-    assert estimates.difference([1.0, 1.0], [3.0, 3.0]).interval == (-2.0, -2.0)
-    assert estimates.geometric([4.0], [2.0]) == estimates.Estimate(pytest.approx(2.0))
-
-
 def test_weak_scaling_keeps_the_batch_of_a_device(tmp_path: Path) -> None:
     series = find_series(weak(tmp_path))
     assert (series.kind, series.batch, [point.devices for point in series.points]) == (WEAK, 32, [1, 2, 4])
@@ -48,28 +32,6 @@ def test_weak_scaling_keeps_the_batch_of_a_device(tmp_path: Path) -> None:
     assert series.points[2].throughput.mean == pytest.approx(128 / 0.016, rel=1e-3)
     low, high = series.points[2].speedup.interval or (0.0, 0.0)
     assert low < series.points[2].speedup.mean < high < low + 0.2  # six runs that vary by 2%
-
-
-def test_strong_scaling_keeps_the_global_batch(tmp_path: Path) -> None:
-    cells = [cell(devices, global_batch=64, step=step / devices) for devices, step in STEPS.items()]
-    series = find_series(read(measured.sweep(tmp_path, cells)))
-    assert (series.kind, series.batch) == (STRONG, 64)
-    assert series.points[2].speedup.mean == pytest.approx(2.5)
-    assert series.points[2].speedup.interval is None  # nothing was repeated
-
-
-def test_of_a_sweep_of_several_batches_the_series_of_the_most_jobs_is_taken(tmp_path: Path) -> None:
-    cells = [cell(devices, batch=batch) for devices, batch in ((1, 16), (2, 16), (4, 16), (1, 32), (2, 32))]
-    series = find_series(read(measured.sweep(tmp_path, cells)))
-    assert (series.kind, series.batch, [point.devices for point in series.points]) == (WEAK, 16, [1, 2, 4])
-
-
-def test_less_than_a_series_has_a_kind_of_its_own(tmp_path: Path) -> None:
-    one = find_series(read(measured.sweep(tmp_path / "one", [cell(2, lr=lr) for lr in (0.1, 0.2)])))
-    assert (len(one.points), one.base.speedup.mean) == (1, 1.0)
-    mixed = find_series(read(measured.sweep(tmp_path / "mixed", [cell(1, batch=32), cell(2, batch=20)])))
-    assert (mixed.kind, [point.devices for point in mixed.points]) == (MIXED, [1, 2])
-    assert find_series(read(measured.sweep(tmp_path / "none", [cell(1, status="failed", reason="boom")]))).points == []
 
 
 def test_a_job_without_a_speed_counts_for_its_metric(tmp_path: Path) -> None:

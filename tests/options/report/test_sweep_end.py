@@ -18,14 +18,6 @@ def config(folder: Path, **launcher: bool) -> DictConfig:
     return OmegaConf.create({"hydra": {"sweep": {"dir": str(folder)}, "launcher": launcher}})
 
 
-def test_the_answer_is_printed_with_the_page_s_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    measured.sweep(tmp_path, [cell(1)])
-    REPORT.on_multirun_end(config(tmp_path, dry_run=False))
-    said = capsys.readouterr().out.split("\n")
-    assert said[1].startswith("Nothing can be said of speed: only one number of devices has results.")
-    assert said[2] == str(tmp_path / "report" / "report.html")
-
-
 def test_a_report_that_fails_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     REPORT.on_multirun_end(config(tmp_path))
     assert "There is no report: ConfigError: SWEEP_DIR=" in caplog.text

@@ -135,7 +135,6 @@ def test_a_job_that_was_interrupted_is_left_to_another_call(tmp_path: Path) -> N
     ("settings", "message"),
     [
         ({"n_trials": "many"}, "hydra.sweeper.n_trials=many: use a value of type int"),
-        ({"sampler": {"_target_": "optuna.samplers.TPESampler", "sed": 1}}, "hydra.sweeper.sampler.sed=1: no such argument"),
         ({"pruner": {"_target_": "optuna.pruners.MedianPruner", "n_startup_trials": -1}}, "hydra.sweeper.pruner: .*-1"),
     ],
 )

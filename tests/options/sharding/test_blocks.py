@@ -34,22 +34,6 @@ class Model(nn.Module):
         self.net, self.loss, self.parts = Net(), nn.CrossEntropyLoss(), nn.ModuleList([nn.Linear(2, 2)])
 
 
-def names(model: nn.Module, blocks: str) -> list[str]:
-    result = {module: name for name, module in model.named_modules()}
-    return [result[unit] for unit in _units(model, blocks)]
-
-
-def test_blocks_come_before_what_they_are_in_and_what_is_not_called_or_has_no_parameter_is_none() -> None:
-    model = Model()
-    assert names(model, BLOCKS) == [
-        *("parts.0", "net.layers.1.0", "net.layers.1"),
-        *("net.layers.0.0", "net.layers.0", "net"),
-    ]
-    assert names(model, "head$") == ["parts.0", "net.head", "net"]
-    model.parts.append(model.net.layers[0])  # under two names it is one
-    assert names(model, BLOCKS).count("net.layers.0") == 1
-
-
 def test_a_parameter_of_the_model_itself_is_refused() -> None:
     model = Model()
     model.temperature = nn.Parameter(torch.ones(1))

@@ -24,7 +24,6 @@ from torch import Tensor
 from lockstep.checkpointing import latest_valid_checkpoint, read_checkpoint
 from lockstep.models.from_checkpoint import load_model
 from lockstep.strategies.sharding.model_parallel import ModelParallel
-from lockstep.strategies.sharding.parts import write_parts
 
 pytestmark = pytest.mark.slow
 # two epochs of five steps at a global batch of 240; layers that four processes do not divide evenly; one step is left out
@@ -181,45 +180,20 @@ def test_it_goes_on_at_other_numbers_and_in_other_layouts(folder: Path, tmp_path
 # What is damaged is named, put aside, and the one before it taken
 
 
-@pytest.fixture
-def run(two: list[dict[str, Any]], folder: Path, tmp_path: Path) -> Path:
-    assert two
-    return shutil.copytree(folder / "parts", tmp_path / "run")
-
-
 def parts_of(path: Path) -> list[Path]:
     listed = torch.load(path, weights_only=True)["tensor_files"]
     return [path.parent / listed["folder"] / name for name in listed["files"]]
 
 
-@pytest.mark.parametrize("damage", ["a bit", "missing"])
-def test_a_damaged_part_is_found_and_the_checkpoint_before_it_taken(
-    damage: str, run: Path, caplog: pytest.LogCaptureFixture
+def test_a_part_that_is_missing_is_found_and_the_checkpoint_before_it_taken(
+    two: list[dict[str, Any]], folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    assert two
+    run = shutil.copytree(folder / "parts", tmp_path / "run")
     part, _ = parts_of(run / LAST)
-    content = bytearray(part.read_bytes())
-    content[len(content) // 2] ^= 1
-    part.write_bytes(content)
-    if damage == "missing":
-        part.unlink()
+    part.unlink()
     with caplog.at_level(logging.WARNING):
         assert latest_valid_checkpoint(run / "checkpoints") == run / "checkpoints" / "previous.ckpt"
     name = part.relative_to(run / "checkpoints")
-    said = f"{name} is missing" if damage == "missing" else f"at {name}"
-    assert f"the checkpoint is corrupt ({said}); looking for an older one" in caplog.text
+    assert f"the checkpoint is corrupt ({name} is missing); looking for an older one" in caplog.text
     assert (run / "checkpoints" / "last.ckpt.damaged").is_file()
-
-
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-def test_parts_are_kept_while_a_checkpoint_may_name_them(tmp_path: Path) -> None:
-    def save() -> set[str]:
-        parts = {"weight": torch.ones(2**12)}
-        write_parts({}, parts, tmp_path / "last.ckpt", "previous.ckpt")
-        return {path.name for path in (tmp_path / "parts").iterdir()}
-
-    (tmp_path / "parts" / "9").mkdir(parents=True)  # of a save that was killed
-    assert save() == {"0"}
-    (tmp_path / "last.ckpt").rename(tmp_path / "last.ckpt.foreign")
-    (tmp_path / "last.ckpt.damaged").write_bytes(b"cut short")
-    assert [save(), save(), save()] == [{"0", "1"}, {"0", "1", "2"}, {"0", "2", "3"}]
-    assert all(part.is_file() for name in ("last.ckpt", "previous.ckpt") for part in parts_of(tmp_path / name))

@@ -1,13 +1,15 @@
-"""What a batch script does when srun has ended, with a stand-in for SLURM."""
+"""What a batch script does when srun has ended, and a run that SLURM warns, with a stand-in for SLURM."""
 
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from saved_run import save_run
 
+from lockstep.launchers.cluster import queue
 from lockstep.slurm.after_srun import main
 
 RUNNING = {"status": "running", "reason": None}
@@ -72,3 +74,13 @@ def test_a_requeue_that_slurm_refuses_is_said(tmp_path: Path) -> None:
     run_dir = run(tmp_path, **LOST)
     main(1, 2, ["hydra.run.dir=run"])
     assert status(run_dir) == ("failed", "rank 1 is lost; the job was not requeued: scontrol: no")
+
+
+def test_only_the_warning_before_a_time_limit_requeues(calls: Path) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, 0):
+        assert queue().requeue_when_warned(number, True) is None
+    said = "SLURM job 7 was not requeued: it would begin anew, in another directory; give hydra.run.dir"
+    assert queue().requeue_when_warned(signal.SIGUSR1, False) == said
+    assert calls.read_text() == LEFT
+    assert queue().requeue_when_warned(signal.SIGUSR1, True) == "SLURM job 7 is requeued"
+    assert calls.read_text().strip() == REQUEUED

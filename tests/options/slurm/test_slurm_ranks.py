@@ -2,16 +2,13 @@
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from commands import ROOT, runs, started, train
-from environments import PARENT
 
 from lockstep.errors import ConfigError
-from lockstep.launchers.cluster import Rank
-from lockstep.launchers.environment import rank_in, rank_log, run_id, this_rank
+from lockstep.launchers.environment import rank_in
 
 SRUN = {
     "SLURM_JOB_ID": "77",
@@ -22,18 +19,6 @@ SRUN = {
     "SLURM_NTASKS_PER_NODE": "4",
     "SLURM_NNODES": "2",
 }
-
-
-@pytest.mark.parametrize(
-    ("env", "rank"),
-    [
-        (SRUN, Rank("slurm", global_rank=5, local_rank=1, world_size=8, num_nodes=2)),
-        (SRUN | PARENT, Rank("parent", 1, 1, 4, 1)),
-        ({"SLURM_JOB_ID": "77", "SLURM_NTASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, None),
-    ],
-)
-def test_rank_of_anrank_environment(env: dict[str, str], rank: Rank | None) -> None:
-    assert rank_in(env) == rank
 
 
 @pytest.mark.parametrize(
@@ -53,25 +38,6 @@ def test_an_environment_by_which_ranks_would_train_alone_is_refused(env: dict[st
     with pytest.raises(ConfigError) as refused:
         rank_in(env)
     assert str(refused.value).startswith(line)
-
-
-@pytest.fixture
-def task(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Makes this process one that srun has started."""
-    for name, value in SRUN.items():
-        monkeypatch.setenv(name, value)
-    this_rank.cache_clear()
-    yield
-    this_rank.cache_clear()
-
-
-@pytest.mark.usefixtures("task")
-def test_the_run_is_named_after_the_step_and_each_rank_has_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run_id() == "slurm-77.3"
-    assert rank_log() == "train.rank5.log"
-    monkeypatch.setenv("SLURM_PROCID", "0")
-    this_rank.cache_clear()
-    assert rank_log() == "train.log"
 
 
 @pytest.mark.slow

@@ -1,17 +1,10 @@
 """What a job asks SLURM for, by the settings of the launcher."""
 
-from typing import Any
-
 import pytest
-from omegaconf import OmegaConf
 
 from lockstep.config.plan import Plan
-from lockstep.errors import ConfigError
 from lockstep.runs.composition import compose
 from lockstep.slurm.launcher import SlurmExecutor
-from lockstep.sweeps.local import create_executor
-
-TARGET = "lockstep.slurm.launcher.SlurmExecutor"
 
 
 @pytest.mark.parametrize(
@@ -32,11 +25,3 @@ def test_a_job_asks_for_what_its_processes_need(overrides: list[str], gpus: int,
     given = SlurmExecutor(partition="long", time="1-00:00:00", mem="9G", gres="gpu:a100", warning=60, sbatch=["--no-requeue"])
     more = [flag.replace("gpu:", "gpu:a100:") for flag in flags] + ["--partition=long", "--time=1-00:00:00", "--mem=9G"]
     assert given.flags(plan) == (*more, "--requeue", "--signal=USR1@60", "--no-requeue")
-
-
-@pytest.mark.parametrize("setting", [{"time": 86400}, {"my_time": "1:00"}])
-def test_settings_that_make_no_sense_are_refused(setting: dict[str, Any]) -> None:
-    with pytest.raises(
-        ConfigError, match=r"^hydra.launcher.(time=86400: use a value of|my_time=1:00: no such argument; use .*time)"
-    ):
-        create_executor(OmegaConf.create({"hydra": {"launcher": setting | {"executor": TARGET}}}))

@@ -138,7 +138,6 @@ def test_whoever_comes_next_finds_the_jobs_in_the_queue(place: Path, tmp_path: P
     [
         ("CANCELLED", ("interrupted", "CANCELLED by SLURM on n1")),
         ("NODE_FAIL", ("failed", "NODE_FAIL by SLURM on n1")),
-        ("PENDING", ("waiting", "in SLURM's queue: BadConstraints")),
         ("", ("waiting", None)),
     ],
 )
@@ -146,8 +145,7 @@ def test_what_slurm_says_of_an_end_is_its_reason(state: str, expected: Any, plac
     (place / "hold").touch()
     submit(tmp_path, [job(tmp_path, "a")])
     name = SweepJobs(tmp_path).jobs["a"].queue
-    reason = "BadConstraints" if state == "PENDING" else "None"
-    fake_slurm.say(place, "1", f"1|{name}|{state}|{reason}|n1" if state else "")
+    fake_slurm.say(place, "1", f"1|{name}|{state}|None|n1" if state else "")
     assert states(look_at(tmp_path)) == {"a": expected}
 
 
