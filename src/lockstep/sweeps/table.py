@@ -5,20 +5,15 @@ import io
 import itertools
 import re
 import statistics
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra.utils import get_object
-from rich.console import Console, Group
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
+from lockstep import console
 from lockstep.atomic_files import replace_text
-from lockstep.console import format_duration, join_first
+from lockstep.console import join_first
 from lockstep.errors import config_error
 from lockstep.sweeps.jobs import (
     FAILED,
@@ -35,8 +30,6 @@ from lockstep.sweeps.jobs import (
 )
 from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 
-UNLIMITED = 100_000  # columns of what is printed to no terminal
-_STYLES = {RUNNING: "cyan", FAILED: "bold red", INTERRUPTED: "yellow", FINISHED: "green", WAITING: "dim"}
 _LONGEST = 80  # characters of a reason
 
 
@@ -59,85 +52,18 @@ def look_at(directory: Path) -> SweepJobs:
     return sweep_jobs
 
 
-class LiveTable:
-    """A table that is drawn again in its place on a terminal; elsewhere a line whenever a job changes its state."""
-
-    def __init__(self) -> None:
-        self._live: Live | None = None
-        self._due = 0.0
-        self._known: dict[str, tuple[str, int]] = {}
-
-    def show(self, sweep_jobs: SweepJobs) -> None:
-        if not sys.stdout.isatty():
-            self._print_changes(sweep_jobs)
-        elif time.monotonic() > self._due:
-            self._due = time.monotonic() + 1
-            if self._live is None:
-                self._live = Live(console=Console(), auto_refresh=False, transient=True)
-                self._live.start()
-            self._live.update(layout(sweep_jobs, self._live.console.height), refresh=True)
-
-    def close(self) -> None:
-        """Take the table off the terminal."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-    def _print_changes(self, sweep_jobs: SweepJobs) -> None:
-        """Print a line for each begun job whose state or attempt is another one."""
-        for key, job in sweep_jobs.jobs.items():
-            if not job.attempt or self._known.get(key) == (job.status, job.attempt):
-                continue
-            self._known[key] = (job.status, job.attempt)
-            ended = sum(status in (FINISHED, FAILED) for status, _ in self._known.values())
-            place = f"{ended} of {sweep_jobs.total}  " if job.status in (FINISHED, FAILED) else ""
-            metric = f"  {job.optimized_metric} {job.metric:.6g}" if job.metric is not None else ""
-            why = f"  {shorten(job.reason)}" if job.reason else ""
-            print(f"{place}{job.directory.name}: {job.status}{metric}{why}", flush=True)
-
-
 def print_table(sweep_jobs: SweepJobs) -> None:
-    """Print it as wide as the terminal, or as wide as it is where there is none."""
-    console = Console(width=None if sys.stdout.isatty() else UNLIMITED, highlight=False, markup=False)
-    console.print(layout(sweep_jobs))
+    """Print the jobs, the best first; the means over seeds and folds; the reasons of failed jobs, and a summary."""
+    if jobs := sweep_jobs.ranked:
+        console.show_table([_cells(job) for job in jobs], ("job", "overrides", "state", "metric"))
     if means := mean_rows(sweep_jobs):
-        console.print(_table(means))
+        console.show_table([[*row.values()] for row in means], [*means[0]])
+    print(*_reasons(jobs), summary(sweep_jobs), sep="\n", flush=True)
 
 
-def layout(sweep_jobs: SweepJobs, height: int | None = None) -> Group:
-    """Return table, reasons and summary. On a terminal of so many lines, running and failed jobs come first."""
-    jobs = sweep_jobs.ranked
-    lines = [*_reasons(jobs), summary(sweep_jobs)]
-    if height is not None:
-        jobs = sorted(jobs, key=lambda job: [*_STYLES].index(job.status))[: max(3, height - len(lines) - 7)]
-    return Group(*([_table([_cells(job) for job in jobs])] if jobs else []), *map(Text, lines))
-
-
-def _table(rows: Sequence[dict[str, str]]) -> Table:
-    """Return a table with the columns that have a value."""
-    names = [name for name in rows[0] if any(row[name] for row in rows)]
-    content = Table(**({} if sys.stdout.isatty() else {"box": None, "pad_edge": False}))
-    for name in names:
-        content.add_column(name, no_wrap=name != "overrides", justify="left" if name in ("overrides", "state") else "right")
-    for row in rows:
-        content.add_row(*(Text(row[name], style=_STYLES[row["state"]] if name == "state" else "") for name in names))
-    return content
-
-
-def _cells(job: Job) -> dict[str, str]:
-    progress = read_progress(job.directory)
-    known = progress | job.record
-    rate, share, left = (known.get(name) for name in ("samples_per_second", "share", "seconds_left"))
-    metric = progress.get("metrics", {}).get(job.optimized_metric) if job.metric is None else job.metric
-    return {
-        "job": str(job.number),
-        "overrides": job.label,
-        "state": job.status,
-        "done": "" if share is None or job.status == FINISHED else f"{share:.0%}",
-        "metric": "" if metric is None else f"{metric:.5g}",
-        "samples/s": "" if rate is None else f"{rate:,.0f}",
-        "left": format_duration(left) if job.status == RUNNING else "",
-    }
+def _cells(job: Job) -> list[str]:
+    metric = read_progress(job.directory).get("metrics", {}).get(job.optimized_metric) if job.metric is None else job.metric
+    return [str(job.number), job.label, job.status, "" if metric is None else f"{metric:.5g}"]
 
 
 def mean_rows(sweep_jobs: SweepJobs) -> list[dict[str, str]]:

@@ -93,11 +93,15 @@ def test_a_narrow_job_does_not_overtake_a_wide_one_it_would_delay() -> None:
     assert pool.choose([three, narrow]) is None
 
 
-def test_a_failure_is_tried_again_and_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_a_failure_is_tried_again_and_does_not_stop_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sweep_jobs = run([broken_job(tmp_path), good_job(tmp_path, "good")], tmp_path, retries=2)
     assert sweep_jobs.jobs["good"].status == FINISHED
     assert (sweep_jobs.jobs["broken"].attempt, sweep_jobs.jobs["broken"].reason) == (3, "ended with code 3")
     assert (tmp_path / "job_broken" / "attempts" / "2" / "output.log").is_file()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.count("job_broken: running") == 3  # a line a change
+    assert sum(line.endswith("of 2  job_broken: failed  ended with code 3") for line in lines) == 3
+    assert lines[-1] == "2 of 2  job_good: finished  val/acc 0.5" or lines[-1].startswith("2 of 2  job_broken: failed")
 
 
 def test_a_job_that_takes_too_long_and_does_not_listen_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
