@@ -64,7 +64,7 @@ class Runner:
         for job in jobs:
             if job.attempt and self._shown.get(job.key) != (job.status, job.attempt):
                 self._shown[job.key] = (job.status, job.attempt)
-                place = f"{ended} of {self.sweep_jobs.total}  " if job.status in (FINISHED, FAILED) else ""
+                place = f"{ended} of {len(self.sweep_jobs.jobs)}  " if job.status in (FINISHED, FAILED) else ""
                 metric = f"  {job.optimized_metric} {job.metric:.6g}" if job.metric is not None else ""
                 why = f"  {shorten(job.reason)}" if job.reason else ""
                 print(f"{place}{job.directory.name}: {job.status}{metric}{why}", flush=True)

@@ -15,12 +15,10 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from lockstep.atomic_files import read_json, write_json
-from lockstep.config.overrides import flat
-from lockstep.console import join_first
 from lockstep.errors import ExitCode
 from lockstep.runs.locks import is_held
 from lockstep.runs.record import JOB
-from lockstep.runs.saved import GLOBAL_BATCH, write_config
+from lockstep.runs.saved import write_config
 from lockstep.runs.validation import without_hydra
 from lockstep.sweeps.jobs import (
     FAILED,
@@ -29,13 +27,10 @@ from lockstep.sweeps.jobs import (
     RUNNING,
     WAITING,
     JobState,
-    computed_config,
-    read_computed_config,
     read_record,
     read_state,
     read_status,
     state_after,
-    sweep_exit_code,
     varying,
 )
 
@@ -176,15 +171,10 @@ def _archive(directory: Path) -> None:
 
 
 class SweepJobs:
-    """The jobs of a sweep by their keys, as their directories say.
-
-    Attributes:
-        planned: How many jobs a search will have; 0 for a grid.
-        is_running: True if a process runs the sweep.
-    """
+    """The jobs of a sweep by their keys, as their directories say. `is_running`: a process runs the sweep."""
 
     def __init__(self, directory: Path, is_running: bool | None = None) -> None:
-        self.directory, self.planned = directory, 0
+        self.directory = directory
         self.is_running = is_held(directory) if is_running is None else is_running
         found = (Job.read(folder, self.is_running) for folder in sorted(directory.glob("[!.]*/")))
         self.jobs = {job.key: job for job in sorted(filter(None, found), key=lambda job: job.number)}
@@ -207,20 +197,6 @@ class SweepJobs:
                     setattr(known, name, getattr(job, name))
         return [known for known in (self.jobs[job.key] for job in jobs) if known.status != FINISHED]
 
-    def describe_changed(self, jobs: Sequence[Job]) -> str | None:
-        """Name the keys that have made new jobs of an earlier call's overrides: an edited file, or another version's defaults."""
-        earlier = {tuple(sorted(job.overrides)): job.directory for job in self.jobs.values()}
-        names = set[str]()
-        for job in jobs:
-            directory = None if job.key in self.jobs else earlier.get(tuple(sorted(job.overrides)))
-            if directory is not None and job.config is not None and (before := flat(read_computed_config(directory))):
-                now = flat(computed_config(without_hydra(job.config)))
-                names |= {name for name in before.keys() | now.keys() if before.get(name, ...) != now.get(name, ...)}
-                names -= {GLOBAL_BATCH, *(name for name, value in now.items() if "${" in str(value))}
-        if not names:
-            return None
-        return f"jobs with other values of {join_first(sorted(names))} than before begin anew, beside the earlier ones"
-
     @property
     def ranked(self) -> list[Job]:
         """The jobs by their final metrics, the best of each metric first; then those that have none, by their numbers."""
@@ -230,16 +206,15 @@ class SweepJobs:
         return sorted(self.jobs.values(), key=_rank)
 
     @property
-    def total(self) -> int:
-        return max(self.planned, len(self.jobs))
-
-    @property
     def counts(self) -> Counter[str]:
         return Counter(job.status for job in self.jobs.values())
 
     @property
     def exit_code(self) -> ExitCode:
-        return sweep_exit_code(self.counts)
+        counts = self.counts
+        if counts[INTERRUPTED] or counts[RUNNING]:
+            return ExitCode.PREEMPTED
+        return ExitCode.FAILED if counts[FAILED] or counts[WAITING] else ExitCode.FINISHED
 
     @property
     def best(self) -> Job | None:

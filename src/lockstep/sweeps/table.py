@@ -13,7 +13,6 @@ from hydra.utils import get_object
 
 from lockstep import console
 from lockstep.atomic_files import replace_text
-from lockstep.console import join_first
 from lockstep.errors import config_error
 from lockstep.sweeps.jobs import (
     FAILED,
@@ -58,7 +57,8 @@ def print_table(sweep_jobs: SweepJobs) -> None:
         console.show_table([_cells(job) for job in jobs], ("job", "overrides", "state", "metric"))
     if means := mean_rows(sweep_jobs):
         console.show_table([[*row.values()] for row in means], [*means[0]])
-    print(*_reasons(jobs), summary(sweep_jobs), sep="\n", flush=True)
+    reasons = [f"{job.number} {job.status}: {shorten(job.reason)}" for job in jobs if job.reason and job.status != FINISHED]
+    print(*reasons, summary(sweep_jobs), sep="\n", flush=True)
 
 
 def _cells(job: Job) -> list[str]:
@@ -78,26 +78,15 @@ def mean_rows(sweep_jobs: SweepJobs) -> list[dict[str, str]]:
     for group in groups.values():
         metrics = [job.metric for job in group if job.metric is not None]
         mean, first = statistics.mean(metrics), group[0]
-        spread = f"{statistics.stdev(metrics):.3g}" if len(metrics) > 1 else ""
-        label = " ".join(item for item in first.swept if item.partition("=")[0] not in REPEATS)
         row = {
-            "overrides": label,
+            "overrides": " ".join(item for item in first.swept if item.partition("=")[0] not in REPEATS),
             "jobs": str(len(group)),
             "metric": first.optimized_metric,
             "mean": f"{mean:.5g}",
-            "std": spread,
+            "std": f"{statistics.stdev(metrics):.3g}" if len(metrics) > 1 else "",
         }
         rows.append((first.optimized_metric, -mean if first.optimized_mode == "max" else mean, row))
     return [row for *_, row in sorted(rows, key=lambda row: row[:2])]
-
-
-def _reasons(jobs: Sequence[Job]) -> list[str]:
-    """Return why jobs have failed or were interrupted, and what others wait for; the same reason once."""
-    numbers: dict[str, list[int]] = {}
-    for job in sorted(jobs, key=lambda job: job.number):
-        if job.reason is not None and job.status != FINISHED:
-            numbers.setdefault(f"{job.status}: {shorten(job.reason)}", []).append(job.number)
-    return [f"{join_first(some, 6)} {line}" for line, some in numbers.items()]
 
 
 def shorten(reason: str) -> str:
@@ -109,12 +98,10 @@ def shorten(reason: str) -> str:
 
 
 def summary(sweep_jobs: SweepJobs) -> str:
-    """Return one line: how many jobs are in which state, and the best of them."""
-    counts, best = sweep_jobs.counts, sweep_jobs.best
-    done = f"{counts[FINISHED]} of {sweep_jobs.total} job{'s' * (sweep_jobs.total != 1)} finished"
+    """Return one line: how many jobs are in which state."""
+    counts, total = sweep_jobs.counts, len(sweep_jobs.jobs)
     states = [f"{counts[state]} {state}" for state in (RUNNING, WAITING, FAILED, INTERRUPTED) if counts[state]]
-    words = "" if best is None else f" · best {best.optimized_metric} {best.metric:.5g} (job {best.number})"
-    return ", ".join([done, *states]) + words
+    return ", ".join([f"{counts[FINISHED]} of {total} job{'s' * (total != 1)} finished", *states])
 
 
 def write_results(sweep_jobs: SweepJobs) -> None:

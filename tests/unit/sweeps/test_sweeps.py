@@ -19,7 +19,7 @@ from saved_run import CONFIG, save_run
 from lockstep.errors import ConfigError
 from lockstep.runs.saved import read_run_id
 from lockstep.sweeps import local
-from lockstep.sweeps.jobs import FINISHED, INTERRUPTED, RUNNING, computed_config, identity, state_from_record
+from lockstep.sweeps.jobs import FINISHED, INTERRUPTED, RUNNING, state_from_record
 from lockstep.sweeps.local import LocalExecutor, Pool
 from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.sweep_jobs import Job, SweepJobs
@@ -186,20 +186,3 @@ def test_a_job_that_diverged_after_its_best_epoch_has_failed(tmp_path: Path) -> 
     assert state_from_record(tmp_path, record) == (FINISHED, None, 0.9)
     (tmp_path / "progress.json").write_text(json.dumps({"metrics": {"train/loss": None, "val/acc": 0.1}}))
     assert state_from_record(tmp_path, record) == ("failed", "train/loss not finite", None)
-
-
-def test_jobs_that_another_config_has_made_new_are_said_to_be(tmp_path: Path) -> None:
-    """The same command with another version's defaults, on the directory of an earlier call."""
-
-    def batch(**config: Any) -> list[Job]:
-        jobs = [made(Job(Path(), "", [f"seed={rate}"], 1, "val/acc", "max"), seed=rate, **config) for rate in (1, 2)]
-        keys = [identity(computed_config(OmegaConf.create(one.config))) for one in jobs]
-        return [replace(one, directory=tmp_path / key, key=key) for one, key in zip(jobs, keys, strict=True)]
-
-    before, now = batch(test="auto", net={"a": 1, "b": 2}), batch(test=True, net={"a": 1})
-    sweep_jobs = SweepJobs(tmp_path)
-    assert sweep_jobs.describe_changed(before) is None
-    sweep_jobs.register(before)
-    assert SweepJobs(tmp_path).describe_changed(before) is None
-    line = "jobs with other values of net.b, test than before begin anew, beside the earlier ones"
-    assert SweepJobs(tmp_path).describe_changed(now) == line

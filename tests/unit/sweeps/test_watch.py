@@ -40,7 +40,7 @@ def test_a_running_job_shows_its_latest_metric_and_a_failed_one_its_reason(
 
 def test_the_summary_counts_the_jobs(tmp_path: Path) -> None:
     made(tmp_path, *STATES)
-    assert summary(looked_at(tmp_path)) == ("2 of 6 jobs finished, 1 running, 2 waiting, 1 failed · best val/acc 0.5 (job 0)")
+    assert summary(looked_at(tmp_path)) == ("2 of 6 jobs finished, 1 running, 2 waiting, 1 failed")
 
 
 @pytest.mark.parametrize(
