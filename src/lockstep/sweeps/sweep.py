@@ -74,27 +74,22 @@ class Sweep:
             asked = [item for item in sys.argv[1:] if "glob(" in item] or sys.argv[1:]
             raise ConfigError(f"{' '.join(asked)}: no job comes of this; use what matches or names at least one option")
         jobs = self.check(job_overrides)
-        batch = {job.key: job for job in jobs}
-        if len(batch) < len(jobs):
-            log.warning(f"Skipping {len(jobs) - len(batch)} duplicate jobs of {len(jobs)}.")
-        self._run([*batch.values()])
-        return [self._returned(job) for job in jobs]
-
-    def check(self, job_overrides: Sequence[Sequence[str]]) -> list[Job]:
-        """Raise RefusedJob for the first job that can't start."""
-        return [self._job(number, list(overrides)) for number, overrides in enumerate(job_overrides)]
-
-    def _run(self, batch: list[Job]) -> None:
+        batch = [*{job.key: job for job in jobs}.values()]
         if self.executor.dry_run:
             for job in batch:
                 print(*job.resources, f" {job.world_size} process(es)  {job.directory}\n  {' '.join(job.overrides)}")
-            return
+            return [self._returned(job) for job in jobs]
         with STOP_SIGNALS.deferring():  # until it can be continued
             runner = self.open()
             todo = self.sweep_jobs.register(batch)
         runner.run(todo)
         if runner.stopped:
             self.end()
+        return [self._returned(job) for job in jobs]
+
+    def check(self, job_overrides: Sequence[Sequence[str]]) -> list[Job]:
+        """Raise RefusedJob for the first job that can't start."""
+        return [self._job(number, list(overrides)) for number, overrides in enumerate(job_overrides)]
 
     def _returned(self, job: Job) -> JobReturn:
         """Return what a sweeper gets to see: the metric; NaN for a job that has none, so that the others go on."""
@@ -163,7 +158,7 @@ class Sweep:
         STOP_SIGNALS.leave()
         print_table(sweep_jobs)
         write_results(sweep_jobs)
-        if (best := sweep_jobs.best) is not None:
+        if (best := next(iter(sweep_jobs.ranked), None)) is not None and best.metric is not None:
             print(f"best: {console.relative(best.directory)}")
         print(f"results: {console.relative(self.directory / 'results.csv')}", flush=True)
         if any(self.directory.glob("*/tensorboard")):

@@ -44,41 +44,28 @@ _START = ("command", "config", "pool", "width", "resources", "swept_keys", "glob
 
 @dataclass
 class Job:
-    """A job of a sweep.
-
-    Attributes:
-        key: Identity across resumed and extended sweeps.
-        attempt: How many attempts have begun.
-        queue: The job's name in a cluster's queue, until it is known to have left that.
-        goes_on: It has failed, but not by an error of its own: the next attempt goes on from the last checkpoint.
-        swept: The overrides that are not the same for all jobs, once the jobs are ranked.
-        command: Starts a job that this process may start.
-        config: The composed config of such a job, with Hydra's own part.
-        width: Slots of `pool` that it takes.
-        resources: What it takes, in the words of its executor.
-        swept_keys: The keys of the overrides in which it may differ from other jobs.
-    """
+    """A job of a sweep. The fields from `command` on are known only to a process that may start it."""
 
     directory: Path
-    key: str
+    key: str  # identity across resumed and extended sweeps
     overrides: list[str]
     world_size: int
     optimized_metric: str
     optimized_mode: str
     number: int = 0
-    attempt: int = 0
-    queue: str | None = None
-    goes_on: bool = False
+    attempt: int = 0  # attempts that have begun
+    queue: str | None = None  # its name in a cluster's queue, until it is known to have left that
+    goes_on: bool = False  # it has failed, but not by an error of its own: the next attempt goes on from the last checkpoint
     status: str = WAITING
     reason: str | None = None
     metric: float | None = None
-    swept: Sequence[str] = field(default=(), compare=False)
+    swept: Sequence[str] = field(default=(), compare=False)  # overrides that are not the same for all jobs, once these are ranked
     command: Sequence[str] = field(default=(), compare=False)
-    config: DictConfig | None = field(default=None, compare=False)
+    config: DictConfig | None = field(default=None, compare=False)  # with Hydra's own part
     pool: str = field(default="cpu", compare=False)
-    width: int = field(default=1, compare=False)
-    resources: tuple[Any, ...] = field(default=(), compare=False)
-    swept_keys: Sequence[str] = field(default=(), compare=False)
+    width: int = field(default=1, compare=False)  # slots of the pool that it takes
+    resources: tuple[Any, ...] = field(default=(), compare=False)  # what it takes, in the words of its executor
+    swept_keys: Sequence[str] = field(default=(), compare=False)  # keys of overrides in which it may differ from other jobs
     global_batch_size: int | None = field(default=None, compare=False)
 
     @classmethod
@@ -136,12 +123,6 @@ class Job:
             self.save(status=_WORDS.get(self.status, self.status), reason=self.reason)
         except OSError as error:
             log.warning(f"{self.directory}/status.json can't be written ({error})")
-
-    @property
-    def label(self) -> str:
-        """The swept overrides with the last words of their keys."""
-        pairs = (item.partition("=") for item in self.swept)
-        return " ".join(f"{key.lstrip('+').rpartition('.')[2]}={value}" for key, _, value in pairs)
 
     @property
     def record(self) -> dict[str, Any]:
@@ -215,11 +196,6 @@ class SweepJobs:
         if counts[INTERRUPTED] or counts[RUNNING]:
             return ExitCode.PREEMPTED
         return ExitCode.FAILED if counts[FAILED] or counts[WAITING] else ExitCode.FINISHED
-
-    @property
-    def best(self) -> Job | None:
-        """The best job; None if none has finished."""
-        return next((job for job in self.ranked if job.status == FINISHED), None)
 
 
 def _rank(job: Job) -> tuple[bool, str, float, int]:

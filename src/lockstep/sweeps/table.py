@@ -33,11 +33,7 @@ _LONGEST = 80  # characters of a reason
 
 
 def queue() -> Any:
-    """Return the module of jobs that go on without the sweep's process.
-
-    It has two functions: show_state(sweep_jobs) asks the queue how its jobs stand, and writes nothing; cancel(sweep_jobs) takes
-    them out of the queue, and returns how many they were. Both raise ConfigError.
-    """
+    """Return the module of jobs that go on without the sweep's process: it has show_state(sweep_jobs) and cancel(sweep_jobs)."""
     return get_object("lockstep.slurm.launcher")
 
 
@@ -63,7 +59,9 @@ def print_table(sweep_jobs: SweepJobs) -> None:
 
 def _cells(job: Job) -> list[str]:
     metric = read_progress(job.directory).get("metrics", {}).get(job.optimized_metric) if job.metric is None else job.metric
-    return [str(job.number), job.label, job.status, "" if metric is None else f"{metric:.5g}"]
+    pairs = (item.partition("=") for item in job.swept)
+    label = " ".join(f"{key.lstrip('+').rpartition('.')[2]}={value}" for key, _, value in pairs)
+    return [str(job.number), label, job.status, "" if metric is None else f"{metric:.5g}"]
 
 
 def mean_rows(sweep_jobs: SweepJobs) -> list[dict[str, str]]:
