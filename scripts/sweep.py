@@ -1,7 +1,7 @@
 """A sweep's state, and its continuation.
 
 lockstep sweep status SWEEP_DIR                  # a table of its jobs, while it runs or afterwards
-lockstep sweep watch SWEEP_DIR                   # the same, live, until the sweep has ended; ends with its exit code
+lockstep sweep watch SWEEP_DIR                   # the same every few seconds until the sweep has ended; ends with its exit code
 lockstep sweep resume SWEEP_DIR                  # the same sweep once more, for what has not finished
 lockstep sweep cancel SWEEP_DIR                  # takes its jobs out of a cluster's queue, running ones too; resume continues
 """
@@ -24,7 +24,7 @@ from lockstep.places import project
 from lockstep.runs.directory import SWEEP_FILE
 from lockstep.sweeps.sweep import sweep_command
 from lockstep.sweeps.sweep_jobs import SweepJobs
-from lockstep.sweeps.table import LiveTable, look_at, print_table, queue
+from lockstep.sweeps.table import look_at, print_table, queue
 
 _OF_ONE_CALL = ("hydra.mode", "hydra.sweep.dir")
 INTERVAL, QUEUE_INTERVAL = 2.0, 10.0  # seconds between two looks at the directory, and at a cluster's queue
@@ -53,15 +53,15 @@ def main() -> None:
 
 def watch(sweep_dir: Path) -> int:
     """Show the sweep until it has ended; return its exit code, or 0 where it was left before."""
-    table = LiveTable()
+    clear = "\x1b[H\x1b[2J" if sys.stdout.isatty() else ""
     try:
         while is_under_way(sweep_jobs := look_at(sweep_dir)):
-            table.show(sweep_jobs)
+            print(clear, end="")
+            print_table(sweep_jobs)
             time.sleep(QUEUE_INTERVAL if sweep_jobs.in_queue() else INTERVAL)
     except Preempted:
         return ExitCode.FINISHED
-    finally:
-        table.close()
+    print(clear, end="")
     show(sweep_jobs)
     return sweep_jobs.exit_code
 

@@ -53,7 +53,6 @@ class Share(NamedTuple):
 class RayExecutor(Executor):
     """Asks for all jobs at once; which of them run is Ray's matter."""
 
-    name = "ray"
     address: str = LOCAL
     num_cpus: int | None = None
     cpus_per_device: float = 1

@@ -57,7 +57,7 @@ class Search:
             self.launcher.launch([self._point(self._ask()) for _ in range(self.n_jobs)], 0)
             return
         self._open()
-        self.launcher.sweep.sweep_jobs.planned = self.n_trials
+        self.launcher.sweep.open()
         with self.launcher.sweep.answering():
             while numbers := self._batch():
                 self._try(numbers)

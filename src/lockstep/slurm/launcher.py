@@ -113,7 +113,7 @@ class QueuedJob(Handle):
 class SlurmExecutor(Executor):
     """Submits jobs; which of them run is SLURM's matter. What a job asks for may depend on its own config, by ${...}."""
 
-    name, outlives = "slurm", True
+    outlives = True
     partition: str | None = None
     account: str | None = None
     time: str | None = None

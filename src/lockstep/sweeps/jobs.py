@@ -5,8 +5,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,13 +78,6 @@ def varying(jobs: Sequence[Sequence[str]]) -> list[str]:
     return [key for key in dict.fromkeys(itertools.chain(*values)) if len({job.get(key) for job in values}) > 1]
 
 
-def sweep_exit_code(states: Container[str]) -> ExitCode:
-    """Map job states to the sweep's exit code."""
-    if INTERRUPTED in states or RUNNING in states:
-        return ExitCode.PREEMPTED
-    return ExitCode.FAILED if FAILED in states or WAITING in states else ExitCode.FINISHED
-
-
 def read_progress(directory: Path) -> dict[str, Any]:
     """Return progress.json, which says how far training is; empty if there is none."""
     return read_json(directory / "progress.json") or {}
@@ -131,7 +123,9 @@ def state_after(directory: Path, end: int | JobState) -> JobState:
         return JobState(FAILED, killed_by(end))
     if end == ExitCode.PREEMPTED:
         return JobState(INTERRUPTED, reason)
-    reason = (reason if status == "failed" else None) or ": ".join([f"ended with code {end}", *_last_line(directory / OUTPUT)])
+    if status != "failed" or reason is None:
+        lines = log.read_text(errors="replace").splitlines() if (log := directory / OUTPUT).is_file() else []
+        reason = ": ".join([f"ended with code {end}", *lines[-1:]])
     return JobState(FAILED, " ".join(reason.split()))
 
 
@@ -142,11 +136,3 @@ def state_from_record(directory: Path, record: dict[str, Any]) -> JobState:
     if infinite := sorted({name for metrics in (latest, record["metrics"]) for name, value in metrics.items() if value is None}):
         return JobState(FAILED, f"{', '.join(infinite)} not finite")
     return JobState(FINISHED, record.get("ended_by"), record["metrics"][record["optimized_metric"]])
-
-
-def _last_line(path: Path) -> list[str]:
-    """Return the last line of a log, or nothing."""
-    if not path.is_file():
-        return []
-    with path.open(errors="replace") as file:
-        return list(deque(file, maxlen=1))

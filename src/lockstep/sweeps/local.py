@@ -24,20 +24,12 @@ from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 
 
 class Handle:
-    """A job under way.
+    """A job under way; times are those of time.monotonic()."""
 
-    Attributes:
-        waits: What for, while it has not begun.
-        began: When it began, by time.monotonic().
-        is_cancelled: True if a person has taken it out of a queue: it is not tried again.
-        ended_for: Its state, if the sweep ends it.
-        kill_at: When it is killed, by time.monotonic().
-    """
-
-    waits: str | None = None
+    waits: str | None = None  # what for, while it has not begun
     began = float("inf")
-    is_cancelled = False
-    ended_for: JobState | None = None
+    is_cancelled = False  # a person has taken it out of a queue: it is not tried again
+    ended_for: JobState | None = None  # its state, if the sweep ends it
     kill_at = float("inf")
 
     @abstractmethod
@@ -56,15 +48,9 @@ class Handle:
 
 @dataclass(kw_only=True)
 class Executor:
-    """Starts jobs. Its fields are hydra.launcher.KEY of its option; conf/hydra/launcher/NAME.yaml says what the keys mean.
+    """Starts jobs. Its fields are hydra.launcher.KEY of its option; conf/hydra/launcher/NAME.yaml says what the keys mean."""
 
-    Attributes:
-        name: Its option of hydra/launcher.
-        outlives: True if its jobs go on without the sweep's process.
-    """
-
-    name: ClassVar[str]
-    outlives: ClassVar[bool] = False
+    outlives: ClassVar[bool] = False  # its jobs go on without the sweep's process
     timeout: float | None = None
     retries: int = 0
     dry_run: bool = False
@@ -79,8 +65,8 @@ class Executor:
     def open(self, sweep_jobs: SweepJobs) -> None:
         """Find out what has become of jobs in the queue. Raise ConfigError where another executor's queue has some."""
         if queued := sweep_jobs.in_queue():
-            words = f"{len(queued)} job(s) of this sweep are in a queue; use that launcher, or first lockstep sweep cancel"
-            raise config_error("hydra/launcher", self.name, words)
+            words = f"{len(queued)} job(s) of it are in a queue; use hydra/launcher=slurm, or first lockstep sweep cancel"
+            raise config_error("hydra.sweep.dir", sweep_jobs.directory, words)
 
     def choose(self, waiting: Sequence[Job]) -> Job | None:
         """Return the job to start now, None if there is room for none of them."""
@@ -165,7 +151,6 @@ class LocalHandle(Handle):
 class LocalExecutor(Executor):
     """Packs jobs onto the GPUs, and onto the cores."""
 
-    name = "lockstep"
     jobs_per_gpu: int = 1
     jobs: int = 1
 

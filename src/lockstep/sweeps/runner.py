@@ -10,10 +10,10 @@ from omegaconf import OmegaConf
 
 from lockstep.console import command_line
 from lockstep.launchers.stop_signals import STOP_SIGNALS
-from lockstep.sweeps.jobs import FAILED, INTERRUPTED, RUNNING, WAITING, JobState
+from lockstep.sweeps.jobs import FAILED, FINISHED, INTERRUPTED, RUNNING, WAITING, JobState
 from lockstep.sweeps.local import Executor, Handle
 from lockstep.sweeps.sweep_jobs import Job, SweepJobs
-from lockstep.sweeps.table import LiveTable
+from lockstep.sweeps.table import shorten
 
 POLL = 0.1  # seconds between two looks at the jobs
 PREEMPTIONS = 20  # times that one call continues a job that was preempted
@@ -29,9 +29,10 @@ class Runner:
     """
 
     def __init__(self, sweep_jobs: SweepJobs, executor: Executor) -> None:
-        self.sweep_jobs, self.executor, self.table = sweep_jobs, executor, LiveTable()
+        self.sweep_jobs, self.executor = sweep_jobs, executor
         self.stopped: str | None = None
         self.was_interrupted = False
+        self._shown: dict[str, tuple[str, int]] = {}  # states and attempts that were printed
         self._ended: Counter[tuple[str, str]] = Counter()  # how often a job has ended in a state
         self._waiting: list[Job] = []
         self._running: list[tuple[Job, Handle]] = []
@@ -48,15 +49,25 @@ class Runner:
                         self.start(job)
                     for job, handle in self._running[:]:
                         self._look_at(job, handle)
-                    self.table.show(self.sweep_jobs)
+                    self._print_changes(jobs)
                     time.sleep(POLL)
             finally:
                 if not self.executor.outlives:
                     self._kill_all()
-                self.table.show(self.sweep_jobs)
-                self.table.close()
+                self._print_changes(jobs)
         if self.was_interrupted:  # a terminal that closes says so more than once, and there is the table to write
             STOP_SIGNALS.leave()
+
+    def _print_changes(self, jobs: Sequence[Job]) -> None:
+        """Print a line for each begun job whose state or attempt has changed."""
+        ended = self.sweep_jobs.counts[FINISHED] + self.sweep_jobs.counts[FAILED]
+        for job in jobs:
+            if job.attempt and self._shown.get(job.key) != (job.status, job.attempt):
+                self._shown[job.key] = (job.status, job.attempt)
+                place = f"{ended} of {len(self.sweep_jobs.jobs)}  " if job.status in (FINISHED, FAILED) else ""
+                metric = f"  {job.optimized_metric} {job.metric:.6g}" if job.metric is not None else ""
+                why = f"  {shorten(job.reason)}" if job.reason else ""
+                print(f"{place}{job.directory.name}: {job.status}{metric}{why}", flush=True)
 
     def interrupt(self, number: int) -> None:
         """Note that a signal has ended the sweep."""

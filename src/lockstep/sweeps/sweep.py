@@ -21,7 +21,7 @@ from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.runs.fork import find_checkpoint
 from lockstep.runs.resume import check_length
 from lockstep.runs.validation import check_run_dir, validated
-from lockstep.sweeps.jobs import OUTSIDE, computed_config, directory_name, identity, sweep_exit_code
+from lockstep.sweeps.jobs import OUTSIDE, computed_config, directory_name, identity
 from lockstep.sweeps.local import choose_pool, create_executor
 from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.sweep_jobs import Job, SweepJobs, as_composed
@@ -48,7 +48,6 @@ class Sweep:
         self.config, self.loader = config, loader
         self.executor = create_executor(config)
         self.directory = Path(str(config.hydra.sweep.dir)).absolute()
-        self.keys: set[str] = set()  # the jobs of this call
         self.sweep_jobs = SweepJobs(self.directory, is_running=False)
         self.runner: Runner | None = None
 
@@ -75,32 +74,22 @@ class Sweep:
             asked = [item for item in sys.argv[1:] if "glob(" in item] or sys.argv[1:]
             raise ConfigError(f"{' '.join(asked)}: no job comes of this; use what matches or names at least one option")
         jobs = self.check(job_overrides)
-        batch = {job.key: job for job in jobs}
-        if len(batch) < len(jobs):
-            log.warning(f"Skipping {len(jobs) - len(batch)} duplicate jobs of {len(jobs)}.")
-        self._run([*batch.values()])
+        batch = [*{job.key: job for job in jobs}.values()]
+        if self.executor.dry_run:
+            for job in batch:
+                print(*job.resources, f" {job.world_size} process(es)  {job.directory}\n  {' '.join(job.overrides)}")
+            return [self._returned(job) for job in jobs]
+        with STOP_SIGNALS.deferring():  # until it can be continued
+            runner = self.open()
+            todo = self.sweep_jobs.register(batch)
+        runner.run(todo)
+        if runner.stopped:
+            self.end()
         return [self._returned(job) for job in jobs]
 
     def check(self, job_overrides: Sequence[Sequence[str]]) -> list[Job]:
         """Raise RefusedJob for the first job that can't start."""
         return [self._job(number, list(overrides)) for number, overrides in enumerate(job_overrides)]
-
-    def _run(self, batch: list[Job]) -> None:
-        self.keys |= {job.key for job in batch}
-        if self.executor.dry_run:
-            for job in batch:
-                print(*job.resources, f" {job.world_size} process(es)  {job.directory}\n  {' '.join(job.overrides)}")
-            return
-        with STOP_SIGNALS.deferring():  # until it can be continued
-            runner = self._open()
-            if (line := self.sweep_jobs.describe_changed(batch)) is not None:
-                log.warning(line)
-            todo = self.sweep_jobs.register(batch)
-        if len(todo) < len(batch):
-            log.info(f"{len(batch) - len(todo)} of {len(batch)} jobs have finished before")
-        runner.run(todo)
-        if runner.stopped:
-            self.end()
 
     def _returned(self, job: Job) -> JobReturn:
         """Return what a sweeper gets to see: the metric; NaN for a job that has none, so that the others go on."""
@@ -154,7 +143,7 @@ class Sweep:
             check_length(cfg, checkpoint.epoch, checkpoint.path)
         return full, cfg, plan
 
-    def _open(self) -> Runner:
+    def open(self) -> Runner:
         """Find out, once, how an earlier sweep process has left the jobs."""
         if self.runner is None:
             self.executor.open(self.sweep_jobs)
@@ -164,22 +153,19 @@ class Sweep:
     def end(self) -> None:
         """Write the results, after the sweeper's last batch. Leave by SystemExit unless all jobs have finished."""
         sweep_jobs = self.sweep_jobs
-        if (runner := self._open() if sweep_jobs.planned else self.runner) is None:
+        if (runner := self.runner) is None:
             return
         STOP_SIGNALS.leave()
         print_table(sweep_jobs)
         write_results(sweep_jobs)
-        if (best := sweep_jobs.best) is not None:
+        if (best := next(iter(sweep_jobs.ranked), None)) is not None and best.metric is not None:
             print(f"best: {console.relative(best.directory)}")
         print(f"results: {console.relative(self.directory / 'results.csv')}", flush=True)
         if any(self.directory.glob("*/tensorboard")):
             print(f"Next:\n  tensorboard --logdir {shlex.quote(console.relative(self.directory))}", flush=True)
         if runner.stopped:
             console.say(f"The sweep was stopped: {runner.stopped}. Resume it: {sweep_command('resume', self.directory)}")
-        own = sweep_jobs.jobs if sweep_jobs.planned else self.keys  # a search has jobs of earlier calls, too
-        code = sweep_exit_code({job.status for key, job in sweep_jobs.jobs.items() if key in own})
-        if runner.was_interrupted:
-            code = ExitCode.PREEMPTED
+        code = ExitCode.PREEMPTED if runner.was_interrupted else sweep_jobs.exit_code
         if code or runner.stopped:
             raise SystemExit(code or ExitCode.FAILED)
 

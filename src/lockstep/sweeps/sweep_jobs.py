@@ -15,12 +15,10 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from lockstep.atomic_files import read_json, write_json
-from lockstep.config.overrides import flat
-from lockstep.console import join_first
 from lockstep.errors import ExitCode
 from lockstep.runs.locks import is_held
 from lockstep.runs.record import JOB
-from lockstep.runs.saved import GLOBAL_BATCH, write_config
+from lockstep.runs.saved import write_config
 from lockstep.runs.validation import without_hydra
 from lockstep.sweeps.jobs import (
     FAILED,
@@ -29,13 +27,10 @@ from lockstep.sweeps.jobs import (
     RUNNING,
     WAITING,
     JobState,
-    computed_config,
-    read_computed_config,
     read_record,
     read_state,
     read_status,
     state_after,
-    sweep_exit_code,
     varying,
 )
 
@@ -49,41 +44,28 @@ _START = ("command", "config", "pool", "width", "resources", "swept_keys", "glob
 
 @dataclass
 class Job:
-    """A job of a sweep.
-
-    Attributes:
-        key: Identity across resumed and extended sweeps.
-        attempt: How many attempts have begun.
-        queue: The job's name in a cluster's queue, until it is known to have left that.
-        goes_on: It has failed, but not by an error of its own: the next attempt goes on from the last checkpoint.
-        swept: The overrides that are not the same for all jobs, once the jobs are ranked.
-        command: Starts a job that this process may start.
-        config: The composed config of such a job, with Hydra's own part.
-        width: Slots of `pool` that it takes.
-        resources: What it takes, in the words of its executor.
-        swept_keys: The keys of the overrides in which it may differ from other jobs.
-    """
+    """A job of a sweep. The fields from `command` on are known only to a process that may start it."""
 
     directory: Path
-    key: str
+    key: str  # identity across resumed and extended sweeps
     overrides: list[str]
     world_size: int
     optimized_metric: str
     optimized_mode: str
     number: int = 0
-    attempt: int = 0
-    queue: str | None = None
-    goes_on: bool = False
+    attempt: int = 0  # attempts that have begun
+    queue: str | None = None  # its name in a cluster's queue, until it is known to have left that
+    goes_on: bool = False  # it has failed, but not by an error of its own: the next attempt goes on from the last checkpoint
     status: str = WAITING
     reason: str | None = None
     metric: float | None = None
-    swept: Sequence[str] = field(default=(), compare=False)
+    swept: Sequence[str] = field(default=(), compare=False)  # overrides that are not the same for all jobs, once these are ranked
     command: Sequence[str] = field(default=(), compare=False)
-    config: DictConfig | None = field(default=None, compare=False)
+    config: DictConfig | None = field(default=None, compare=False)  # with Hydra's own part
     pool: str = field(default="cpu", compare=False)
-    width: int = field(default=1, compare=False)
-    resources: tuple[Any, ...] = field(default=(), compare=False)
-    swept_keys: Sequence[str] = field(default=(), compare=False)
+    width: int = field(default=1, compare=False)  # slots of the pool that it takes
+    resources: tuple[Any, ...] = field(default=(), compare=False)  # what it takes, in the words of its executor
+    swept_keys: Sequence[str] = field(default=(), compare=False)  # keys of overrides in which it may differ from other jobs
     global_batch_size: int | None = field(default=None, compare=False)
 
     @classmethod
@@ -143,12 +125,6 @@ class Job:
             log.warning(f"{self.directory}/status.json can't be written ({error})")
 
     @property
-    def label(self) -> str:
-        """The swept overrides with the last words of their keys."""
-        pairs = (item.partition("=") for item in self.swept)
-        return " ".join(f"{key.lstrip('+').rpartition('.')[2]}={value}" for key, _, value in pairs)
-
-    @property
     def record(self) -> dict[str, Any]:
         """metrics.json of a job that has finished."""
         return (read_record(self.directory) or {}) if self.status == FINISHED else {}
@@ -176,15 +152,10 @@ def _archive(directory: Path) -> None:
 
 
 class SweepJobs:
-    """The jobs of a sweep by their keys, as their directories say.
-
-    Attributes:
-        planned: How many jobs a search will have; 0 for a grid.
-        is_running: True if a process runs the sweep.
-    """
+    """The jobs of a sweep by their keys, as their directories say. `is_running`: a process runs the sweep."""
 
     def __init__(self, directory: Path, is_running: bool | None = None) -> None:
-        self.directory, self.planned = directory, 0
+        self.directory = directory
         self.is_running = is_held(directory) if is_running is None else is_running
         found = (Job.read(folder, self.is_running) for folder in sorted(directory.glob("[!.]*/")))
         self.jobs = {job.key: job for job in sorted(filter(None, found), key=lambda job: job.number)}
@@ -207,20 +178,6 @@ class SweepJobs:
                     setattr(known, name, getattr(job, name))
         return [known for known in (self.jobs[job.key] for job in jobs) if known.status != FINISHED]
 
-    def describe_changed(self, jobs: Sequence[Job]) -> str | None:
-        """Name the keys that have made new jobs of an earlier call's overrides: an edited file, or another version's defaults."""
-        earlier = {tuple(sorted(job.overrides)): job.directory for job in self.jobs.values()}
-        names = set[str]()
-        for job in jobs:
-            directory = None if job.key in self.jobs else earlier.get(tuple(sorted(job.overrides)))
-            if directory is not None and job.config is not None and (before := flat(read_computed_config(directory))):
-                now = flat(computed_config(without_hydra(job.config)))
-                names |= {name for name in before.keys() | now.keys() if before.get(name, ...) != now.get(name, ...)}
-                names -= {GLOBAL_BATCH, *(name for name, value in now.items() if "${" in str(value))}
-        if not names:
-            return None
-        return f"jobs with other values of {join_first(sorted(names))} than before begin anew, beside the earlier ones"
-
     @property
     def ranked(self) -> list[Job]:
         """The jobs by their final metrics, the best of each metric first; then those that have none, by their numbers."""
@@ -230,21 +187,15 @@ class SweepJobs:
         return sorted(self.jobs.values(), key=_rank)
 
     @property
-    def total(self) -> int:
-        return max(self.planned, len(self.jobs))
-
-    @property
     def counts(self) -> Counter[str]:
         return Counter(job.status for job in self.jobs.values())
 
     @property
     def exit_code(self) -> ExitCode:
-        return sweep_exit_code(self.counts)
-
-    @property
-    def best(self) -> Job | None:
-        """The best job; None if none has finished."""
-        return next((job for job in self.ranked if job.status == FINISHED), None)
+        counts = self.counts
+        if counts[INTERRUPTED] or counts[RUNNING]:
+            return ExitCode.PREEMPTED
+        return ExitCode.FAILED if counts[FAILED] or counts[WAITING] else ExitCode.FINISHED
 
 
 def _rank(job: Job) -> tuple[bool, str, float, int]:

@@ -29,7 +29,7 @@ class Launcher:
         self.folder, self.outcome, self.most = folder, outcome, most
         self.trained: list[tuple[str, ...]] = []
         self.batches: list[int] = []
-        self.sweep = SimpleNamespace(sweep_jobs=SimpleNamespace(), answering=contextlib.nullcontext)
+        self.sweep = SimpleNamespace(open=lambda: None, answering=contextlib.nullcontext)
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[Any]:
         self.batches.append(len(job_overrides))
