@@ -18,7 +18,6 @@ Compose = Callable[..., DictConfig]
         (("trainer.exact=4", "trainer.devices=3"), "trainer.devices=3: "),
         (("trainer.exact=4", "trainer.accumulate_grad_batches=2"), "trainer.accumulate_grad_batches=2: "),
         (("trainer.exact=4", "datamodule.global_batch_size=30"), "datamodule.global_batch_size=30: use a multiple of"),
-        (("trainer.exact=4", "model.compile=true"), "model.compile=True: "),
     ],
 )
 def test_what_does_not_go_with_it_is_named(overrides: tuple[str, ...], line: str, compose: Compose) -> None:
@@ -33,8 +32,3 @@ def test_the_batch_is_that_of_all_workers_at_any_number_of_processes(compose: Co
         validated(cfg)
         assert cfg.datamodule.global_batch_size == 32
         assert not cfg.trainer.sync_batchnorm
-        validated(cfg)  # what is derived stays as it is
-    cfg = compose("trainer=cpu")
-    validated(cfg)
-    assert cfg.trainer.strategy._target_ == "lockstep.strategies.ddp.DDP"
-    assert "exact" not in cfg.trainer

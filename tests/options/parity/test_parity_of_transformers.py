@@ -16,14 +16,13 @@ IMAGES += ("datamodule.val_length=11", "datamodule.test_length=4")
 VIT = (*IMAGES, "model=vit", "model.net.width=16", "model.net.heads=2", "model.net.depth=2", "model.net.registers=1")
 MODELS = {
     "gpt": TINY_GPT,  # by Muon
-    "gpt, AdamW": (*TINY_GPT, "model/optimizer=adamw", "model.net.separator=null", "trainer.gradient_clip_val=0.5"),
     "gpt, LoRA": (*TINY_GPT, "model/optimizer=adamw", "model/adapt=lora", "model.adapt.rank=2", "model.adapt.train=norm"),
     "vit": VIT,
+    "vit, tensor_parallel": (*VIT, "trainer/strategy=tensor_parallel", "trainer/plan=vit"),
     "gpt, fsdp": (*TINY_GPT, "trainer/strategy=fsdp"),
     "gpt, tensor_parallel": (*TINY_GPT, "trainer/strategy=tensor_parallel", "trainer/plan=gpt", "trainer.gradient_clip_val=0.5"),
-    "vit, tensor_parallel": (*VIT, "trainer/strategy=tensor_parallel", "trainer/plan=vit"),
 }
-ON = [("gpt", 3), ("vit", 2), ("gpt, LoRA", 2), ("gpt, AdamW", 2)]
+ON = [("gpt", 3), ("vit", 2), ("gpt, LoRA", 2)]
 DIVIDED = [("gpt, fsdp", 4), ("gpt, tensor_parallel", 4), ("vit, tensor_parallel", 2)]
 
 

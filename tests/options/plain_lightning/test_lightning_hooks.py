@@ -3,6 +3,7 @@
 import pickle
 import random
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,8 @@ from lightning import Callback, seed_everything
 from lightning.fabric.utilities.seed import reset_seed
 from plain_lightning import DigitsData, LitClassifier
 from test_plain_lightning import GOES_ON, METRIC, MINE, QUIET, fitted
-from test_torch_loaders import Own
 from torch import nn
-from torch.utils.data import BatchSampler, DataLoader, Dataset, Subset
+from torch.utils.data import BatchSampler, DataLoader, Sampler, Subset
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
@@ -54,24 +54,17 @@ def test_a_split_is_drawn_as_on_one_process_in_every_stage_and_process(tmp_path:
     assert data.splits == expected.splits * 3
 
 
-class Noisy(Dataset[Any]):
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
+class Own(Sampler[int]):
+    """Draws from a generator of its own."""
+
+    def __init__(self, numbers: int) -> None:
+        self.numbers, self.random = numbers, np.random.default_rng(7)
 
     def __len__(self) -> int:
-        return len(self.dataset)
+        return self.numbers
 
-    def __getitem__(self, index: int) -> Any:
-        x, y = self.dataset[index]
-        return x + torch.rand(64), y
-
-
-class NoisyData(DigitsData):
-    """As torch's notes on reproducibility have it."""
-
-    def train_dataloader(self) -> Any:
-        generator = torch.Generator().manual_seed(0)
-        return DataLoader(Noisy(self.train), 100, shuffle=True, num_workers=1, generator=generator)
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.random.permutation(self.numbers).tolist())
 
 
 class OrderedData(DigitsData):
@@ -93,7 +86,7 @@ class BatchedData(DigitsData):
         return DataLoader(self.train, batch_sampler=Batches(range(1400), 100, False))
 
 
-@pytest.mark.parametrize(("kind", "lines"), [("NoisyData", 0), ("OrderedData", 0), ("BatchedData", 1)])
+@pytest.mark.parametrize(("kind", "lines"), [("OrderedData", 0), ("BatchedData", 1)])
 def test_what_is_drawn_is_the_same_after_a_resumption_whatever_generator_a_loader_has_or_is_said(
     kind: str, lines: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -143,63 +136,24 @@ def test_loaders_are_made_again_in_the_epochs_of_a_run_that_was_not_interrupted(
 
 
 class Frozen(LitClassifier):
-    """Leaves an encoder that is not trained out of its checkpoints."""
+    """Leaves an encoder that is not trained out of its checkpoints, saves an object in them, and anneals as an epoch begins."""
 
     def __init__(self, hidden: int = 16, lr: float = 0.05) -> None:
         super().__init__(hidden, lr)
         self.strict_loading = False
         self.encoder = nn.Linear(64, 64).requires_grad_(False)
+        self.register_buffer("temperature", torch.ones(()))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(self.encoder(x))
 
+    def on_train_epoch_start(self) -> None:
+        self.temperature: Any = self.temperature / 2
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         state = checkpoint["state_dict"]
         checkpoint["state_dict"] = {name: tensor for name, tensor in state.items() if not name.startswith("encoder")}
-
-
-@pytest.mark.filterwarnings(GOES_ON)
-def test_a_module_without_strict_loading_is_resumed_tested_and_gives_its_weights(tmp_path: Path) -> None:
-    partial = ("model._target_=test_lightning_hooks.Frozen", "trainer.limit_train_batches=2")
-    whole = fitted(tmp_path / "run", *partial, keep=tmp_path)
-    assert "encoder.weight" not in last(tmp_path / "run")["state_dict"]
-    shutil.copy(tmp_path / "3.ckpt", path := tmp_path / "run" / "checkpoints" / "last.ckpt")
-    resumed = fitted(tmp_path / "run", *partial, ckpt_path=path)
-    assert all(map(torch.equal, whole.lightning_module.parameters(), resumed.lightning_module.parameters()))
-    cfg = composed(*QUIET, *MINE, *METRIC, *partial, f"init_from={path}", run_dir=tmp_path / "other")
-    datamodule, begun, trainer = build(cfg, Plan.from_config(cfg))
-    own = resumed.lightning_module
-    values = [one.test(model, datamodule, verbose=False) for one, model in ((resumed, own), (trainer, begun))]
-    assert values[0] == values[1] != []
-
-
-class Keeps(LitClassifier):
-    """Saves an object, as the models of pytorch-forecasting do."""
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["loss"] = nn.CrossEntropyLoss()
-
-
-def test_a_module_that_saves_an_object_is_trained_and_resumed_without_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    own = ("model._target_=test_lightning_hooks.Keeps", "trainer.limit_train_batches=2")
-    whole = fitted(tmp_path / "run", *own, keep=tmp_path)
-    resumed = fitted(tmp_path / "again", *own, ckpt_path=tmp_path / "2.ckpt")
-    assert all(map(torch.equal, whole.lightning_module.parameters(), resumed.lightning_module.parameters()))
-    said = [message for message in caplog.messages if message.startswith("Checkpoints are written without loss, which")]
-    assert len(said) == 2
-
-
-class Anneals(LitClassifier):
-    """Changes what is saved as an epoch begins."""
-
-    def __init__(self, hidden: int = 16, lr: float = 0.05) -> None:
-        super().__init__(hidden, lr)
-        self.register_buffer("temperature", torch.ones(()))
-
-    def on_train_epoch_start(self) -> None:
-        self.temperature: Any = self.temperature / 2
 
 
 class Counts(Callback):
@@ -221,12 +175,37 @@ class Counts(Callback):
         self.begun = dict(state_dict)
 
 
+FROZEN = ("model._target_=test_lightning_hooks.Frozen", "trainer.limit_train_batches=2")
+FROZEN += ("+callbacks.counts._target_=test_lightning_hooks.Counts",)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The folder of the checkpoints of a run of two epochs, by the number of batches before them, and its module."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, fitted(folder / "run", *FROZEN, keep=folder).lightning_module
+
+
 @pytest.mark.filterwarnings(GOES_ON)
-@pytest.mark.parametrize("batches", [14, 20], ids=["from the end of an epoch", "from within one"])
-def test_what_hooks_change_as_an_epoch_or_a_batch_begins_is_not_changed_twice(batches: int, tmp_path: Path) -> None:
-    own = ("model._target_=test_lightning_hooks.Anneals", "+callbacks.counts._target_=test_lightning_hooks.Counts")
-    fitted(tmp_path / "run", *own, keep=tmp_path)
-    trainer = fitted(tmp_path / "again", *own, ckpt_path=tmp_path / f"{batches}.ckpt")
+@pytest.mark.parametrize("batches", [2, 3], ids=["from the end of an epoch", "from within one"])
+def test_what_hooks_change_or_leave_out_is_after_a_resumption_as_without(
+    batches: int, whole: tuple[Path, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = fitted(tmp_path / "again", *FROZEN, ckpt_path=whole[0] / f"{batches}.ckpt")
+    assert all(map(torch.equal, whole[1].parameters(), trainer.lightning_module.parameters()))
+    assert "Checkpoints are written without loss, which" in caplog.text
+    assert "encoder.weight" not in last(tmp_path / "again")["state_dict"]
     assert trainer.lightning_module.temperature == 0.25
     (counts,) = (callback for callback in trainer.callbacks if isinstance(callback, Counts))
-    assert counts.begun == {"batches": 28, "epochs": 2}
+    assert counts.begun == {"batches": 4, "epochs": 2}
+
+
+@pytest.mark.filterwarnings(GOES_ON)
+def test_a_module_without_strict_loading_is_tested_and_gives_its_weights(whole: tuple[Path, Any], tmp_path: Path) -> None:
+    shutil.copy(whole[0] / "3.ckpt", path := whole[0] / "run" / "checkpoints" / "last.ckpt")
+    resumed = fitted(whole[0] / "run", *FROZEN, ckpt_path=path)
+    cfg = composed(*QUIET, *MINE, *METRIC, *FROZEN, f"init_from={path}", run_dir=tmp_path / "other")
+    datamodule, begun, trainer = build(cfg, Plan.from_config(cfg))
+    own = resumed.lightning_module
+    values = [one.test(model, datamodule, verbose=False) for one, model in ((resumed, own), (trainer, begun))]
+    assert values[0] == values[1] != []

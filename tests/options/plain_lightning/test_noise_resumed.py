@@ -44,9 +44,12 @@ class Moved(Dataset[Any]):
 
 
 class MovedDigits(DigitsData):
+    """With a generator of the loader's own, as torch's notes on reproducibility have it."""
+
     def train_dataloader(self) -> Any:
         loader: Any = super().train_dataloader()
-        return DataLoader(Moved(loader.dataset), loader.batch_size, shuffle=True, num_workers=self.hparams["num_workers"])
+        options: Any = {"num_workers": self.hparams["num_workers"], "generator": torch.Generator().manual_seed(0)}
+        return DataLoader(Moved(loader.dataset), loader.batch_size, shuffle=True, **options)
 
 
 @pytest.mark.filterwarnings(GOES_ON, "ignore:You have overridden `on_after_batch_transfer`")

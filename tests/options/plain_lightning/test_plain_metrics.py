@@ -11,7 +11,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
 from lockstep.errors import ConfigError
-from lockstep.runs.results import collect_metrics, read_best
 
 LOGS = "the model logs train_acc, train_acc_epoch, train_acc_step, train_loss, train_loss_epoch, train_loss_step, val_acc, "
 
@@ -27,7 +26,6 @@ LOGS = "the model logs train_acc, train_acc_epoch, train_acc_step, train_loss, t
             ["callbacks.best_checkpoint.monitor=val_loss_x"],
             r"callbacks\.best_checkpoint\.monitor=val_loss_x: the model logs ",
         ),
-        (["trainer.limit_val_batches=0"], "optimized_metric=val_acc: the model logs train_acc, "),
         (["model._target_=test_plain_metrics.Silent"], "optimized_metric=val_acc: the model logs nothing up to its first "),
     ],
 )
@@ -38,18 +36,6 @@ def test_a_metric_that_is_not_logged_is_refused_before_the_first_step(overrides:
         fitted(tmp_path, *overrides)
     hook.remove()
     assert steps == []
-
-
-class OtherInTheSanityCheck(LitClassifier):
-    def log(self, name: str, *values: Any, **options: Any) -> None:
-        super().log(f"sanity_{name}" if self.trainer.sanity_checking else name, *values, **options)
-
-
-def test_a_model_that_logs_other_names_in_the_sanity_check_is_told_how_to_go_on(tmp_path: Path) -> None:
-    other = "model._target_=test_plain_metrics.OtherInTheSanityCheck"
-    with pytest.raises(ConfigError, match=r"sanity_val_loss, .*; trainer\.num_sanity_val_steps=0 if it logs other names in"):
-        fitted(tmp_path / "refused", other)
-    assert fitted(tmp_path / "run", other, "trainer.num_sanity_val_steps=0").callback_metrics["val_acc"] > 0
 
 
 @pytest.mark.parametrize("metric", ["train_loss", "test_acc"])
@@ -83,19 +69,3 @@ def test_a_metric_of_one_of_several_validation_loaders_is_accepted(tmp_path: Pat
     assert trainer.callback_metrics[metric] == 1
     with pytest.raises(ConfigError, match=r"^optimized_metric=val_acc: the model logs .*, val_acc/dataloader_idx_0, val_acc/"):
         fitted(tmp_path / "other", *several, "trainer.max_epochs=1", "test=false")
-
-
-class WatchesTheTest(LitClassifier):
-    """Logs in validation, too, what its test logs."""
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        super().validation_step(batch, batch_idx)
-        self.log("test_acc", torch.tensor(33.0))
-
-
-def test_a_test_s_value_is_kept_where_the_validation_logs_the_name_too(tmp_path: Path) -> None:
-    trainer = fitted(tmp_path, "model._target_=test_plain_metrics.WatchesTheTest", "trainer.max_epochs=1")
-    (tested,) = trainer.test(trainer.lightning_module, trainer.datamodule, verbose=False)
-    metrics = collect_metrics(trainer, read_best(trainer))
-    assert (metrics["test/test_acc"], metrics["test_acc"]) == (tested["test_acc"], 33.0)
-    assert "val/val_acc" not in metrics

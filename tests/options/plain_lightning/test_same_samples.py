@@ -4,19 +4,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import pytest
 import torch
 from commands import python
 from in_process import become_rank
 from plain_lightning import DigitsData
 from ranks import in_ranks
-from test_accumulation import Stream
 from test_plain_lightning import fitted
-from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler, TensorDataset
+from torch.utils.data import DataLoader, Subset, SubsetRandomSampler, TensorDataset
 
 from lockstep.errors import ConfigError
-from lockstep.plain_lightning.same_samples import fingerprint
 
 PROGRAM = "import lockstep.launchers.stop_at_once, sys\nprint(hash('a string'), sys.argv[1:])\n"
 
@@ -53,31 +50,6 @@ def test_a_run_that_would_go_on_with_other_samples_is_refused(tmp_path: Path, mo
     with pytest.raises(ConfigError, match=r"last.ckpt: train_dataloader has other samples than this run was trained on "):
         fitted(tmp_path, *own, ckpt_path=last)
     assert fitted(tmp_path, *own, "+datamodule.other=true", ckpt_path=last).global_step == 4  # data that was changed
-
-
-class Drawn(Dataset[Any]):
-    """Draws anew each time, and opens something where it is first read."""
-
-    def __init__(self) -> None:
-        self.random, self.opened = np.random.default_rng(0), False
-
-    def __len__(self) -> int:
-        return 5
-
-    def __getitem__(self, index: int) -> Any:
-        self.opened = True
-        return {"x": self.random.random(), "name": "a"}
-
-
-def test_a_fingerprint_is_of_the_first_three_samples_and_the_last_and_reads_a_copy() -> None:
-    rows = torch.arange(20).reshape(10, 2)
-    whole = fingerprint(TensorDataset(rows))
-    assert whole == fingerprint(TensorDataset(rows.clone()))
-    assert fingerprint(TensorDataset(rows.index_fill(0, torch.tensor([9]), 7))) != whole
-    assert fingerprint(Subset(TensorDataset(rows), range(9))) != whole
-    drawn = Drawn()
-    assert [fingerprint(Subset(drawn, range(5))), fingerprint(Stream()), fingerprint([])] == [None] * 3
-    assert not drawn.opened
 
 
 class OwnPart(DigitsData):

@@ -4,12 +4,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from in_process import last
 from plain_lightning import DigitsData
 from sklearn.datasets import load_digits
-from test_plain_lightning import GOES_ON, fitted
+from test_plain_lightning import fitted
 from torch.utils.data import DataLoader, IterableDataset
 
 
@@ -54,49 +53,3 @@ def test_a_loader_that_says_where_it_is_goes_on_from_there(tmp_path: Path) -> No
     assert own["global_step"] == other["global_step"] == 14
     assert all(torch.equal(own["state_dict"][name], tensor) for name, tensor in other["state_dict"].items())
     assert trainer.datamodule.loader.loads < 7  # and one that was loaded before the position was known
-
-
-class Played(IterableDataset[Any]):
-    """Is made while it is read, as on-policy experience is."""
-
-    def __init__(self) -> None:
-        self.seen: list[Any] = []
-
-    def __iter__(self) -> Any:
-        self.seen = [*self.seen, *((torch.randn(64), place % 10) for place in range(64))]
-        for x, y in self.seen:
-            yield x + torch.randn(64), y
-        self.seen = []
-
-
-class PlayedData(DigitsData):
-    played = Played
-
-    def train_dataloader(self) -> DataLoader[Any]:
-        return DataLoader(self.played(), 8, num_workers=self.hparams["num_workers"])
-
-
-class Forgets(Played):
-    """What was not read to its end."""
-
-    def __iter__(self) -> Any:
-        self.seen = []
-        yield from super().__iter__()
-
-
-class ForgottenData(PlayedData):
-    played = Forgets
-
-
-@pytest.mark.filterwarnings(GOES_ON)
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_stream_is_begun_once_in_each_epoch_and_again_for_a_resumption_alone(workers: int, tmp_path: Path) -> None:
-    """64 samples of two epochs were 24 steps of 8: what was begun before the first epoch was thrown away."""
-    data = ("model._target_=test_plain_lightning.AtOneRate", "+model.dropout=0", f"+datamodule.num_workers={workers}")
-    assert fitted(tmp_path / "once", *data, "datamodule._target_=test_stateful_loaders.PlayedData").global_step == 16
-    data += ("datamodule._target_=test_stateful_loaders.ForgottenData",)
-    whole = fitted(tmp_path / "whole", *data, keep=tmp_path)
-    for batches in (3, 11):
-        resumed = fitted(tmp_path / f"from{batches}", *data, ckpt_path=tmp_path / f"{batches}.ckpt")
-        assert resumed.global_step == whole.global_step == 16
-        assert all(map(torch.equal, whole.lightning_module.parameters(), resumed.lightning_module.parameters()))
