@@ -1,4 +1,4 @@
-"""LightningDataModules: what data there is, how it is split, and how it comes in batches."""
+"""LightningDataModules: data sets, their splits and their batches."""
 
 from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.batches import Batches, InMemory

@@ -1,4 +1,4 @@
-"""Augmentation of whole batches, with a draw per sample."""
+"""Augmentation of whole batches, with separate random draws for each sample."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from lockstep.errors import check_at_least, config_error
 class CropFlip:
     """Random crop after padding with zeros, and horizontal flip.
 
-    The draws of a sample depend on (seed, epoch, sample id) alone: not on its batch, its rank, or what came before.
+    The draws of a sample depend only on (seed, epoch, sample id), not on its batch, its rank or earlier draws.
 
     Args:
         crop: pixels of padding on each side; the crop has the size of the image. 0 turns it off.
@@ -25,12 +25,12 @@ class CropFlip:
         self.crop, self.flip, self.seed = crop, flip, seed
 
     def check(self, shape: Sequence[int]) -> None:
-        """Raise ConfigError for data that is not images (channels, height, width)."""
+        """Raise ConfigError unless `shape` is (channels, height, width)."""
         if len(shape) != 3:
             raise config_error("datamodule.augment", "{...}", f"is for images; this data has shape {tuple(shape)}")
 
     def __call__(self, images: Tensor, ids: Tensor, epoch: int) -> Tensor:
-        """Map images (n, channels, height, width) to the same shape and type; ids are (n,)."""
+        """Augment images (n, channels, height, width), keeping shape and type; ids are (n,)."""
         n, channels, height, width = images.shape
         if not n:
             return images
@@ -42,7 +42,7 @@ class CropFlip:
             mirrored = random_bits(self.seed, epoch, ids, 0) % 2 == 1
             padded = torch.cat([padded, padded.flip(-1)])
             of_sample, left = of_sample + n * mirrored, torch.where(mirrored, 2 * self.crop - left, left)
-        # Rows are copied whole, many times faster than pixel by pixel: a row of a crop is one of all runs of `width` pixels.
+        # Copying whole rows is many times faster than pixels: each row of a crop is one of all runs of `width` pixels.
         runs = padded.flatten().as_strided((padded.numel() - width + 1, width), (1, 1))
         row = (of_sample[:, None] * channels + of_channel)[:, :, None] * tall + top[:, None, None] + of_row
         return runs.index_select(0, (row * wide + left[:, None, None]).flatten()).view(images.shape)

@@ -1,4 +1,4 @@
-"""Base of all datamodules: splits, loaders, batch sizes, standardisation."""
+"""Base class of all datamodules: splits, loaders, batch sizes, standardisation."""
 
 import logging
 import signal
@@ -23,7 +23,7 @@ from lockstep.errors import ConfigError, check_at_least, config_error
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.runs.shares import dp_rank_and_size
 
-if TYPE_CHECKING:  # else where it is needed: the import takes a second
+if TYPE_CHECKING:  # otherwise imported where it is needed, as the import takes a second
     from sklearn.preprocessing import StandardScaler
 
 log = logging.getLogger(__name__)
@@ -35,16 +35,16 @@ def order_key(name: str) -> str:
 
 
 class Curriculum(Protocol):
-    """Decide which samples are taken when. `reorder` returns a function of an epoch's order (length,) and its number; an
-    `identity` of it is a number that another order does not have."""
+    """Decide which samples are used when. `reorder` returns a function that maps an epoch's order (length,) and the epoch to an
+    order; its attribute `identity` is a number that distinguishes it from other orders."""
 
     def reorder(self, train: Any) -> Reorder: ...
 
 
 @dataclass(frozen=True)
 class DataSpec:
-    """Shapes of the data, which a net needs: input_shape without the batch, (channels, height, width) for images;
-    num_outputs classes or regression targets; class_names where there are classes."""
+    """Shapes of the data, from which a net is built: input_shape without the batch, (channels, height, width) for images;
+    num_outputs, the number of classes or regression targets; class_names if there are classes."""
 
     input_shape: tuple[int, ...]
     num_outputs: int
@@ -52,14 +52,14 @@ class DataSpec:
 
 
 class DataModule(LightningDataModule):
-    """A subclass says what the data is: `spec` when constructed, `load` for the splits, `prepare_data` for downloads.
+    """Base class. A subclass sets `spec` in its constructor, and defines `load` for the splits and `prepare_data` for downloads.
 
-    What each argument means stands beside its default in conf/datamodule/base.yaml, and for a subclass in its own file there.
+    The arguments are explained in conf/datamodule/base.yaml, and those of a subclass in its own file there.
     """
 
     spec: DataSpec
-    test_note: str | None = None  # what the test split has that validation has not, said below a run's results
-    has_test: bool = True  # where it is known before the data is loaded
+    test_note: str | None = None  # a remark on how the test split differs from validation, printed below a run's results
+    has_test: bool = True  # may be set to False before the data is loaded
 
     def __init__(
         self,
@@ -96,12 +96,12 @@ class DataModule(LightningDataModule):
         self.num_workers, self.pin_memory = num_workers, pin_memory
         self.persistent_workers = num_workers > 0 if persistent_workers is None else persistent_workers
         self.scaler: StandardScaler | None = None
-        self.samples_per_epoch: int | None = None  # over all processes, known once the training loader is
+        self.samples_per_epoch: int | None = None  # over all processes; set when the training loader is made
         self._splits: Splits | None = None
 
     @abstractmethod
     def load(self) -> Splits:
-        """Reads the data; called once per process, after `prepare_data` has run once per node."""
+        """Read the data; called once per process, after `prepare_data` has run once per node."""
 
     @property
     def splits(self) -> Splits:
@@ -119,8 +119,8 @@ class DataModule(LightningDataModule):
             self.scaler = self._fit_scaler()
 
     def train_dataloader(self) -> DataLoader[Any]:
-        """Return a loader of the batches of one process: if there is a global_batch_size, as many samples as a step has, less
-        accumulation. Raises ConfigError if that is more than there are."""
+        """Return a loader of the batches of one process: with a global_batch_size, divided only by the accumulated batches. Raise
+        ConfigError if a step has more samples than the data."""
         length, (shares, accumulate) = len(self.splits.train), self._parts
         step = self.samples_per_batch * accumulate
         samples = length - length % step if self.drop_last else length
@@ -133,13 +133,13 @@ class DataModule(LightningDataModule):
 
     @property
     def samples_per_batch(self) -> int:
-        """Return how many samples a batch of training has, over all processes."""
+        """Number of samples in a training batch over all processes."""
         shares, accumulate = self._parts
         return self.batch_size * shares if self.global_batch_size is None else self.global_batch_size // accumulate
 
     @property
     def _parts(self) -> tuple[int, int]:
-        """Return how many processes have samples of their own, and how many batches are accumulated."""
+        """Number of data-parallel groups, and number of accumulated batches."""
         return (dp_rank_and_size(self.trainer)[1], self.trainer.accumulate_grad_batches) if self.trainer else (1, 1)
 
     def _too_long(self, step: int, length: int, parts: int) -> str:
@@ -155,7 +155,7 @@ class DataModule(LightningDataModule):
         return None if self.curriculum is None else self.curriculum.reorder(self.splits.train)
 
     def order_facts(self) -> dict[str, int]:
-        """Return what decides the order of an epoch's samples."""
+        """Return the settings that decide the order of an epoch's samples."""
         facts = {"seed": self.seed, "shuffle": int(self.shuffle), "length": len(self.splits.train)}
         return facts | {"curriculum": getattr(self._reorder, "identity", 0)}
 
@@ -169,8 +169,8 @@ class DataModule(LightningDataModule):
         return self.test_dataloader()
 
     def drawn(self, train: Any, val: Any = None, test: Any = None, test_fraction: float = 0.0) -> Splits:
-        """The splits of data that may have no validation of its own: it is then a part of train, drawn with the seed. A
-        `test_fraction` of train, for data that is not split, is drawn before."""
+        """Return the splits. If there is no `val`, draw it from train with the seed; with a `test_fraction`, for data that is not
+        split, draw the test split from train before that."""
         ids = torch.arange(len(train))
         if test_fraction:
             ids, held_out = seeded_split(len(train), test_fraction, self.seed)
@@ -181,24 +181,24 @@ class DataModule(LightningDataModule):
         return Splits(train, val, test)
 
     def describe(self) -> dict[str, int]:
-        """Return how many samples each split has, for the record of a run."""
+        """Return the number of samples in each split, for the record of a run."""
         return {name: 0 if split is None else len(split) for name, split in vars(self.splits).items()}
 
     def split(self, length: int) -> tuple[Tensor, Tensor]:
-        """Ids of `length` training samples as (training, validation), drawn with the seed, each in ascending order."""
+        """Draw (training, validation) ids of `length` training samples with the seed, each in ascending order."""
         if self.folds is None:
             return seeded_split(length, self.val_fraction, self.seed)
         return draw_fold(length, self.folds, self.fold, self.seed)
 
     def refuse_folds(self) -> None:
-        """Raises ConfigError if folds are asked of data with a validation split of its own: each would be the same run."""
+        """Raise ConfigError for folds of data with its own validation split, for which all folds would be the same run."""
         if self.folds is not None:
             accepted = "this data has a validation split of its own, which is not drawn; use null"
             raise config_error("datamodule.folds", self.folds, accepted)
 
     def eval_loader(self, dataset: Any) -> DataLoader[Any]:
-        """Every sample exactly once, unaugmented, in one shuffled order: data often comes sorted by class, and the first batches
-        should be of all of them."""
+        """Return a loader of every sample exactly once, unaugmented, in a fixed shuffled order, so that the first batches of data
+        sorted by class have all classes."""
         order: Any = shuffled(len(dataset), derive_seed(len(dataset))).tolist()
         return self._loader(dataset, order, None)
 
@@ -212,7 +212,7 @@ class DataModule(LightningDataModule):
         return DataLoader(Batches(dataset, self.seed, augment), batch_size=None, sampler=batches, collate_fn=unchanged, **loading)
 
     def _fit_scaler(self) -> "StandardScaler":
-        """Fits it to the training split alone, unaugmented, a batch at a time; uint8 counts as 0 to 1."""
+        """Fit a StandardScaler to the training split, unaugmented, a batch at a time; uint8 is scaled to 0..1."""
         from sklearn.preprocessing import StandardScaler
 
         scaler = StandardScaler()
@@ -223,7 +223,7 @@ class DataModule(LightningDataModule):
 
 
 def as_features(inputs: Tensor) -> numpy.ndarray:
-    """Rows for StandardScaler: images (n, channels, height, width) to (n*height*width, channels), all else to (n, -1)."""
+    """Reshape images (n, channels, height, width) to (n*height*width, channels) for StandardScaler, other inputs to (n, -1)."""
     values = inputs.double() / 255 if inputs.dtype == torch.uint8 else inputs.double()
     return (values.movedim(1, -1).flatten(0, 2) if values.ndim == 4 else values.flatten(1)).numpy()
 
@@ -233,7 +233,7 @@ def unchanged(batch: Any) -> Any:
 
 
 def ignore_sigterm(_: int) -> None:
-    """Ignore SIGTERM in a data worker. A request to stop that reaches the whole process group is for the run, which needs its
-    workers until the next step boundary, and ends them; torch's own handler would end them at once, and fail the run."""
+    """Ignore SIGTERM in a data worker. If a stop signal reaches the whole process group, the run needs its workers until the next
+    step boundary, and ends them itself; torch's handler would end them at once and fail the run."""
     if STOP_SIGNALS.process:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

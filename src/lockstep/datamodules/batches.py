@@ -11,14 +11,14 @@ from torch.utils.data import Dataset, default_collate
 from lockstep.datamodules.seeded import Draw, Seeded, index_of
 
 Augment = Callable[[Tensor, Tensor, int], Tensor]
-# Bytes up to which one thread is faster than several: torch copies more than 32,768 numbers with all of its threads
-# (GRAIN_SIZE, ATen/TensorIterator.h), and a step waits for the one whose core another process is using.
+# Bytes up to which one thread is faster than several. torch copies more than 32,768 numbers with all of its threads
+# (GRAIN_SIZE, ATen/TensorIterator.h), and a step then waits for the thread whose core another process is using.
 _SMALL = 1 << 20
 _NUMPY_TYPES = {torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64}
 
 
 class InMemory(Dataset[tuple[Tensor, Tensor]]):
-    """Data that fits: inputs (length, *input_shape) and targets (length, ...), fetched a whole batch at a time."""
+    """Data in memory: inputs (length, *input_shape) and targets (length, ...), fetched a whole batch at a time."""
 
     def __init__(self, inputs: Tensor | ndarray, targets: Tensor | ndarray) -> None:
         self.inputs, self.targets = torch.as_tensor(inputs), torch.as_tensor(targets)
@@ -35,8 +35,8 @@ class InMemory(Dataset[tuple[Tensor, Tensor]]):
 
 
 def _rows(data: Tensor, index: Tensor) -> Tensor:
-    """Return `data[index]`, copied a sample at a time, not an element. This thread alone copies a small batch, by numpy, which
-    would first copy all of data that is not contiguous."""
+    """Return `data[index]`, copied sample by sample instead of element by element. A small batch is copied in this thread by
+    numpy, but only from contiguous data, because numpy would first copy all of it otherwise."""
     can_be_taken = data.device.type == "cpu" and data.dtype in _NUMPY_TYPES and data.is_contiguous() and not data.requires_grad
     if can_be_taken and len(index) * data.stride(0) * data.itemsize <= _SMALL:
         return torch.from_numpy(data.numpy().take(index.numpy(), axis=0))
@@ -46,10 +46,10 @@ def _rows(data: Tensor, index: Tensor) -> Tensor:
 class Batches(Seeded):
     """Batches (inputs, targets) of any dataset of such pairs, for a loader with batch_size=None: indexed by a list of samples.
 
-    A dataset with `__getitems__` (a tuple of tensors, or a list of samples) is asked for a batch at once.
+    If a dataset has `__getitems__`, which returns a tuple of tensors or a list of samples, it loads a batch at once.
 
     Args:
-        augment: called with the inputs (n, ...), the samples' numbers (n,), and the epoch.
+        augment: called with the inputs (n, ...), the sample indices (n,), and the epoch.
     """
 
     def __init__(self, dataset: Any, seed: int = 0, augment: Augment | None = None) -> None:

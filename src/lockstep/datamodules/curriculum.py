@@ -1,7 +1,7 @@
-"""Easy samples first, and by and by the others (Bengio et al. 2009, doi:10.1145/1553374.1553380).
+"""Train on easy samples first, then gradually on harder ones (Bengio et al. 2009, doi:10.1145/1553374.1553380).
 
-A function gives each sample of the training split a score, how hard it is; a pacing function says how many of the easiest take
-part at which time. The config names both, so that they can be one's own.
+A scoring function gives each training sample a score, its difficulty; a pacing function gives the fraction of the easiest samples
+that is used at a time. The config names both, so that they can be user-defined.
 """
 
 import logging
@@ -16,17 +16,17 @@ from lockstep.datamodules.batches import Batches
 from lockstep.errors import config_error
 
 log = logging.getLogger(__name__)
-Scores = Callable[[Any], Tensor]  # from a training split to a number for each sample, (length,); more is harder
-Pacing = Callable[[Tensor], Tensor]  # from times between 0 and 1 to the parts, up to 1, of all samples that take part then
-_ROUNDING = 1e-6  # difference that a power may have on another processor
+Scores = Callable[[Any], Tensor]  # training split to a score for each sample, (length,); higher is harder
+Pacing = Callable[[Tensor], Tensor]  # times from 0 to 1 to the fractions, at most 1, of samples that are used then
+_ROUNDING = 1e-6  # difference of a power between processors
 
 
 class Curriculum:
-    """Decide which training samples take part when.
+    """Decide which training samples are used when.
 
     Args:
-        scores: where two samples have the same one, the earlier is taken for the easier.
-        pacing: time 0 is the beginning of training, and time 1 comes after `epochs`; from then on all samples take part.
+        scores: the scoring function; of two samples with equal scores, the earlier one counts as easier.
+        pacing: the pacing function; time 0 is the start of training, time 1 is after `epochs`, when all samples are used.
     """
 
     def __init__(self, scores: Scores, pacing: Pacing, epochs: float) -> None:
@@ -38,7 +38,7 @@ class Curriculum:
         self.scores, self.pacing, self.epochs = scores, pacing, epochs
 
     def reorder(self, train: Any) -> "EasiestFirst":
-        """Return the order. Raises ConfigError if there is not a score for each sample."""
+        """Return the function of the order. Raise ConfigError if there is not one score for each sample."""
         scores = torch.as_tensor(self.scores(train))
         if scores.shape != (len(train),):
             needs = f"there are {len(train)} training samples; use a number for each"
@@ -50,11 +50,11 @@ class Curriculum:
 
 
 class EasiestFirst:
-    """Map the order of an epoch to one of the samples that take part.
+    """Map the order of an epoch to an order of the samples in use.
 
-    Each sample is replaced by the one that lies as far up among those that take part as it does among all. Their numbers of
-    times differ by one at most; if all take part, the order stays as it is. An epoch that repeats a sample does so with
-    the same augmentation and dropout, which are counted by epoch and sample.
+    Each sample is replaced by the one with the same relative rank among the samples in use. How often these occur differs by at
+    most one; if all are used, the order is unchanged. A sample that is repeated in an epoch has the same augmentation and
+    dropout, which depend on epoch and sample.
     """
 
     def __init__(self, easiest: Tensor, pacing: Pacing, epochs: float) -> None:
@@ -64,7 +64,7 @@ class EasiestFirst:
         self.identity = zlib.crc32(easiest.numpy().tobytes() + paces.numpy().tobytes() + str(float(epochs)).encode())
 
     def taking_part(self, epoch: int) -> Tensor:
-        """Return the number of samples that take part at each place of the epoch's order."""
+        """Return the number of samples in use at each position of the epoch's order."""
         length = len(self.easiest)
         time = (epoch + torch.arange(length, dtype=torch.float64) / length) / self.epochs
         part = torch.where(time < 1, self.pacing(time.clamp(max=1)), 1.0)
@@ -78,17 +78,17 @@ class EasiestFirst:
 
 
 def linear(time: Tensor, start: float) -> Tensor:
-    """Add as many samples in each step as in any other (Platanios et al. 2019, arXiv:1903.09848)."""
+    """Add equally many samples in each step (Platanios et al. 2019, arXiv:1903.09848)."""
     return start + (1 - start) * time
 
 
 def root(time: Tensor, start: float, power: float) -> Tensor:
-    """Add more at first, so that the part of new samples stays constant (Platanios et al. 2019)."""
+    """Add more samples at first, so that the fraction of new samples stays constant (Platanios et al. 2019)."""
     return (start**power + (1 - start**power) * time) ** (1 / power)
 
 
 def step(time: Tensor, start: float) -> Tensor:
-    """Use the same samples until all take part (Bengio et al. 2009; "single step" of Hacohen & Weinshall 2019)."""
+    """Use the fraction `start` until all samples are used (Bengio et al. 2009; "single step" of Hacohen & Weinshall 2019)."""
     return torch.full_like(time, start)
 
 
@@ -96,7 +96,7 @@ def step(time: Tensor, start: float) -> Tensor:
 
 
 def distance_to_class_mean(train: Any) -> Tensor:
-    """Return the distance of each input from the mean of its class; all inputs are in memory at once."""
+    """Return the distance of each input from the mean of its class; loads all inputs into memory at once."""
     inputs, targets = Batches(train)[range(len(train))]
     features = inputs.flatten(1).double()
     sums = torch.zeros(int(targets.max()) + 1, features.shape[1], dtype=torch.float64).index_add(0, targets, features)

@@ -1,4 +1,4 @@
-"""Image files as tensors."""
+"""Decode image files to tensors."""
 
 from collections.abc import Sequence
 from io import BytesIO
@@ -11,14 +11,14 @@ from torchvision.transforms.v2 import functional
 
 from lockstep.errors import ConfigError
 
-WORKERS = 2  # processes that decode, unless another number is asked for
+WORKERS = 2  # default number of data workers, which decode
 
 
 def decode(image: str | Path | bytes, shape: Sequence[int], name: str | None = None) -> Tensor:
-    """Return uint8 (channels, height, width) of a file, or of its bytes: resized by its shorter side, and the middle cropped.
+    """Return an image file, or its bytes, as uint8 (channels, height, width), resized by its shorter side and center-cropped.
 
     Raises:
-        ConfigError: it can't be read; the message has its path or `name`.
+        ConfigError: The image can't be read; the message has its path or `name`.
     """
     channels, height, width = shape
     try:

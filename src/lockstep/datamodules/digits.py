@@ -1,4 +1,4 @@
-"""The default: real data that ships inside a dependency."""
+"""The default data set, which is part of scikit-learn."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,8 +17,8 @@ TEST_LENGTH = 360
 class Digits(DataModule):
     """1,797 handwritten digits of 8x8 pixels, floats from 0 to 1 (scikit-learn's copy of UCI's optdigits test set).
 
-    The data comes in the order of its writers and has no official split: the last 360 digits, by writers who are not
-    in the training data, are the test set whatever the seed.
+    The data is ordered by writer and has no official split. The last 360 digits, from writers that do not occur in the training
+    data, are the test set for every seed.
     """
 
     spec = DataSpec(input_shape=(1, 8, 8), num_outputs=10, class_names=tuple("0123456789"))
@@ -31,9 +31,9 @@ class Digits(DataModule):
 
 
 def digits() -> tuple[Tensor, Tensor]:
-    """float32 (1797, 1, 8, 8) from 0 to 1, and int64 (1797,): what sklearn.datasets.load_digits has.
+    """Return the data of sklearn.datasets.load_digits as float32 (1797, 1, 8, 8) from 0 to 1, and int64 (1797,).
 
-    Read from its file: importing scikit-learn takes more than a second and 66 MiB, most of it SciPy, and this needs neither.
+    Its file is read directly, because importing scikit-learn takes more than a second and 66 MiB, mostly for SciPy.
     """
     spec = find_spec("sklearn")
     assert spec is not None

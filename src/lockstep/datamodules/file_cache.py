@@ -1,4 +1,4 @@
-"""A file that takes long to make, in a folder that several processes and runs share."""
+"""Files that take long to create, in a folder that several processes and runs share."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +9,7 @@ from lockstep.atomic_files import remove_partial_files
 
 
 def write_once(path: Path, write: Callable[[], None]) -> None:
-    """Call `write`, which makes `path` atomically, unless the file is there. Other processes that want the file wait."""
+    """Call `write`, which creates `path` atomically, unless the file exists. Other processes that need the file wait."""
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)

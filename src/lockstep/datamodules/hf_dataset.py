@@ -18,10 +18,10 @@ _NAMES = {"train": ("train",), "val": ("validation", "valid", "val", "dev"), "te
 
 
 class HFDataset(DataModule):
-    """A folder that `save_to_disk` of the library `datasets` has written, or one of Parquet, Arrow, CSV or JSON files, whose
-    splits the library knows by their names (train-00000-of-00002.parquet, validation.csv, test/...).
+    """A folder written by `save_to_disk` of the library `datasets`, or a folder of Parquet, Arrow, CSV or JSON files, whose
+    splits the library recognizes by their names (train-00000-of-00002.parquet, validation.csv, test/...).
 
-    Without a split for validation it is a seeded part of train; data that is not split is split in three with the seed.
+    Without a validation split, a part of train is drawn with the seed; data without splits is split in three with the seed.
     An image becomes uint8 (3, size, size); numbers and arrays become float32.
     """
 
@@ -56,7 +56,7 @@ class HFDataset(DataModule):
 
 
 def _tables(folder: Path) -> dict[str, Any]:
-    """Return the tables of train, val and test; of data that is not split as train."""
+    """Return the tables of train, val and test; data without splits is returned as train."""
     import datasets  # pyright: ignore[reportMissingImports]  it is optional
 
     is_saved = any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))
@@ -69,18 +69,18 @@ def _tables(folder: Path) -> dict[str, Any]:
 
 
 class Targets:
-    """Floats of a regression, or class numbers, of the values of a column.
+    """Convert the values of a column to regression targets or class indices.
 
     Attributes:
         outputs: number of outputs that a net needs.
-        class_names: by number, where the column has names.
+        class_names: names by class index, if the column has names.
     """
 
     def __init__(self, table: Any, column: str) -> None:
         self.column = column
         first = numpy.asarray(table.select_columns([column])[0][column])
         self.is_regression, self.outputs = first.dtype.kind == "f", first.size
-        names = getattr(table.features[column], "names", None)  # a ClassLabel has them; its values are numbers
+        names = getattr(table.features[column], "names", None)  # a ClassLabel has names; its values are indices
         values = [] if self.is_regression else sorted(table.unique(column))
         is_named = first.dtype.kind == "U"
         self.numbers = {value: number for number, value in enumerate(values)} if is_named else {}
@@ -89,7 +89,7 @@ class Targets:
             self.outputs = len(self.class_names or range(values[-1] + 1))
 
     def encode(self, values: Any) -> Tensor:
-        """Return (n, outputs) floats, or (n,) class numbers."""
+        """Return (n, outputs) floats, or (n,) class indices."""
         if self.is_regression:
             return torch.tensor(numpy.asarray(values), dtype=torch.float32).reshape(-1, self.outputs)
         return torch.tensor([self.numbers.get(value, value) for value in values])
@@ -111,7 +111,7 @@ class Rows(Dataset[Any]):
         return len(self.table)
 
     def __getitems__(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return inputs (n, *shape) and targets of rows."""
+        """Return the inputs (n, *shape) and targets of rows."""
         rows = self.table[list(ids)]
         if self.has_images:
             images = zip(ids, rows[self.columns[0]], strict=True)

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class CachedImageFolder(ImageFolder):
-    """An ImageFolder whose images are decoded once, into files in `cache_dir`; None: DATA_DIR.cache, beside the data."""
+    """An ImageFolder that decodes its images once, into files in `cache_dir`, by default DATA_DIR.cache beside the data."""
 
     def __init__(self, data_dir: str, cache_dir: str | None = None, num_workers: int = 0, **options: Any) -> None:
         super().__init__(data_dir, num_workers=num_workers, **options)
@@ -42,7 +42,7 @@ class CachedImageFolder(ImageFolder):
 
 
 class Mapped(InMemory):
-    """Samples whose inputs are a file of bytes, which forked processes share."""
+    """Samples whose inputs are a memory-mapped file of bytes, which forked processes share."""
 
     def __init__(self, path: Path, shape: Sequence[int], targets: Tensor) -> None:
         pixels = numpy.memmap(path, numpy.uint8, "c", shape=(len(targets), *shape))  # "r" makes torch warn
@@ -50,8 +50,8 @@ class Mapped(InMemory):
 
 
 def cached(images: LabelledImages, shape: Sequence[int], folder: Path) -> Mapped:
-    """Return the images as (channels, height, width) of `shape`, from a file in `folder`. It is written if it is not there: its
-    name depends on the files' names, sizes and times, and on the code that decodes them."""
+    """Return the images with `shape` (channels, height, width) from a file in `folder`, which is written if it is missing. Its
+    name depends on the image files' names, sizes and times, and on the code that decodes them."""
     paths = [Path(path) for path, _ in images.samples]
     files = [(str(path.relative_to(images.root)), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
     key = hashlib.sha256(repr((files, Path(decoding.__file__).read_text())).encode()).hexdigest()[:16]

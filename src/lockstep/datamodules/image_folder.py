@@ -1,4 +1,4 @@
-"""Images in one folder per class, found as torchvision finds them and decoded in the workers."""
+"""Images in one folder per class, as in torchvision's ImageFolder, decoded in the data workers."""
 
 from collections.abc import Sequence
 from functools import cached_property, partial
@@ -15,14 +15,14 @@ from lockstep.errors import check_at_least, config_error
 
 
 class LabelledImages(torchvision.datasets.ImageFolder):
-    """torchvision's ImageFolder, whose classes have the numbers that they have in `classes`."""
+    """torchvision's ImageFolder with the class indices of `classes`."""
 
     def __init__(self, folder: Path, classes: Sequence[str], shape: Sequence[int]) -> None:
         self.numbers = {name: number for number, name in enumerate(classes)}
         super().__init__(str(folder), loader=partial(decode, shape=shape))
 
     def find_classes(self, directory: str | Path) -> tuple[list[str], dict[str, int]]:
-        """Return the names of the class folders, and their numbers. Raises ConfigError for one that is not in `classes`."""
+        """Return the names of the class folders, and their indices. Raise ConfigError for a folder that is not in `classes`."""
         names, _ = super().find_classes(directory)
         if unknown := sorted(set(names) - self.numbers.keys()):
             raise config_error("datamodule.data_dir", directory, f"has classes that train/ has not: {', '.join(unknown)}")
@@ -32,7 +32,7 @@ class LabelledImages(torchvision.datasets.ImageFolder):
 class ImageFolder(DataModule):
     """A data set laid out as data_dir/{train,val,test}/CLASS/*.jpg, or flat as data_dir/CLASS/*.jpg; or .png, .webp, ...
 
-    Without a val folder validation is a seeded part of train; flat class folders are split in three with the seed.
+    Without a val folder, a part of train is drawn with the seed; flat class folders are split in three with the seed.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ImageFolder(DataModule):
 
     @cached_property
     def folders(self) -> dict[str, LabelledImages]:
-        """The images of train, val and test; of flat class folders as "all"."""
+        """Images of train, val and test; those of flat class folders are under "all"."""
         there = {"all": self.data_dir}
         if self.is_split:
             there = {name: folder for name in ("train", "val", "test") if (folder := self.data_dir / name).is_dir()}
@@ -64,5 +64,5 @@ class ImageFolder(DataModule):
         return self.draw_splits(self.folders)
 
     def draw_splits(self, datasets: Any) -> Splits:
-        """Return the splits of data sets named as `folders` are."""
+        """Return the splits of data sets that have the names in `folders`."""
         return self.drawn(**datasets) if self.is_split else self.drawn(datasets["all"], test_fraction=self.test_fraction)

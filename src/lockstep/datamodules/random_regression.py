@@ -1,4 +1,4 @@
-"""Vectors made up from the seed."""
+"""Random vectors, generated from the seed."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from lockstep.datamodules.splits import Splits
 
 
 class RandomRegression(DataModule):
-    """Gaussian inputs; targets are Gaussian noise, or a fixed linear teacher's answers with noise added: its variance is then the
-    least mean squared error."""
+    """Gaussian inputs. Targets are Gaussian noise, or the outputs of a fixed linear teacher plus noise, whose variance is then
+    the lowest possible mean squared error."""
 
     def __init__(
         self,
@@ -41,6 +41,6 @@ class RandomRegression(DataModule):
         noise = torch.randn(length, weight.shape[1], generator=generator)
         if not self.teacher:
             return InMemory(inputs, noise)
-        # In float64, some rows at a time: float32 would be rounded otherwise on another processor.
+        # In float64, some rows at a time, because float32 results differ between processors.
         outputs = torch.cat([(rows.double() @ weight.double()).float() for rows in inputs.split(1 << 16)])
         return InMemory(inputs, outputs + self.noise * noise)

@@ -1,4 +1,4 @@
-"""The order of an epoch's samples, and batches that are those of all processes together."""
+"""Samplers for the order of an epoch, and for batches over all processes."""
 
 from collections.abc import Callable, Iterator
 
@@ -12,12 +12,12 @@ Reorder = Callable[[Tensor, int], Tensor]
 
 
 class EpochOrder(Sampler[int]):
-    """Sample numbers of an epoch: all of them or the first `samples` of its order.
+    """Sample indices of an epoch: all of them, or the first `samples` of its order.
 
     Args:
-        length: of the dataset.
-        seed: of the order, another in each epoch; None keeps the dataset's.
-        reorder: maps the order, (length,), and the epoch to another order, a curriculum's say.
+        length: length of the dataset.
+        seed: seed of the order, which differs between epochs; None keeps the dataset's order.
+        reorder: maps the order, (length,), and the epoch to another order, such as a curriculum's.
     """
 
     def __init__(self, length: int, samples: int, seed: int | None = None, reorder: Reorder | None = None) -> None:
@@ -38,7 +38,7 @@ class EpochOrder(Sampler[int]):
 
 
 class GlobalBatches(BatchSampler):
-    """Batches of `batch_size` samples over all processes, which lockstep.plain_lightning divides among them."""
+    """Batches of `batch_size` samples over all processes; lockstep.plain_lightning divides them among processes."""
 
 
 def shuffled(length: int, seed: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Random transforms that are the same on any number of processes and data workers, and after a resumption."""
+"""Random transforms that are equal on any number of processes and data workers, and after a resumption."""
 
 import random
 import zlib
@@ -13,7 +13,7 @@ from lockstep.counter_rng import derive_seed
 
 
 class Draw(NamedTuple):
-    """A sample to train on. `place`: its number in the epoch, counted over all processes; one that is drawn twice has two."""
+    """A training sample. `place` is its position in the epoch over all processes; a sample that is drawn twice has two."""
 
     index: Any
     epoch: int
@@ -24,7 +24,7 @@ class Seeded(Dataset[Any]):
     """Load each sample of a map-style dataset with torch's, numpy's and Python's generators seeded from (seed, epoch, place), or
     from (seed, index) in an evaluation.
 
-    A dataset with `__getitems__` loads a batch at once, seeded from its first sample. All other attributes are the dataset's.
+    A dataset with `__getitems__` loads a batch at once, seeded from its first sample. Other attributes are the dataset's.
     """
 
     def __init__(self, dataset: Any, seed: int) -> None:
@@ -73,7 +73,7 @@ def index_of(draw: Any) -> Any:
 
 
 class Restored:
-    """Set the generators of CPUs back to where they were, except in a data worker, which has them to itself."""
+    """Restore the states of the CPU generators at the end of the block, except in a data worker."""
 
     def __init__(self, is_needed: bool = True) -> None:
         self.is_needed = is_needed and torch.utils.data.get_worker_info() is None
@@ -88,7 +88,7 @@ class Restored:
 
 
 def generator_states() -> tuple[Any, Any, Any]:
-    """Return the states of torch's, numpy's and Python's generators of CPUs."""
+    """Return the states of the CPU generators of torch, numpy and Python."""
     return torch.get_rng_state(), numpy.random.get_state(), random.getstate()
 
 
@@ -99,14 +99,14 @@ def set_generators(states: tuple[Any, Any, Any]) -> None:
 
 
 def seed_generators(seed: int) -> None:
-    """Seed the generators of CPUs alone: torch.manual_seed asks every kind of device."""
+    """Seed only the CPU generators; torch.manual_seed would query every kind of device."""
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
 
 
 def _root(dataset: Any) -> Any:
-    """Return what a Subset is of; a Subset always has `__getitems__`, whether that has or not."""
+    """Return the dataset inside nested Subsets, because a Subset has `__getitems__` even if its dataset has not."""
     while type(dataset) is Subset:
         dataset = dataset.dataset
     return dataset

@@ -1,4 +1,4 @@
-"""Images made up from the seed."""
+"""Random images, generated from the seed."""
 
 from typing import Any
 
@@ -30,6 +30,6 @@ class SyntheticImages(DataModule):
         targets = torch.randint(len(patterns), (length,), generator=generator)
         images = torch.randint(256, (length, *patterns.shape[1:]), generator=generator, dtype=torch.uint8)
         halves = (patterns // 2).to(torch.uint8)
-        for some, classes in zip(images.split(256), targets.split(256), strict=True):  # half the patterns of all would not fit
+        for some, classes in zip(images.split(256), targets.split(256), strict=True):  # in parts, to limit memory
             some.floor_divide_(2).add_(halves[classes])
         return InMemory(images, targets)

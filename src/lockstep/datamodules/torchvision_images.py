@@ -14,7 +14,7 @@ _SHAPES = {"MNIST": (1, 28, 28), "FashionMNIST": (1, 28, 28), "KMNIST": (1, 28, 
 
 
 class TorchvisionImages(DataModule):
-    """A set of torchvision's, in `data_dir`, which is its `root`. Validation is a seeded part of the official training set."""
+    """A data set of torchvision with the root `data_dir`. Validation is drawn from the official training set with the seed."""
 
     def __init__(self, dataset: Literal["MNIST", "FashionMNIST", "KMNIST", "CIFAR10"], data_dir: str, **loading: Any) -> None:
         super().__init__(**loading)
@@ -22,7 +22,7 @@ class TorchvisionImages(DataModule):
         self.spec = DataSpec(_SHAPES[dataset], num_outputs=10)
 
     def prepare_data(self) -> None:
-        """Download the files if they are missing. Raises ConfigError if that fails."""
+        """Download the files if they are missing. Raise ConfigError if that fails."""
         try:
             self._read(train=True, download=True)
             self._read(train=False, download=True)
@@ -31,7 +31,7 @@ class TorchvisionImages(DataModule):
             raise config_error("datamodule.data_dir", self.data_dir, failed) from error
 
     def load(self) -> Splits:
-        """Read the images, (n, channels, height, width), and class numbers (n,)."""
+        """Read the images (n, channels, height, width) and the class indices (n,)."""
         return self.drawn(self._read(train=True), test=self._read(train=False))
 
     def _read(self, train: bool, download: bool = False) -> InMemory:

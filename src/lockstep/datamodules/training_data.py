@@ -1,4 +1,4 @@
-"""Check of the data that a LightningModule, which may have loaders of its own, is trained on."""
+"""Check the training data of a LightningModule, which may have its own loaders."""
 
 import logging
 
