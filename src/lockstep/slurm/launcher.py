@@ -134,18 +134,8 @@ class SlurmExecutor(Executor):
             raise config_error("hydra.launcher.gpus_per_node", "null", words)
         return self.gpus_per_node
 
-    def __post_init__(self) -> None:
-        self._accepted = set[tuple[str, ...]]()  # by sbatch
-
     def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:
-        flags = create_executor(config).flags(plan)
-        if not self.dry_run and flags not in self._accepted:
-            try:
-                answer("sbatch", "--test-only", *flags, "--wrap=true")
-            except SlurmError as error:
-                raise config_error("hydra.launcher", " ".join(flags), f"{error}; use flags that sbatch takes") from error
-            self._accepted.add(flags)
-        return flags
+        return create_executor(config).flags(plan)
 
     def flags(self, plan: Plan) -> tuple[str, ...]:
         """Return options of sbatch. One node is one task, whose process starts the others itself, as on any machine; of several

@@ -9,11 +9,6 @@ from pathlib import Path
 import pytest
 
 _SBATCH = r"""
-case $1 in --test-only) # refused where `impossible` has one of the flags
-  [ -f down ] && { cat down >&2; exit 1; }
-  printf '%s\n' "$@" | grep -qFx -f <(cat impossible 2>/dev/null) || exit 0
-  echo "allocation failure: not available" >&2; exit 1 ;;
-esac
 echo "$@" >> calls
 [ -f refuses ] && { cat refuses >&2; [ -f heard ] || exit 1; }
 for word; do

@@ -11,12 +11,9 @@ from typing import Any
 
 import fake_slurm
 import pytest
-from omegaconf import OmegaConf
 from waiting import once, wait_for
 
-from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
-from lockstep.runs.composition import compose
 from lockstep.slurm.launcher import SlurmExecutor, cancel
 from lockstep.sweeps.local import LocalExecutor
 from lockstep.sweeps.runner import Runner
@@ -174,17 +171,6 @@ def test_a_sweep_does_not_begin_while_nobody_answers(place: Path, tmp_path: Path
     threading.Timer(0.5, (place / "down").unlink).start()
     runner.run(sweep_jobs.register(jobs))
     assert states(sweep_jobs) == {"a": ("finished", None)}
-
-
-def test_what_no_node_can_give_is_refused(place: Path) -> None:
-    launcher = {"executor": "lockstep.slurm.launcher.SlurmExecutor", "mem": "900G"}
-    config, plan = OmegaConf.create({"hydra": {"launcher": launcher}}), Plan.from_config(compose("trainer=cpu"))
-    flags = SlurmExecutor().resources(config, plan)
-    (place / "impossible").write_text("--mem=900G\n")
-    words = f"^hydra.launcher={' '.join(flags)}: sbatch: allocation failure: not available; use flags that sbatch takes"
-    with pytest.raises(ConfigError, match=words):
-        SlurmExecutor().resources(config, plan)
-    assert SlurmExecutor(dry_run=True).resources(config, plan) == flags
 
 
 def test_what_sbatch_refuses_is_said_in_its_words(place: Path, tmp_path: Path) -> None:
