@@ -38,17 +38,6 @@ def content(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_a_directory_that_holds_a_run_is_refused_and_stays_as_it_is(run: Path) -> None:
-    before = content(run)
-    with pytest.raises(ConfigError) as refused:
-        take_new(run, overwrite=False)
-    assert content(run) == before
-    assert str(refused.value) == (
-        f"hydra.run.dir={run}: belongs to an earlier run; name another directory, resume={run} to go on with that run, "
-        "or overwrite=true to set it aside and start over"
-    )
-
-
 def test_starting_over_sets_the_earlier_run_aside(run: Path, tmp_path: Path) -> None:
     before = content(run)
     own = take_new(run, overwrite=True)

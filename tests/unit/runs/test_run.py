@@ -11,7 +11,6 @@ from lockstep.atomic_files import read_json
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.launchers.heartbeat import HEARTBEAT
-from lockstep.launchers.outcome import Outcome, classify_error
 from lockstep.launchers.stop_signals import Preempted
 from lockstep.runs import record
 from lockstep.runs.directory import COULD_NOT_START
@@ -34,27 +33,6 @@ def test_a_refusal_is_a_failure_from_the_first_step_on(
     assert left.value.code == code
     status = read_json(tmp_path / "status.json") or {}
     assert (status["status"], COULD_NOT_START in status) == ("failed", code == 2)
-
-
-GLHF = "[.../gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:24221. Check the logs. GLHF!"
-LOST = "rank 1 has lost its connection to another rank; the logs of the others may say why"
-
-
-def preempted(number: int) -> Outcome:
-    return Outcome(code=75, reason=f"preempted by {signal.Signals(number).name}", rank=1, signal=number)
-
-
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (ConfigError("seed=-1: no"), Outcome(code=2, reason="seed=-1: no", rank=1, is_final=True)),
-        (RuntimeError(GLHF), Outcome(code=1, reason=LOST, rank=1, has_lost_rank=True)),
-        (KeyboardInterrupt(), preempted(signal.SIGINT)),
-        (Preempted(signal.SIGUSR1), preempted(signal.SIGUSR1)),
-    ],
-)
-def test_an_error_is_an_outcome(error: BaseException, expected: Outcome) -> None:
-    assert classify_error(error, 1) == expected
 
 
 def test_a_rank_that_is_asked_to_stop_since_another_has_failed_leaves_that_reason(

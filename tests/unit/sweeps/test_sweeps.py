@@ -79,20 +79,6 @@ def test_jobs_of_all_widths_are_packed_without_overlap_or_starvation() -> None:
     assert now <= 1.5 * max(work / slots, longest)
 
 
-def test_a_narrow_job_does_not_overtake_a_wide_one_it_would_delay() -> None:
-    pool = Pool(("0", "1", "2", "3"))
-    wide, narrow = SimpleNamespace(width=4), SimpleNamespace(width=1)
-    pool.take(1)
-    assert pool.choose([narrow, wide]) is None  # a second narrow job would keep the wide one waiting for longer
-    assert pool.choose([narrow]) is narrow
-    three = SimpleNamespace(width=3)
-    pool = Pool(("0", "1", "2", "3"))
-    pool.take(3)
-    assert pool.choose([three, narrow]) is narrow  # the fourth slot is of no use to a job of three
-    assert pool.take(1) == ("3",)
-    assert pool.choose([three, narrow]) is None
-
-
 def test_a_job_that_takes_too_long_and_does_not_listen_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.sweeps.runner.GRACE", 0.3)
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
