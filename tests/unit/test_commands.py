@@ -3,6 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
+import commands
 import forked
 import pytest
 from commands import ROOT, python
@@ -24,7 +25,8 @@ while not os.path.exists("began"):
 
 
 @pytest.mark.parametrize("is_orphan", [False, True], ids=["a job", "what a job has left"])
-def test_what_is_left_is_ended_and_a_failure(is_orphan: bool, tmp_path: Path) -> None:
+def test_what_is_left_is_ended_and_a_failure(is_orphan: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "GRACE", 2)
     (tmp_path / "command.py").write_text(COMMAND.format(is_orphan=is_orphan))
     with pytest.raises(AssertionError, match="left running"):
         python(tmp_path / "command.py", cwd=tmp_path)

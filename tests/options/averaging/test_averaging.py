@@ -34,18 +34,6 @@ def test_the_average_is_what_is_trained_for(tmp_path: Path) -> None:
     assert trainer.callback_metrics["test/loss"] == evaluator.callback_metrics["test/loss"]
 
 
-def test_until_an_average_begins_the_current_weights_are_validated_saved_and_tested(tmp_path: Path) -> None:
-    """It kept the initial weights, of epoch 0, as the best."""
-    late = ("callbacks.ema.update_starting_at_step=1000",)
-    ema, averaged = trained(tmp_path / "ema", *OPTIONS, *late)
-    alone, plain = trained(tmp_path / "alone", *OPTIONS[2:])
-    assert not differences(ema["state_dict"], alone["state_dict"])
-    assert not differences(averaged.lightning_module.state_dict(), plain.lightning_module.state_dict())
-    best = [read_checkpoint("best", tmp_path / run / "checkpoints" / "best.ckpt") for run in ("ema", "alone")]
-    assert best[0]["metrics"] == best[1]["metrics"]
-    assert not differences(best[0]["state_dict"], best[1]["state_dict"])
-
-
 def test_lightning_s_own_averaging_is_tested_by_the_weights_that_were_validated(tmp_path: Path) -> None:
     """Lightning puts those that are trained in their place, where the trainer that tests has trained."""
     own = "+callbacks.average={_target_: lightning.pytorch.callbacks.EMAWeightAveraging, decay: 0.8}"
@@ -56,9 +44,6 @@ def test_lightning_s_own_averaging_is_tested_by_the_weights_that_were_validated(
     again_data, again, evaluator = prepared(tmp_path / "again", *OPTIONS[2:], f"init_from={best}")
     evaluator.test(again, again_data, verbose=False)
     assert trainer.callback_metrics["test/loss"] == evaluator.callback_metrics["test/loss"]
-
-
-PARTS = ("state_dict", "current_model_state", "averaging_state", "optimizer_states", "metrics")
 
 
 @pytest.mark.slow
@@ -75,14 +60,3 @@ def test_continuing_from_any_step_changes_nothing(tmp_path: Path) -> None:
         again, _ = trained(run, *options, ckpt_path=path)
         assert not differences(whole, again), path.name
         assert logged(run) == log, path.name
-
-
-def test_a_run_prolonged_is_the_longer_run(tmp_path: Path) -> None:
-    """The end of training, where the average becomes the model, is not in the checkpoint."""
-    longer, _ = trained(tmp_path / "longer", *OPTIONS, "trainer.max_epochs=3")
-    run = tmp_path / "run"
-    shorter, _ = trained(run, *OPTIONS)
-    assert differences(longer["state_dict"], shorter["state_dict"])
-    prolonged, _ = trained(run, *OPTIONS, "trainer.max_epochs=3", ckpt_path=run / "checkpoints" / "last.ckpt")
-    for part in (*PARTS, "loops"):
-        assert not differences(longer[part], prolonged[part], part)

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from lockstep.datamodules import DataModule, Digits, InMemory
 from lockstep.datamodules import curriculum as module
-from lockstep.datamodules.curriculum import Curriculum, linear, root, step
+from lockstep.datamodules.curriculum import Curriculum, linear, step
 from lockstep.datamodules.samplers import EpochOrder, GlobalBatches
 from lockstep.datamodules.seeded import index_of
 from lockstep.plain_lightning.loaders import shared_loader
@@ -42,18 +42,6 @@ def order(epoch: int, reorder: Any, ranks: int = 1, batch_size: int = 8, **optio
         rows = [[index_of(draw) for draw in draw_of_rank] for draw_of_rank in draws]
         together += [int(rows[place % ranks][place // ranks]) for place in range(sum(map(len, rows)))]
     return together
-
-
-@pytest.mark.parametrize(
-    ("pacing", "expected"),
-    [
-        (partial(linear, start=0.2), [0.2, 0.6, 1.0]),
-        (partial(root, start=0.2, power=2.0), [0.2, 0.52**0.5, 1.0]),  # (1 + 0.04) / 2
-        (partial(step, start=0.3), [0.3, 0.3, 0.3]),
-    ],
-)
-def test_pacing_written_out(pacing: Any, expected: list[float]) -> None:
-    assert pacing(torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64)).tolist() == pytest.approx(expected)
 
 
 def test_in_a_step_the_easiest_are_taken_equally_often_until_all_are() -> None:

@@ -37,15 +37,6 @@ def test_a_run_that_had_stopped_early_does_not_train_on(tmp_path: Path) -> None:
     assert not differences(again["state_dict"], last(run)["state_dict"])
 
 
-def test_another_patience_is_that_of_a_run_that_goes_on(tmp_path: Path) -> None:
-    options = ("trainer.max_epochs=4", "callbacks=early_stopping", "callbacks.early_stopping.min_delta=1.0")
-    _, trainer = trained(tmp_path, *options, "callbacks.early_stopping.patience=1")
-    assert ended_by(trainer).startswith("early stopping: Monitored metric val/acc did not improve in the last 1 records.")
-    last = tmp_path / "checkpoints" / "last.ckpt"
-    _, trainer = trained(tmp_path, *options, "callbacks.early_stopping.patience=9", ckpt_path=last)
-    assert (trainer.current_epoch, trainer.early_stopping_callback.patience) == (4, 9)
-
-
 class Recovers(LitClassifier):
     """Its metric gets worse, and then better than ever."""
 

@@ -11,7 +11,6 @@ from torch import nn
 from torchmetrics import MeanMetric, SumMetric
 from torchmetrics.classification import MulticlassAccuracy
 from torchvision.ops import FrozenBatchNorm2d
-from unwatched import unwatched
 
 from lockstep.callbacks.equivalence import EquivalenceReport, metrics_of_batches
 from lockstep.nets import Dropout
@@ -100,7 +99,3 @@ def test_a_metric_that_is_a_mean_of_batches_is_named() -> None:
             metric.update(value)
         metrics[4].update(torch.tensor([0, 1, 1, 1]), torch.tensor([0, 0, 0, 0]))
     assert metrics_of_batches(nn.ModuleList(metrics)) == ["0 (MeanMetric)", "2 (OfBatches)"]
-
-
-def test_it_never_ends_a_run() -> None:
-    assert unwatched(EquivalenceReport) == []

@@ -4,11 +4,10 @@ import copy
 
 import pytest
 import torch
-from export import merge_layers
 
 from lockstep.errors import ConfigError
 from lockstep.nets import MLP
-from lockstep.nets.lora import LoRALinear, lora
+from lockstep.nets.lora import lora
 
 
 def mlp() -> MLP:
@@ -26,25 +25,6 @@ def test_at_first_it_is_the_net_and_trained_is_the_correction_alone() -> None:
         *("layers.1.lora_down", "layers.1.lora_up", "layers.4.lora_down", "layers.4.lora_up")
     }
     assert plain.state_dict().keys() < adapted.state_dict().keys()  # a checkpoint of the net fits
-
-
-def test_trained_and_merged_it_is_a_plain_net() -> None:
-    adapted = lora(mlp(), rank=2, alpha=4.0, match="layers.4", train="layers.1.bias")
-    optimizer = torch.optim.SGD([p for p in adapted.parameters() if p.requires_grad], lr=0.5)
-    x = torch.randn(5, 4, dtype=torch.float64)
-    before = {name: tensor.clone() for name, tensor in adapted.state_dict().items()}
-    for _ in range(2):  # lora_down has a gradient once lora_up is not zero
-        optimizer.zero_grad()
-        adapted(x).square().sum().backward()
-        optimizer.step()
-    changed = {name for name, tensor in adapted.state_dict().items() if not torch.equal(tensor, before[name])}
-    assert changed == {"layers.1.bias", "layers.4.lora_down", "layers.4.lora_up"}
-    layer = adapted.layers[4]  # pyright: ignore
-    assert isinstance(layer, LoRALinear)
-    plain = mlp()
-    plain.load_state_dict(merge_layers(copy.deepcopy(adapted)).state_dict())
-    assert torch.allclose(plain.layers[4].weight, layer.weight + 4.0 / 2 * layer.lora_up @ layer.lora_down)  # pyright: ignore
-    assert torch.allclose(plain(x), adapted(x), rtol=1e-12)
 
 
 def test_a_pattern_that_finds_no_linear_layer_is_refused_with_those_there_are() -> None:

@@ -105,7 +105,8 @@ def test_a_dirty_tree_is_reproduced_to_the_bit(tmp_path: Path) -> None:
     original = net.read_text()
     assert "nn.ReLU" in original
     net.write_text(original.replace("nn.ReLU", "nn.Tanh"))
-    options = ["trainer.accelerator=cpu", "trainer.max_epochs=1", "model=mlp", "test=false", "callbacks.pictures=null"]
+    options = ["trainer.accelerator=cpu", "trainer.max_epochs=1", "model=mlp", "test=false", "callbacks=null", "logger=csv"]
+    options += ["trainer.limit_train_batches=3", "trainer.limit_val_batches=1"]
     variables = environment(PYTHONPATH=str(copy / "src"))
     first = subprocess.run(
         [sys.executable, "train.py", *options, "hydra.run.dir=logs/first"],
@@ -113,7 +114,7 @@ def test_a_dirty_tree_is_reproduced_to_the_bit(tmp_path: Path) -> None:
     )  # fmt: skip
     assert first.returncode == 0, first.stderr
     net.write_text(original.replace("nn.ReLU", "nn.Sigmoid"))
-    done = python(copy / "scripts" / "reproduce.py", "logs/first", tmp_path / "again", cwd=copy, fresh=True)
+    done = python(copy / "scripts" / "reproduce.py", "logs/first", tmp_path / "again", cwd=copy)
     assert done.returncode == 0, done.stderr
     command = [*shlex.split(done.stdout), "hydra.run.dir=logs/second"]
     second = subprocess.run(["env", *command], cwd=copy, env=variables, capture_output=True, text=True, timeout=150, check=False)

@@ -53,19 +53,6 @@ def test_one_split_alone_is_split_with_the_seed(tmp_path: Path) -> None:
     assert all(x == pytest.approx([y / 5, -2 * y]) for x, y in seen)
 
 
-def test_classes_by_name_are_numbered_in_their_order(tmp_path: Path) -> None:
-    names = ["dog", "cat", "dog", "cow"]
-    datasets.DatasetDict(
-        train=datasets.Dataset.from_dict({"x": [1, 2, 3, 4], "label": names}),
-        validation=datasets.Dataset.from_dict({"x": [5], "label": ["cow"]}),
-    ).save_to_disk(tmp_path / "data")
-    datamodule = HFDataset(str(tmp_path / "data"), inputs="x")
-    assert datamodule.spec.class_names == ("cat", "cow", "dog")
-    assert datamodule.splits.train.__getitems__([0, 1, 2, 3])[1].tolist() == [2, 0, 2, 1]
-    assert datamodule.splits.val.__getitems__([0])[1].tolist() == [1]
-    assert not datamodule.has_test
-
-
 def rows(split: Any) -> list[tuple[list[float], float]]:
     inputs, targets = split.__getitems__(range(len(split)))
     return list(zip(inputs.tolist(), targets[:, 0].tolist(), strict=True))

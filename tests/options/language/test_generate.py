@@ -11,7 +11,6 @@ import torch
 from in_process import composed
 from omegaconf import OmegaConf
 
-from lockstep.errors import ConfigError
 from lockstep.models.from_config import build_model
 
 GPT = ("model=gpt_nano", "model.net.width=16", "model.net.depth=2", "datamodule=text", "datamodule.context=12")
@@ -54,10 +53,3 @@ def test_it_goes_on_from_the_prompt_as_the_seed_says(said: Callable[..., str]) -
     assert len(first) > len("naïve \n")
     assert first == said("naïve ", "--length", "20", "--seed", "1") != said("naïve ", "--length", "20", "--seed", "2")
     assert said("--length", "5", "--top-k", "1", "--seed", "1") == said("--length", "5", "--top-k", "1", "--seed", "2")
-
-
-def test_a_classifier_writes_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = written(tmp_path / "run", ("model=mlp",), {"input_shape": [1, 8, 8], "num_outputs": 10})
-    monkeypatch.setattr(sys, "argv", ["generate.py", str(other), "x"])
-    with pytest.raises(ConfigError, match=r"^RUN_DIR=.*: its net is a MLP; use the run of a model=gpt$"):
-        generate.main()

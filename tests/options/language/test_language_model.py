@@ -43,13 +43,6 @@ def stepped(outputs: Tensor, targets: list[list[int]]) -> tuple[Tensor, dict[str
     return model.training_step((wanted, wanted), 0), logged, weights[0]
 
 
-def test_sums_of_a_window_by_hand() -> None:
-    """log 4 + log 2 nats, over two places."""
-    loss, logged, tokens = stepped(logits(EVEN, SURE), [[1, 2]])
-    assert float(loss) == pytest.approx(math.log(8) / 2)
-    assert (logged["train/loss"], tokens) == (pytest.approx(math.log(8) / 2), 2)
-
-
 def test_a_place_without_a_target_counts_for_nothing_and_has_no_gradient() -> None:
     outputs = logits(EVEN, SURE).requires_grad_()
     loss, logged, tokens = stepped(outputs, [[1, NOT_COUNTED]])

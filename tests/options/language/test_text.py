@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from lockstep.errors import ConfigError
 from lockstep.language import tokens as packing
-from lockstep.language.text import Text, standard_library
+from lockstep.language.text import Text
 from lockstep.language.tokens import NOT_COUNTED, Windows, token_file
 from lockstep.language.vocabulary import Vocabulary
 
@@ -74,30 +73,3 @@ def test_the_splits_are_parts_of_the_text(tmp_path: Path) -> None:
     assert splits.val.row.tolist() == [*content[140:161]]  # round(202 * 0.8) = 162
     assert splits.test.row.tolist() == [*content[161:], 256]
     assert text(tmp_path, paths=one, val_fraction=0.1).describe() == {"train": 37, "val": 4, "test": 0}
-
-
-def test_the_standard_library_is_there_without_its_tests() -> None:
-    result = standard_library()
-    assert {"argparse.py", "decoder.py", "__init__.py"} <= {path.name for path in result}
-    assert result == sorted(result)
-    assert not [path for path in result if {"test", "site-packages", "encodings"} & {*path.parts[-3:-1]}]
-    assert sum(path.stat().st_size for path in result) > 2_000_000
-
-
-def test_a_path_that_is_not_there_is_named(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^datamodule.paths=nowhere: no such file or folder: "):
-        text(folder, paths=["nowhere"]).prepare_data()
-
-
-def test_a_file_of_tokenizers(folder: Path, tmp_path: Path) -> None:
-    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
-    made = tokenizers.ByteLevelBPETokenizer()
-    made.train_from_iterator(["naïve abc abc abc"] * 3, vocab_size=262, min_frequency=1, special_tokens=["<end>"])
-    made.save(str(tmp_path / "t.json"))
-    (folder / "b.txt").write_text("naïve abc <")
-    datamodule = text(folder, tokenizer=str(tmp_path / "t.json"), paths=[str(folder / "b.txt")])
-    tokens = datamodule.splits.train.row.tolist()
-    assert datamodule.spec.num_outputs == datamodule.vocabulary.size == 263
-    assert tokens[0] == tokens[-1] == datamodule.vocabulary.separator == 262
-    assert datamodule.vocabulary.decode(tokens[1:-1]) == "naïve abc <"
-    assert len(tokens) - 2 < len("naïve abc <".encode())

@@ -72,15 +72,6 @@ def test_a_checkpoint_is_copied_when_it_is_there_and_all_the_rest_at_the_end(
     assert caplog.messages[-1] == f"Copied to {prefix}/run"
 
 
-def test_a_store_of_objects_is_written_to_without_renaming(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstep.mirror._OBJECT_STORES", ("memory",))
-    remote = Remote("memory://bucket/run")
-    monkeypatch.setattr(type(remote._fs), "mv", None)
-    remote.put(run / "train.log", "logs/train.log")
-    remote.get(run / "again")
-    assert (run / "again" / "logs" / "train.log").read_text() == "epoch 1\n"
-
-
 def test_a_store_that_fails_is_said_in_one_line_and_tried_again_with_the_next_checkpoint(
     run: Path, prefix: str, place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -122,11 +113,6 @@ def test_the_copy_of_an_earlier_run_is_not_written_over(run: Path, prefix: str) 
         check_new(prefix, run)
     (run / "attempts").mkdir()
     check_new(prefix, run)  # a job that is tried again
-
-
-def test_what_can_not_be_a_copy_is_refused_before_a_run_begins(run: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^mirror=nowhere://b: can't be read \(Protocol not known: nowhere\); use the URL"):
-        check_new("nowhere://b", run)
 
 
 def test_a_run_is_fetched_whole_or_not_at_all(run: Path, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

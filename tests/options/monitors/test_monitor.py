@@ -8,9 +8,16 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 from torch import nn
 from torch.utils.data import DataLoader
+from unwatched import unwatched
 
+from lockstep.callbacks.equivalence import EquivalenceReport
 from lockstep.callbacks.monitor import Monitor, watched
+from lockstep.callbacks.noise_scale import NoiseScale
+from lockstep.callbacks.pictures import Pictures
+from lockstep.callbacks.progress import Progress
+from lockstep.callbacks.rates import LearningRate, Throughput
 from lockstep.errors import ConfigError
+from lockstep.trainer.profilers import TorchProfiler
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*log_every_n_steps")
 
@@ -83,3 +90,12 @@ def test_what_fails_is_said_once_and_switched_off(caplog: pytest.LogCaptureFixtu
 def test_a_refusal_of_the_config_ends_the_run() -> None:
     with pytest.raises(ConfigError):
         fit(Refuses())
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [EquivalenceReport, LearningRate, NoiseScale, Pictures, Progress, Throughput, TorchProfiler],
+    ids=lambda kind: kind.__name__,
+)
+def test_what_looks_is_watched_in_all_its_hooks(kind: type) -> None:
+    assert unwatched(kind) == []

@@ -1,6 +1,5 @@
 """A project of one's own: what is written, what is refused, and what a later version of its files changes."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -32,7 +31,7 @@ def test_it_is_small_and_its_configs_name_its_own_code(model: str, tmp_path: Pat
     assert cfg.optimized_mode == "max"  # of another metric than the project's
 
 
-@pytest.mark.parametrize("name", ["class", "torch", "full"])
+@pytest.mark.parametrize("name", ["class", "full"])
 def test_a_place_or_a_name_that_can_not_be_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").touch()
@@ -64,12 +63,10 @@ def test_an_update_writes_what_the_user_has_not_changed_and_names_the_rest(
 def test_the_shipped_sweeps_change_the_rate_of_a_module(tmp_path: Path) -> None:
     study = tmp_path / "study"
     project.create(study, "lightning")
-    sweep = (study / "train.py", "-m", "trainer=cpu", "hydra.launcher.dry_run=true")
-    for name, points in (("lr", "model.lr=0.0003"), ("scaling", "trainer.devices=2 model.lr=0.003")):
-        done = python(*sweep, f"sweep={name}", cwd=study)
-        assert done.returncode == 0, done.stderr
-        assert f"{points} trainer=cpu sweep={name}" in done.stdout
-        assert "optimizer" not in done.stdout
+    done = python(study / "train.py", "-m", "trainer=cpu", "hydra.launcher.dry_run=true", "sweep=scaling", cwd=study)
+    assert done.returncode == 0, done.stderr
+    assert "trainer.devices=2 model.lr=0.003 trainer=cpu sweep=scaling" in done.stdout
+    assert "optimizer" not in done.stdout
     assert not [path for path in study.glob("logs/**/*") if path.is_file()]
 
 
@@ -78,10 +75,5 @@ def test_it_trains_on_two_processes_as_on_one(tmp_path: Path) -> None:
     """What a project's own tests do, by commands that import nothing."""
     study = tmp_path / "study"
     project.create(study, "lightning")  # test_wheel.py trains the one for images
-    two = ("trainer=cpu", "trainer.devices=2")
-    done = python(study / "train.py", *two, "debug=fast", "hydra.run.dir=run", cwd=study)
-    assert done.returncode == 0, done.stderr
-    record = json.loads((study / "run" / "metrics.json").read_text())
-    assert (record["world_size"], record["steps"]) == (2, 1)
-    done = python(ROOT / "scripts" / "parity.py", *two, "parity.steps=3", cwd=study)
+    done = python(ROOT / "scripts" / "parity.py", "trainer=cpu", "trainer.devices=2", "parity.steps=3", cwd=study)
     assert done.returncode == 0, done.stdout + done.stderr

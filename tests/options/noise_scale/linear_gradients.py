@@ -1,4 +1,4 @@
-"""Linear regression, whose gradients are known sample by sample, and their mean and covariance in closed form.
+"""Linear regression, whose gradients are known sample by sample, whatever the weights.
 
 Inputs x are Gaussian with variances C, y = a x + noise; the loss of a sample is the square of e = w x + b - y, with b = 0, its
 gradient 2 e (x, 1).
@@ -32,15 +32,6 @@ def gradients(samples: InMemory, ids: Tensor) -> Tensor:
     x, y = samples[ids]
     errors = x @ OFF - y[:, 0]
     return 2 * errors[:, None] * torch.cat([x, torch.ones(len(x), 1)], dim=1)
-
-
-def in_closed_form() -> tuple[float, float]:
-    """|G|^2 and tr(Sigma). With s^2 = d C d + noise^2 for d = w - a: E[e x] = C d, E[e^2 |x|^2] = s^2 tr C + 2 |C d|^2 (Isserlis'
-    theorem), E[e^2] = s^2."""
-    mean = (2 * VARIANCES * OFF).square().sum().item()
-    variance = (VARIANCES * OFF.square()).sum().item() + NOISE**2
-    squares = 4 * (variance * (VARIANCES.sum().item() + 1)) + 2 * mean
-    return mean, squares - mean
 
 
 def fitted(folder: Path, length: int, *overrides: str, decay: float = 0.999) -> Any:

@@ -1,31 +1,20 @@
 """The gradient noise scale: against a closed form, step by step against the gradients of samples, and out of the way."""
 
-import logging
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import linear_gradients as linear
 import pytest
 import torch
 from bitwise import differences
-from in_process import KeepAll, become_rank, logged, prepared, trained
+from in_process import KeepAll, become_rank, logged, trained
 from ranks import in_ranks
 from torch import Tensor
-from unwatched import unwatched
 
-from lockstep.callbacks.noise_scale import NoiseScale
 from lockstep.runs.results import collect_facts
 
 EVERY = ("callbacks=noise_scale", "callbacks.noise_scale.every_n_steps=1")
 TWO_PARTS = (*EVERY, "trainer.accumulate_grad_batches=2")
-
-
-def test_that_of_a_linear_regression_is_the_one_known_in_closed_form(tmp_path: Path) -> None:
-    batches = ("datamodule.global_batch_size=64", "trainer.accumulate_grad_batches=4")
-    facts = linear.fitted(tmp_path, 64 * 150, *batches).facts()
-    gradient, trace = linear.in_closed_form()
-    assert facts == {"noise_scale": pytest.approx(trace / gradient, rel=0.1), "noise_scale_estimates": 150}
 
 
 def estimate_from(parts: list[Tensor]) -> tuple[float, float]:
@@ -48,14 +37,6 @@ def check_tail(rank: int, world_size: int, folder: Path) -> None:
     parts = [every[ids] for batch in slices for rank in range(world_size) if len(ids := batch[rank::world_size])]
     assert (scale.gradient, scale.trace) == pytest.approx(estimate_from(parts), rel=1e-9)
     assert scale.estimates == 3
-
-
-def test_an_uneven_tail_of_one_process_gives_the_estimate_of_its_parts(tmp_path: Path) -> None:
-    """11 samples: a step of 3 batches of 2, and one of the 5 that are left."""
-    options = ("datamodule.batch_size=2", "trainer.accumulate_grad_batches=3")
-    scale = linear.fitted(tmp_path, 11, "datamodule.shuffle=false", "datamodule.drop_last=false", *options, decay=0)
-    parts = [linear.gradients(linear.data(11), torch.tensor(ids)) for ids in ([6, 7], [8, 9], [10])]
-    assert (scale.gradient, scale.trace) == pytest.approx(estimate_from(parts), rel=1e-9)
 
 
 @pytest.mark.slow
@@ -82,16 +63,3 @@ def test_a_run_continued_goes_on_with_its_estimate(tmp_path: Path) -> None:
     again, _ = trained(tmp_path, *TWO_PARTS, "trainer.max_epochs=2", ckpt_path=kept / "5.ckpt")
     assert not differences(whole, again)
     assert logged(tmp_path) == log
-
-
-def test_what_can_not_be_measured_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    _, model, trainer = prepared(tmp_path)
-    callback: Any = NoiseScale()
-    with caplog.at_level(logging.WARNING, "lockstep.callbacks.noise_scale"):
-        callback.on_train_start(trainer, model)
-    assert caplog.messages[-1].endswith("a batch has one part; use trainer.accumulate_grad_batches=2 or more processes")
-    assert callback.facts() == {"noise_scale": None, "noise_scale_estimates": 0}
-
-
-def test_it_is_watched_in_all_its_hooks() -> None:
-    assert unwatched(NoiseScale) == []

@@ -9,7 +9,6 @@ import torch
 from in_process import prepared
 from lightning.pytorch.loggers import TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from unwatched import unwatched
 
 from lockstep.callbacks.pictures import Pictures
 from lockstep.models import Classifier
@@ -43,7 +42,3 @@ def test_the_confusion_matrix_counts_every_sample(model: Classifier, tmp_path: P
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     assert [(image.step, image.width) for image in events.Images("test/confusion")] == [(7, 800)]
-
-
-def test_they_are_watched_in_all_their_hooks() -> None:
-    assert unwatched(Pictures) == []

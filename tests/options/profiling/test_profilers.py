@@ -8,9 +8,6 @@ from typing import Any
 import pytest
 from in_process import prepared
 from lightning.pytorch.profilers import PyTorchProfiler
-from unwatched import unwatched
-
-from lockstep.trainer.profilers import TorchProfiler
 
 
 def trained(folder: Path, *overrides: str) -> Any:
@@ -37,7 +34,3 @@ def test_lightning_s_profilers_are_options(tmp_path: Path) -> None:
     trainer = prepared(tmp_path, "profiler=nsight")[2]
     assert isinstance(trainer.profiler, PyTorchProfiler)
     assert trainer.profiler._emit_nvtx
-
-
-def test_it_is_watched_in_all_its_hooks() -> None:
-    assert unwatched(TorchProfiler) == []

@@ -7,9 +7,7 @@ import pytest
 from in_process import trained
 from lightning import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
-from unwatched import unwatched
 
-from lockstep.callbacks.rates import LearningRate, Throughput
 from lockstep.runs.results import collect_facts
 
 SCHEDULES = ["constant", "cosine", "plateau"]
@@ -53,8 +51,3 @@ def test_the_rate_that_is_logged_and_recorded_is_that_of_the_steps(schedule: str
     assert len(set(rates.seen)) > 1 or schedule == "constant"
     facts = collect_facts(trainer)
     assert (facts["lr"], facts["lr_last"]) == (max(rates.seen), rates.seen[-1])
-
-
-@pytest.mark.parametrize("kind", [LearningRate, Throughput])
-def test_they_never_end_a_run(kind: type) -> None:
-    assert unwatched(kind) == []

@@ -1,4 +1,4 @@
-"""ResNets: the stem, the size, what they refuse, and what checkpoints of earlier versions call them."""
+"""ResNets: the stem, and the size."""
 
 from typing import Any
 

@@ -6,9 +6,6 @@ import pytest
 import torch
 from commands import ROOT, python, train
 
-from lockstep.datamodules.digits import digits
-from lockstep.models.from_checkpoint import load_model
-
 pytestmark = pytest.mark.slow
 MINE = (f"hydra.searchpath=[file://{ROOT / 'tests' / 'support' / 'plain_conf'}]", "model=mine", "datamodule=mine")
 
@@ -21,12 +18,3 @@ def test_what_a_module_predicts_is_kept(tmp_path: Path) -> None:
     assert done.stdout.endswith("The predictions: run/predictions.pt\n")
     batches = torch.load(tmp_path / "run" / "predictions.pt", weights_only=True)
     assert [len(batch["class"]) for batch in batches] == [33] * 6
-
-
-def test_a_task_predicts_the_test_split_in_its_order(tmp_path: Path) -> None:
-    done = train("model=mlp", "debug=fast", "hydra.run.dir=run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    done = python(ROOT / "scripts" / "predict.py", "run", "--output", "out.pt", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    wanted = load_model(tmp_path / "run" / "checkpoints" / "best.ckpt").predict(digits()[0][-360:])
-    torch.testing.assert_close(torch.load(tmp_path / "out.pt", weights_only=True), wanted)

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.console import show_result
 from lockstep.errors import ConfigError
 from lockstep.history.saved_runs import config_to_evaluate, saved_config
 from lockstep.runs.validation import validated
@@ -34,24 +33,3 @@ def test_a_run_that_was_not_tested_can_be_evaluated(tmp_path: Path, compose: Cal
     OmegaConf.save(compose("trainer=cpu", "test=false", f"run_dir={tmp_path}"), tmp_path / "run" / ".hydra" / "config.yaml")
     cfg, _ = validated(config_to_evaluate(tmp_path / "run", [], "evaluations"))
     assert cfg.test
-
-
-def test_callbacks_that_the_command_names_are_called_and_no_others(tmp_path: Path, compose: Callable[..., DictConfig]) -> None:
-    (tmp_path / ".hydra").mkdir()
-    OmegaConf.save(compose("+callbacks.a={_target_: x.A, b: 1}", run_dir=tmp_path), tmp_path / ".hydra" / "config.yaml")
-    assert set(config_to_evaluate(tmp_path, [], "predictions").callbacks) == {"progress"}
-    named = ["callbacks.a.b=2", "+callbacks.writer={_target_: x.Writer}", "test=true"]
-    callbacks = config_to_evaluate(tmp_path, named, "predictions").callbacks
-    assert callbacks.a.b == 2
-    assert set(callbacks) == {"progress", "a", "writer"}
-
-
-@pytest.mark.parametrize("has_test", [True, False])
-def test_a_run_that_can_be_tested_says_by_which_command(has_test: bool, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = {"metrics": {}, "wall_time": 1.0, "world_size": 1, "train_time": 1.0, "has_test": has_test}
-    show_result(run, result)
-    assert "lockstep evaluate" not in capsys.readouterr().out  # there is no checkpoint
-    (run / "checkpoints").mkdir()
-    (run / "checkpoints" / "best.ckpt").touch()
-    show_result(run, result)
-    assert capsys.readouterr().out.endswith(f"lockstep evaluate {run}\n") is has_test

@@ -1,7 +1,5 @@
 """Which rank torchrun's environment describes, and the names that follow from it."""
 
-import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -33,14 +31,6 @@ TORCHRUN_TWO_NODES = {
 )
 def test_rank_of_an_environment(env: dict[str, str], rank: Rank) -> None:
     assert rank_in(env) == rank
-
-
-def test_run_id_under_torchrun_is_the_agent_that_all_ranks_have_as_parent(started: Started) -> None:
-    started(TORCHRUN)
-    first = run_id()
-    assert re.fullmatch(rf"torchrun-.+-{os.getppid()}-\d+", first)
-    started(TORCHRUN | {"RANK": "0", "LOCAL_RANK": "0"})
-    assert run_id() == first
 
 
 def test_run_id_under_torchrun_is_the_rendezvous_however_many_nodes_there_are(started: Started) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from saved_run import save_run
 
 from lockstep.runs.saved import read_run_id
@@ -85,18 +84,6 @@ def test_a_server_that_fails_ends_no_run_and_is_asked_again_at_its_end(
     one.log_result({"model": "mlp"}, {"loss": 4.0}, 4)
     assert history(uri, "loss") == [(0, 0.0), (4, 4.0)]
     assert kept(uri)[0].info.status == "FINISHED"
-
-
-def test_only_rank_zero_writes(tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    logger(run_directory(tmp_path), uri).log_metrics({"loss": 1.0}, 0)
-    monkeypatch.setattr(rank_zero_only, "rank", 1)
-    other = logger(tmp_path / "run", uri)
-    other.log_metrics({"loss": 2.0}, 1)
-    other.log_hyperparams({"a": 1})
-    other.finalize("failed")
-    assert other.experiment.anything() is None
-    assert history(uri, "loss") == [(0, 1.0)]
-    assert kept(uri)[0].info.status == "RUNNING"
 
 
 def test_a_run_of_w_and_b_goes_on_as_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,7 @@
-"""Vision Transformers: tokens, registers, what they refuse."""
+"""Vision Transformers: tokens, and what they refuse."""
 
 import pytest
 import torch
-from torch import nn
 
 from lockstep.errors import ConfigError
 from lockstep.nets.vit import ViT
@@ -28,21 +27,6 @@ def test_a_patch_elsewhere_is_seen_elsewhere() -> None:
         assert not torch.allclose(net(image), net(image.flip(-1)))
         net.positions.zero_()
         assert torch.allclose(net(image), net(image.flip(-1)), atol=1e-6)
-
-
-def test_registers_are_seen_by_the_patches_and_left_out_of_the_mean() -> None:
-    net = ViT((1, 8, 8), 4, width=8, depth=1, heads=2, patch=4, registers=3).eval()
-    image = torch.rand(1, 1, 8, 8)
-    before = net(image)
-    assert net.registers is not None
-    with torch.no_grad():
-        net.registers.normal_()
-    assert not torch.allclose(before, net(image))
-    net.layers = nn.Sequential()
-    with_other_registers = net(image)
-    with torch.no_grad():
-        net.registers.normal_()
-    assert torch.equal(with_other_registers, net(image))
 
 
 def test_a_patch_that_does_not_divide_the_image_is_refused() -> None:
