@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lockstep.callbacks import BestCheckpoint
 from lockstep.config.plan import Plan
-from lockstep.runs.results import collect_metrics, collect_result, ended_by, read_best
+from lockstep.runs import results
+from lockstep.runs.results import collect_facts, collect_metrics, collect_result, ended_by, read_best
 
 SETTINGS: Any = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "logger": False}
 
@@ -63,6 +64,20 @@ def test_what_a_test_logs_by_a_name_of_the_validation_is_not_lost(tmp_path: Path
     assert collect_metrics(trainer, read_best(trainer)) == {"acc": 1.0, "test/acc": 3.0}
 
 
+def test_the_record_names_the_gpu_after_lightning_has_brought_the_model_to_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Trainer(max_epochs=1, default_root_dir=tmp_path, enable_checkpointing=False, **SETTINGS)
+    loader = DataLoader(TensorDataset(torch.ones(4, 1)))
+    trainer.fit(OfOnesOwn(), loader, loader)
+    monkeypatch.setattr(type(trainer.strategy), "root_device", torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", str)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 3 * 2**30)
+    monkeypatch.setattr(results, "samples_trained", lambda _: 4)
+    facts = collect_facts(trainer)
+    assert (facts["device_name"], facts["device_memory_gib"]) == ("cuda:0", 3)
+
+
 class Validations(Callback):
     def __init__(self) -> None:
         self.steps: list[int] = []
@@ -73,8 +88,8 @@ class Validations(Callback):
 
 @pytest.mark.parametrize(
     ("overrides", "steps"),
-    [(["trainer.max_steps=3"], [3]), (["trainer.max_steps=5"], [4])],
-    ids=["within its first epoch", "within its second"],
+    [(["trainer.max_steps=3"], [3]), (["trainer.max_steps=5"], [4]), (["trainer.max_steps=4"], [4])],
+    ids=["within its first epoch", "within its second", "at its end"],
 )
 def test_a_run_that_max_steps_ends_before_its_first_validation_is_validated(
     overrides: list[str], steps: list[int], tmp_path: Path
@@ -86,6 +101,26 @@ def test_a_run_that_max_steps_ends_before_its_first_validation_is_validated(
     assert collect_metrics(trainer, read_best(trainer))["val/acc"] > 0
 
 
+def test_continued_it_is_not_validated_where_it_would_not_have_been(tmp_path: Path) -> None:
+    datamodule, model, trainer = prepared(tmp_path, "trainer.max_steps=4")
+    trainer.fit(model, datamodule)
+    last, validations = tmp_path / "checkpoints" / "last.ckpt", Validations()
+    datamodule, model, trainer = prepared(tmp_path, "trainer.max_steps=6", extra=[validations], ckpt_path=last)
+    trainer.fit(model, datamodule, ckpt_path=last)
+    assert validations.steps == []
+
+
+def test_the_time_of_a_run_that_was_killed_during_its_test_is_that_of_its_training(tmp_path: Path) -> None:
+    _, trainer = trained(tmp_path, "trainer.max_epochs=1")
+    facts, last = collect_facts(trainer), tmp_path / "checkpoints" / "last.ckpt"
+    datamodule, model, trainer = prepared(tmp_path, "trainer.max_epochs=1", ckpt_path=last)
+    trainer.fit(model, datamodule, ckpt_path=last)
+    again = collect_facts(trainer)
+    assert again["train_time"] == pytest.approx(facts["train_time"], rel=0.5)
+    assert again["samples_per_second"] is None
+    assert again["samples_trained"] == facts["samples_trained"]
+
+
 class AsksToStop(Callback):
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         trainer.should_stop = True
@@ -94,6 +129,7 @@ class AsksToStop(Callback):
 @pytest.mark.parametrize(
     ("overrides", "why"),
     [
+        (["trainer.max_epochs=1"], "trainer.max_epochs=1"),
         (["trainer.max_steps=6"], "trainer.max_steps=6"),
         (["trainer.max_epochs=-1", "trainer.max_time='00:00:00:01'"], "trainer.max_time, after "),
         ([], "trainer.should_stop, which the model or a callback has set"),
@@ -117,3 +153,9 @@ def test_no_epochs_train_nothing_and_end_quietly(tmp_path: Path) -> None:
     cfg = composed("trainer.accelerator=cpu", run_dir=tmp_path)
     result = collect_result(cfg, Plan.from_config(cfg), trainer, 0.0)
     assert (result["optimized_metric"], result["ended_by"]) == (None, "trainer.max_epochs=0")
+
+
+def test_an_evaluation_has_trained_nothing(tmp_path: Path) -> None:
+    datamodule, model, trainer = prepared(tmp_path)
+    trainer.test(model, datamodule, verbose=False)
+    assert ended_by(trainer) is None
