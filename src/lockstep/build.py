@@ -4,10 +4,12 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from lightning import LightningDataModule, LightningModule, Trainer, seed_everything
 from lightning.pytorch import loggers
 from lightning.pytorch.callbacks import Callback, Checkpoint, LambdaCallback, ProgressBar
 from lightning.pytorch.plugins.precision import DoublePrecision
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.callbacks import LastCheckpoint, SteppedRate
@@ -17,8 +19,8 @@ from lockstep.callbacks.randomness import draw_alike_in_setup
 from lockstep.checkpointing import read_checkpoint
 from lockstep.config.arguments import shown
 from lockstep.config.construct import construct, resolve
+from lockstep.config.overrides import override_key
 from lockstep.config.plan import Plan
-from lockstep.datamodules.training_data import check_training_data
 from lockstep.errors import config_error
 from lockstep.launchers.environment import launcher
 from lockstep.models.from_config import build_model, plain_spec
@@ -163,3 +165,19 @@ def _plain(cfg: DictConfig, key: str) -> Any:
     """Return a part of the config as plain containers, or None if there is none."""
     node = OmegaConf.select(cfg, key)
     return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+
+
+def check_training_data(model: LightningModule, has_datamodule: bool) -> None:
+    """Raise ConfigError if there is no training data, or if the default data would replace the module's own."""
+    has_own, name = is_overridden("train_dataloader", model), type(model).__name__
+    if not has_datamodule and not has_own:
+        raise config_error("datamodule", "null", f"{name} has no train_dataloader of its own; use a datamodule")
+    if not has_datamodule or not has_own or not HydraConfig.initialized():
+        return
+    hydra = HydraConfig.get()
+    option, given = hydra.runtime.choices["datamodule"], set(map(override_key, hydra.overrides.task))
+    if "experiment" in given and "datamodule" not in given:
+        log.warning(f"Trained on datamodule={option}, not on the loaders of {name}; with datamodule=null on these")
+    elif "datamodule" not in given:
+        accepted = f"use datamodule=null for these, or datamodule={option} for that data"
+        raise config_error("datamodule", option, f"is the default, and {name} has loaders of its own; {accepted}")

@@ -9,14 +9,22 @@ from commands import refused, started
 # What people type wrong: the command line, and how the one line begins that they see.
 WRONG = {
     "trainer.divices=2": "trainer.divices=2: unknown key; did you mean trainer.devices? use",
+    "devices=2": "devices=2: unknown key; did you mean trainer.devices? use",
+    "epochs=3": "epochs=3: unknown key; did you mean trainer.max_epochs? use",
     "model=transformer": "model=transformer: use one of ",
+    "model=linear model.adapt.rank=1": "model.adapt.rank=1: unknown key; use a key that",
     "model.optimizer=sgd": "model.optimizer=sgd: a group of values; use model/optimizer=sgd",
     "trainer.devices=[0": "trainer.devices=[0: not a valid override",
     "trainer.devices=1,2 seed=0": "trainer.devices=1,2: several values are a sweep's; use -m, or a list, KEY=",
     "trainer.devices=two": "trainer.devices=two: use a value of type ",
     "trainer.accelerator=gpu": "trainer.accelerator=gpu: this machine shows no GPU",
+    "trainer.max_epochs=abc": "trainer.max_epochs=abc: use a value of type int | None",
+    "trainer.precision=8": "trainer.precision=8: use ",
+    "model.optimizer.lr=fast": "model.optimizer.lr=fast: use a value of type ",
+    "model.optimizer.betas=[2,2]": "model.optimizer: Invalid beta parameter at index 0: 2",
     "model.net.width=0 trainer.devices=2": "model.net.width=0: is less than 1; use at least 1",
     "model.net._target_=lockstep.nets.CNNN": "model.net._target_=lockstep.nets.CNNN: ",
+    "+trainer.strategy.no_such_argument=1": "trainer.strategy.no_such_argument=1: no such argument; use ",
     "callbacks=early_stopping callbacks.early_stopping.patience=-7": "callbacks.early_stopping.patience=-7: is less than 0; use",
     "datamodule.global_batch_size=49 trainer.devices=2": "datamodule.global_batch_size=49: does not divide by",
     "datamodule.val_fraction=2": "datamodule.val_fraction=2: leaves nothing to train on; use 0 to 0.9",
@@ -24,7 +32,9 @@ WRONG = {
     "init_from=none.ckpt": "init_from=none.ckpt: no such file: ",
     "resume=nowhere": "resume=nowhere: has no .hydra/config.yaml; name the directory of a run",
     "optimized_metric=val/f1": "optimized_metric=val/f1: the model declares train/loss, train/acc",
+    "init_from=a=1/none.ckpt": "init_from=a=1/none.ckpt: no such file: ",
     "sweep=lr": "sweep=lr: is for sweeps; use -m",
+    "hydra.launcher=slurm seed=0,1 -m": "hydra.launcher=slurm: a group of values; use hydra/launcher=slurm",
     "hydra.run.dir=mine seed=0,1 -m": "hydra.run.dir=mine: is for one run; use hydra.sweep.dir=mine",
 }
 
@@ -54,6 +64,13 @@ def test_an_experiment_whose_keys_would_be_ignored_is_refused(tmp_path: Path) ->
     file.write_text("name: mine\nseed: 1\n")
     line = "experiment={name, seed}: nothing reads what is under experiment; use a file that begins with `# @package _global_`"
     assert refused(tmp_path, f"hydra.searchpath=[file://{tmp_path}]", "experiment=mine") == line
+
+
+def test_a_corrupt_checkpoint_is_refused(tmp_path: Path) -> None:
+    torch.save({"state_dict": {}}, tmp_path / "whole.ckpt")
+    content = (tmp_path / "whole.ckpt").read_bytes()
+    (tmp_path / "cut.ckpt").write_bytes(content[: len(content) // 2])
+    assert refused(tmp_path, "init_from=cut.ckpt").startswith("init_from=cut.ckpt: not a readable checkpoint")
 
 
 @pytest.mark.slow

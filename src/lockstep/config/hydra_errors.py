@@ -36,7 +36,7 @@ def explain(error: Exception) -> str | None:
 
 def _unknown_key(key: str, parent: Any) -> str:
     override = next((item for item in sys.argv[1:] if f"{override_key(item)}.".startswith(f"{key}.")), key)
-    if is_group(option := key.replace(".", "/")):
+    if is_group(option := key.replace(".", "/")) and override_key(override) == key:
         return f"{override}: a group of values; use {option}={override.partition('=')[2]}"
     close = _close_to(key, parent) if isinstance(parent, DictConfig) else []
     guess = f"did you mean {', '.join(close)}? " if close else ""

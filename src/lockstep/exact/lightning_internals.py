@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from lockstep.exact.metrics import WorkerMetrics
-from lockstep.plain_lightning.logs import Logged, combine
 from lockstep.plain_lightning.processes import all_ranks
-from lockstep.plain_lightning.reduced_logs import ReducedLogs, logged
+from lockstep.plain_lightning.reduced_logs import Logged, ReducedLogs, combine, logged
 from lockstep.trainer.steps import batches_trained
 
 

@@ -1,17 +1,19 @@
 """Models built from a composed model group, and the description of one in a checkpoint."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from lightning import LightningDataModule, LightningModule
 from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
 
 from lockstep.config.arguments import arguments_of
-from lockstep.config.construct import construct, resolve
+from lockstep.config.construct import construct, naming, resolve
 from lockstep.config.plan import rate_key
 from lockstep.datamodules.base import DataSpec
 from lockstep.errors import config_error
-from lockstep.models.schedule_from_config import Schedule
+from lockstep.models.schedules import TrainingLength
 
 
 def build_model(model_config: dict[str, Any], lr: float | None = None) -> LightningModule:
@@ -75,3 +77,30 @@ def _metrics(nodes: dict[str, Any], num_classes: int | None) -> dict[str, Any]:
         asks = "num_classes" in arguments_of(resolve(key, node.get("_target_"))).own and "num_classes" not in node
         metrics[name] = construct(key, node, {"num_classes": num_classes} if asks else {})
     return metrics
+
+
+_OF_LIGHTNING = ("interval", "frequency", "monitor", "strict", "name")  # keys of its scheduler dictionary
+_WARMUP = ("warmup_steps", "warmup_epochs")
+
+
+class Schedule:
+    """Call the group's target with the optimizer, and with the TrainingLength if it has an argument called `training`, to get
+    one of torch's schedulers or Lightning's dictionary of one.
+
+    Those of `interval`, `frequency`, `monitor`, `strict` and `name` that the target does not take are Lightning's: when the
+    scheduler advances, every epoch by default, and the metric in which a plateau is looked for.
+    """
+
+    def __init__(self, key: str, node: Mapping[str, Any]) -> None:
+        arguments = arguments_of(resolve(key, node.get("_target_")))
+        self.when = {name: node[name] for name in _OF_LIGHTNING if name in node and not arguments.takes(name)}
+        unused = {name for name in _WARMUP if not node.get(name) and not arguments.takes(name)}  # of the file constant.yaml
+        rest = {name: value for name, value in node.items() if name not in self.when and name not in unused}
+        self.key, self.make = key, construct(key, rest | {"_partial_": True})
+        self.takes_length = "training" in arguments.own
+
+    def __call__(self, optimizer: Optimizer, training: TrainingLength) -> dict[str, Any]:
+        """Return Lightning's scheduler dictionary."""
+        with naming(self.key):
+            made = self.make(optimizer, **({"training": training} if self.takes_length else {}))
+        return self.when | (dict(made) if isinstance(made, Mapping) else {"scheduler": made})

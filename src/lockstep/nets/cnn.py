@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from lockstep.errors import check_at_least
-from lockstep.nets.input_shape import image_shape
+from lockstep.errors import check_at_least, config_error
 
 
 class CNN(nn.Module):
@@ -31,3 +30,12 @@ def _block(inputs: int, outputs: int, stride: int) -> nn.Sequential:
     # no bias: BatchNorm subtracts it again, and its rounding would grow there
     convolution = nn.Conv2d(inputs, outputs, kernel_size=3, stride=stride, padding=1, bias=False)
     return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU())
+
+
+def image_shape(net: str, input_shape: Sequence[int]) -> tuple[int, int, int]:
+    """Return (channels, height, width). Raises ConfigError, naming the net's target, for data that is not images."""
+    if len(input_shape) != 3:
+        needs = f"takes images (channels, height, width), and the data has shape {tuple(input_shape)}"
+        raise config_error("model.net._target_", net, f"{needs}; use another net, as of model=mlp, or other data")
+    channels, height, width = input_shape
+    return channels, height, width

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torchvision
 from torch import nn
 
-from lockstep.nets.input_shape import image_shape
+from lockstep.nets.cnn import image_shape
 
 SMALL = 64  # pixels: images up to this size get the stem of the CIFAR experiments (He et al. 2016, section 4.2)
 

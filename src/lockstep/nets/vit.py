@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lockstep.errors import check_at_least, config_error
-from lockstep.nets.input_shape import image_shape
+from lockstep.nets.cnn import image_shape
 
 LARGEST_PATCH = 16
 FEWEST_PATCHES = 7  # along a side, where it is for the net to choose

@@ -6,7 +6,7 @@ shared_loading.py       the callback that does so, and that resumes a run at its
 same_samples.py         compares the data between processes, and with the checkpoint's
 callback.py             acts on steps, on any module; weights.py: the weight of a short batch in the backward pass
 processes.py            collectives: comparisons, and decisions of one process that all follow
-reduced_logs.py         reduces logged values over processes, by logs.py; list_states.py does so for metrics' list states
+reduced_logs.py         reduces logged values over processes; list_states.py does so for metrics' list states
 monitored.py            checks that a module logs the metrics that the config monitors
 plain_values.py         removes objects that can't be loaded from checkpoints; unsaved_state.py names state that they lack
 lightning_internals.py  the private names of Lightning that this package needs

@@ -41,9 +41,9 @@ class PlainLightning(SharedLoading):
 
     Training and evaluation use the batches of one process, divided among ranks (see lockstep.plain_lightning.loaders). If ranks
     have unequal numbers of a batch's samples, each rank's gradient is weighted by its number, so that the step equals that of the
-    whole batch for a loss that is a mean over samples. Epoch logs are reduced over ranks (see lockstep.plain_lightning.logs). A
-    resumed run skips the batches of its epoch that it has trained on. Samples and times are counted for the run's record.
-    Hyperparameters that would make a checkpoint unreadable are not saved.
+    whole batch for a loss that is a mean over samples. Epoch logs are reduced over ranks by reduced_logs.py. A resumed
+    run skips the batches of its epoch that it has trained on. Samples and times are counted for the run's record. Hyperparameters
+    that would make a checkpoint unreadable are not saved.
 
     Attributes:
         results: latest value of each metric that training has logged.

@@ -1,23 +1,68 @@
 """Reduce logged values over processes, with private names of Lightning."""
 
 import inspect
+import math
 import sys
 import zlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from lightning.pytorch.trainer.connectors.logger_connector.logger_connector import _LoggerConnector
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection, _ResultMetric, _Sync
+from torch import Tensor
 
 from lockstep.plain_lightning.any_batch import samples_in
-from lockstep.plain_lightning.logs import Logged, combine, combine_on_device, explain_difference
 from lockstep.plain_lightning.processes import all_ranks, all_shares, any_process, gather_number
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.steps import batches_trained
+
+
+class Logged(NamedTuple):
+    """The value of one rank under a key. names: those in trainer.callback_metrics; weight: number of samples of a mean."""
+
+    hook: str
+    names: tuple[str, ...]
+    reduction: str  # mean, sum, max or min
+    value: float
+    weight: float
+
+
+def combine(parts: list[Logged]) -> float:
+    """Return the value over all ranks."""
+    values, reduction = [part.value for part in parts], parts[0].reduction
+    if reduction in ("max", "min"):
+        return max(values) if reduction == "max" else min(values)
+    if reduction == "sum":
+        return math.fsum(values)
+    weight = math.fsum(part.weight for part in parts)
+    return math.fsum(values) / weight if weight else math.nan
+
+
+def combine_on_device(reduction: str, values: Tensor, weights: Tensor) -> Tensor:
+    """Return a step's value over all ranks, without waiting for the device. Ranks without samples do not count."""
+    counts = weights > 0
+    if reduction in ("max", "min"):
+        sign = 1 if reduction == "max" else -1
+        return sign * (sign * values).where(counts, -math.inf).amax()
+    counted = values.where(counts, 0.0)
+    return counted.sum() if reduction == "sum" else (counted * weights).sum() / weights.sum()
+
+
+def explain_difference(parts: list[Logged], logging: int, shares: int) -> list[str]:
+    """Return why a name, logged by `logging` of the processes, can't have the value of one process; empty if it can."""
+    hook, name = parts[0].hook.partition(".")[0], parts[0].names[0]
+    if logging < shares:
+        return [f"{name} is logged by {logging} of {shares} processes alone"]
+    if len({part.value for part in parts}) == 1:
+        return []
+    if "_step" in hook or "_batch_" in hook:
+        return []
+    advice = "log a torchmetrics.Metric, or what self.all_gather returns"
+    return [f"{name}, logged in {hook}, differs between processes, and their {parts[0].reduction} is kept: {advice}"]
 
 
 def reduce_logs(trainer: Any, warn: Callable[[str], None]) -> "ReducedLogs":

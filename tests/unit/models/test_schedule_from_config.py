@@ -14,7 +14,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import ExponentialLR, LambdaLR
 
 from lockstep.errors import ConfigError
-from lockstep.models.schedule_from_config import Schedule
+from lockstep.models.from_config import Schedule
 from lockstep.models.schedules import TrainingLength
 
 PAGE = Path(__file__).parents[3] / "docs" / "recipes.md"
