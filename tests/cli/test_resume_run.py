@@ -91,6 +91,20 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None
     assert done.stderr.startswith("The run has finished already.")
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
+    refused = {
+        (f"resume={run}", "trainer.devices=7"): "datamodule.global_batch_size=160: does not divide by world size",
+        (f"resume={run}", "trainer.max_epochs=1"): "trainer.max_epochs=1: ",  # by the checkpoint, of two
+        (f"hydra.run.dir={run}", "seed=9", f"init_from={run}/checkpoints/best.ckpt"): f"hydra.run.dir={run}: belongs to an",
+    }
+    for command, line in refused.items():
+        before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+        done = train(*command, cwd=tmp_path)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert done.stderr.startswith(line)
+        after = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+        changed = {path.name for path in before | after if before.get(path) != after.get(path)}
+        assert changed <= ({"lock", "train.log"} if command[0].startswith("resume") else set())
+
     for devices in (1, 2):  # killed before it takes a step: the run is what it was
         fault = "+callbacks.later={_target_:faults.Fault,rank:0,how:kill,batch:0,epoch:2}"
         done = train(f"resume={run}", "trainer.max_epochs=3", f"trainer.devices={devices}", fault, cwd=tmp_path)
@@ -99,6 +113,25 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None
         assert json.loads((run / "metrics.json").read_text()) == record
         assert "max_epochs: 2" in (run / ".hydra" / "config.yaml").read_text()
         assert train(f"resume={run}", cwd=tmp_path).stderr.startswith("The run has finished already.")
+
+
+def test_without_callbacks_too_a_killed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    """Killed with -9 in the middle of the second of three epochs, of four steps."""
+    options = ("trainer.max_epochs=3", "datamodule.batch_size=320", "model=mlp", "model.net.dropout=0.2", "test=false")
+    options += ("guards.checkpoint.every_n_steps=1", "logger=csv", "callbacks=null")
+    folders = tmp_path / "whole", tmp_path / "killed"
+    for folder in folders:
+        folder.mkdir()
+    whole, run = (folder / "run" for folder in folders)
+    assert train(*options, "hydra.run.dir=run", cwd=folders[0]).returncode == 0
+    fault = "+callbacks.fault={_target_:faults.Fault,rank:0,how:kill,epoch:1,batch:2,once:true}"
+    assert train(*options, fault, "hydra.run.dir=run", cwd=folders[1]).returncode == -9
+    assert 4 < state(run)["global_step"] < 8  # what was being written is lost
+    done = train("resume=run", cwd=folders[1])
+    assert done.returncode == 0, done.stderr
+    assert f"Continuing from {run}/checkpoints/last.ckpt" in (run / "train.log").read_text()
+    assert state(run)["global_step"] == 12
+    assert not differences(state(whole), state(run))
 
 
 def test_a_run_without_a_checkpoint_begins_anew_and_one_without_a_sound_one_is_refused(tmp_path: Path) -> None:

@@ -87,17 +87,22 @@ def test_tensorboard_shows_the_run(one: tuple[Path, str]) -> None:
     assert "hp_metric" not in tags["scalars"]
     assert len(events.Scalars("train/loss_step")) == 60 // 5
     assert events.Scalars("test/acc")[-1].value == pytest.approx(record(one[0])["metrics"]["test/acc"])
-    assert b"trainer.max_epochs" in events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    plugin = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    assert b"trainer.max_epochs" in plugin
+    assert b"world_size" in plugin
 
 
 def test_the_terminal_is_plain_text_and_says_what_matters(one: tuple[Path, str]) -> None:
-    _, output = one
+    run, output = one
     assert "\x1b" not in output
     assert "\r" not in output
     assert "one process on the CPU; global batch 64 (64 per process), learning rate 0.002" in output
     assert "1280 of 1293 samples per epoch" in output
     assert output.count("\nepoch ") == 3
+    assert "tensorboard --logdir logs" in output
     assert "\n  lockstep evaluate logs" in output
+    assert "torch.optim.AdamW" not in output
+    assert "optimizer:\n    _target_: torch.optim.AdamW" in (run / "train.log").read_text()
 
 
 def test_two_processes_share_a_directory_and_have_a_log_each(two: tuple[Path, str]) -> None:
@@ -119,6 +124,11 @@ def test_two_processes_agree_on_their_world(two: tuple[Path, str]) -> None:
     assert content["lr"] == pytest.approx(0.002 * 48 / 64)  # linear, from a base batch of 64
 
 
+def test_one_process_is_not_wrapped(one: tuple[Path, str]) -> None:
+    world = seen(one[0], 0)["world"]
+    assert world == {"trainer": 1, "group": 1, "rank": 0, "strategy": "SingleDeviceStrategy", "backend": None}
+
+
 def test_shards_are_disjoint_and_reshuffled_and_the_test_set_is_seen_once(two: tuple[Path, str]) -> None:
     batches = [seen(two[0], rank)["train"] for rank in (0, 1)]
     epochs = [[sorted(chain.from_iterable(shard[26 * e : 26 * (e + 1)])) for shard in batches] for e in (0, 1)]
@@ -137,6 +147,18 @@ def test_runs_started_together_have_directories_of_their_own(tmp_path: Path) -> 
     assert len(runs(tmp_path)) == 2
 
 
+def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node=2")
+    options = ("trainer.accelerator=cpu", "trainer.devices=auto", "debug=fast", WITNESS)
+    done = python(*launcher, ROOT / "train.py", *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(tmp_path)
+    assert record(run)["world_size"] == 2
+    assert [seen(run, rank)["world"]["trainer"] for rank in (0, 1)] == [2, 2]
+    assert done.stdout.count("global batch") == 1
+    assert json.loads((run / "status.json").read_text())["status"] == "finished"
+
+
 def test_one_batch_is_overfitted(tmp_path: Path) -> None:
     done = train("debug=overfit", "model=mlp", "model.optimizer.lr=1e-2", "trainer.max_epochs=40", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -144,14 +166,18 @@ def test_one_batch_is_overfitted(tmp_path: Path) -> None:
     assert record(run)["metrics"]["train/loss"] < 0.01
 
 
-def test_starting_from_weights(tmp_path: Path, one: tuple[Path, str]) -> None:
+def test_continuing_in_a_new_run_and_starting_from_weights(tmp_path: Path, one: tuple[Path, str]) -> None:
     last = one[0] / "checkpoints" / "last.ckpt"
-    options = ("trainer.max_epochs=1", "model.optimizer.lr=0.0", "test=false", "logger=csv", "hydra.run.dir=run")
-    done = train(f"init_from='{last}'", *options, cwd=tmp_path)
+    done = train(f"fork='{last}'", "trainer.max_epochs=4", "logger=csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    run = tmp_path / "run"
+    (run,) = runs(tmp_path)
+    assert (record(run)["epochs"], record(run)["steps"], record(run)["samples_trained"]) == (4, 80, 5120)
     assert "train/loss" in (run / "csv" / "metrics.csv").read_text().partition("\n")[0]
-    old, new = (torch.load(path, weights_only=True)["state_dict"] for path in (last, run / "checkpoints" / "last.ckpt"))
+    done = train(f"init_from='{last}'", "trainer.max_epochs=1", "model.optimizer.lr=0.0", "test=false", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    old, new = (
+        torch.load(path, weights_only=True)["state_dict"] for path in (last, runs(tmp_path)[-1] / "checkpoints/last.ckpt")
+    )
     statistics = ("running_mean", "running_var", "num_batches_tracked")  # BatchNorm's move at a rate of zero too
     assert all(torch.equal(old[name], new[name]) for name in old if not name.endswith(statistics))
 
@@ -161,6 +187,9 @@ def test_help_is_worth_reading(tmp_path: Path) -> None:
     assert done.returncode == 0
     for group in ("model", "datamodule", "trainer", "callbacks", "logger", "experiment", "debug"):
         assert f"{group}: " in done.stdout
+    examples = [line for line in done.stdout.splitlines() if line.startswith("  python train.py ") and "[" not in line]
+    assert len([line for line in examples if "RUN_DIR" not in line]) == 5
+    assert not any(word in line for line in examples[:2] for word in ("digits", "optimizer"))  # a project has others, or none
     assert not list(tmp_path.iterdir())
 
 

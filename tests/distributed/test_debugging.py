@@ -49,19 +49,21 @@ def type_line(process: "subprocess.Popen[str]", line: str) -> None:
     process.stdin.flush()
 
 
-def test_a_prompt_answers_and_the_watchdogs_wait(tmp_path: Path) -> None:
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_prompt_answers_and_the_watchdogs_wait(devices: int, tmp_path: Path) -> None:
     watchdog = "guards.watchdog.seconds=3"
-    with begun(tmp_path, "trainer.devices=2", watchdog, "+callbacks.break={_target_:faults.Break}") as run:
-        time.sleep(6)
+    with begun(tmp_path, f"trainer.devices={devices}", watchdog, "+callbacks.break={_target_:faults.Break}") as run:
+        time.sleep(8)
         type_line(run, "p 1000 * trainer.world_size + batch_idx")
-        wait_for(lambda: "(Pdb) 2001\n" in (tmp_path / "said").read_text())
+        wait_for(lambda: f"(Pdb) {devices}001\n" in (tmp_path / "said").read_text())
         type_line(run, "c")
         assert run.wait(100) == 0, (tmp_path / "errors").read_text()
     assert not (tmp_path / "run" / ".debugged").exists()
 
 
-def test_ctrl_c_at_the_prompt_says_what_it_does(tmp_path: Path) -> None:
-    with begun(tmp_path, "trainer.devices=2", "+callbacks.break={_target_:faults.Break}") as run:
+@pytest.mark.parametrize("devices", [1, 2])
+def test_ctrl_c_at_the_prompt_says_what_it_does(devices: int, tmp_path: Path) -> None:
+    with begun(tmp_path, f"trainer.devices={devices}", "+callbacks.break={_target_:faults.Break}") as run:
         wait_for((tmp_path / "run" / ".debugged").exists)
         os.kill(run.pid, signal.SIGINT)
         wait_for(lambda: "At the debugger's prompt, type c." in (tmp_path / "errors").read_text())
@@ -73,7 +75,7 @@ def test_ctrl_c_at_the_prompt_says_what_it_does(tmp_path: Path) -> None:
 
 def test_a_post_mortem_opens_where_all_ranks_have_raised(tmp_path: Path) -> None:
     with begun(tmp_path, "trainer.devices=2", "debug=pdb", "+callbacks.fault={_target_:faults.RaiseInAll}") as run:
-        time.sleep(7)  # longer than what ranks get once another one has failed
+        time.sleep(5)  # longer than what ranks get once another one has failed
         type_line(run, "p batch_idx + 41")
         wait_for(lambda: "(Pdb) 42\n" in (tmp_path / "said").read_text())
         type_line(run, "q")

@@ -1,5 +1,6 @@
 """N processes compute what one does: gradients, BatchNorm and metrics, with real gloo groups and exact numbers."""
 
+import copy
 import math
 from collections.abc import Callable
 from functools import partial
@@ -19,16 +20,16 @@ from lockstep.runs.results import logged_numbers
 from lockstep.trainer.batchnorm import synchronise_batchnorm
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each rank of a group of three has measured: one group for all tests of this file."""
+@pytest.fixture(scope="module", params=(2, 3))
+def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each rank of a group has measured: one group per world size for all tests of this file."""
     folder = tmp_path_factory.mktemp("ranks")
-    return in_ranks(3, partial(check_all, folder=folder), folder)
+    return in_ranks(request.param, partial(check_all, folder=folder), folder)
 
 
 def check_all(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
     trained = {name: check_training(rank, world_size, name, folder) for name in CASES}
-    return {"batchnorm": check_batchnorm(rank)} | trained
+    return {"batchnorm": check_batchnorm(rank, world_size)} | trained
 
 
 TASK = "+model.torchmetrics.auroc.task=multiclass"
@@ -90,7 +91,8 @@ def test_any_number_of_processes_trains_as_a_loop_in_plain_torch(
     name: str, results: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     weights, loss = trained_by_hand(name, results[0][name], tmp_path)
-    for result in [*(rank[name] for rank in results), check_training(0, 1, name, tmp_path)]:
+    alone = check_training(0, 1, name, tmp_path) if len(results) == 2 else None
+    for result in [*(rank[name] for rank in results), *([alone] if alone else [])]:
         assert result["metrics"]["val/loss"] == pytest.approx(loss, rel=1e-12)
         for key, tensor in weights.items():
             torch.testing.assert_close(result["weights"][key], tensor, rtol=1e-11, atol=1e-13)
@@ -113,9 +115,11 @@ class Activated(nn.BatchNorm2d):
 
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     "plain": lambda: nn.BatchNorm2d(3),
+    "a mean of all batches": lambda: nn.BatchNorm2d(3, momentum=None, affine=False),
     "a subclass": lambda: Activated(3),
     "used twice, under two names": lambda: nn.Sequential(*[nn.BatchNorm2d(3)] * 2),
     "nothing tracked": lambda: nn.BatchNorm2d(3, track_running_stats=False),
+    "nothing tracked, evaluated": lambda: nn.BatchNorm2d(3, track_running_stats=False).eval(),
     "torch's": lambda: nn.SyncBatchNorm(3),
 }
 
@@ -133,9 +137,9 @@ def through(layer: nn.Module, x: Tensor, weights: Tensor) -> dict[str, Any]:
     }
 
 
-def check_batchnorm(rank: int) -> dict[str, Any]:
+def check_batchnorm(rank: int, world_size: int) -> dict[str, Any]:
     """All samples to the first ranks, unevenly; the last rank has none."""
-    counts = [8, 3, 0]
+    counts = [11 - 3 * (world_size - 2), *[3] * (world_size - 2), 0]
     mine = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
     results = {}
     for name, make in LAYERS.items():
@@ -167,3 +171,14 @@ def test_batchnorm_over_ranks_is_batchnorm_over_the_batch(name: str, results: li
         torch.testing.assert_close(rank["buffers"], ranks[0]["buffers"], rtol=0, atol=0)  # DDP does not send them
         passes = 2 if "twice" in name else 1
         assert rank["exchanges"] == 2 * passes  # one forward, one backward: on CPUs each takes a millisecond
+
+
+def test_a_synchronised_layer_stays_what_it_is() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), Activated(4), nn.Sequential(nn.BatchNorm2d(4)))
+    keys, parameters = list(model.state_dict()), list(model.parameters())
+    for _ in range(2):  # twice changes no more than once
+        synchronise_batchnorm(model)
+    assert isinstance(model[1], Activated)
+    assert (list(model.state_dict()), list(map(id, model.parameters()))) == (keys, list(map(id, parameters)))
+    x = torch.randn(5, 3, 6, 6)
+    torch.testing.assert_close(model(x), copy.deepcopy(model)(x))  # alone it computes as ever

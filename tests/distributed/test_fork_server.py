@@ -15,6 +15,8 @@ from bitwise import differences, state
 from commands import MARK, ROOT, environment, processes_marked, python, started, train
 from waiting import wait_for
 
+from lockstep.launchers.processes import is_alive
+
 pytestmark = pytest.mark.slow
 OPTIONS = (
     "trainer.devices=2",
@@ -115,9 +117,10 @@ def client(folder: Path, mark: str, *arguments: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, cwd=folder, env=environment(**{MARK: mark}), stdout=subprocess.PIPE, text=True)
 
 
-def test_all_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("children", [(), ("1",)])
+def test_all_end_with_a_parent_that_is_killed(children: tuple[str, ...], tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
-    with client(tmp_path, mark, "60", "1") as process:
+    with client(tmp_path, mark, "60", *children) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up 0\n"
         process.kill()
@@ -139,6 +142,142 @@ def test_no_server_outlives_a_parent_that_ends(tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
     with client(tmp_path, mark, "0"):
         wait_for(lambda: not processes_marked(mark))
+
+
+NEW = """
+import json, os, signal, sys, threading, time, torch
+
+def tell(file):
+    with open(file, "w") as output:
+        json.dump({
+            "leads": os.getsid(0) == os.getpgid(0) == os.getpid(), "given": os.environ.get("GIVEN"), "path": "PATH" in os.environ,
+            "threads": torch.get_num_threads(), "cores": sorted(os.sched_getaffinity(0)), "frozen": "lightning" in sys.modules,
+            "title": open("/proc/self/cmdline").read().strip(chr(0)), "term": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
+        }, output)
+    print("said", flush=True)
+
+def end(code):
+    import atexit
+    atexit.register(print, "last")
+    threading.Thread(target=lambda: (time.sleep(0.3), print("later"))).start()
+    print("first")
+    if code == "bug":
+        raise ValueError(code)
+    sys.exit(code)
+"""
+STARTS = """
+import json, os, signal, time
+from pathlib import Path
+from lockstep.launchers.processes import start
+from new import end, tell
+
+def ended(process):
+    while (code := process.poll()) is None:
+        time.sleep(0.02)
+    return code
+
+def main():
+    given = {"GIVEN": "x y", "OMP_NUM_THREADS": "3", "PYTHONPATH": os.environ["PYTHONPATH"]}
+    for fresh in (False, True):
+        file = Path(f"told.{fresh}")
+        assert ended(start(tell, file, title="a job", environment=given, output=Path("output"), cores=[0], fresh=fresh)) == 0
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the process begins
+    asked = start(end, 0, title="a job", environment=given, output=Path("output.asked"), fresh=True)
+    asked.send_signal(signal.SIGINT)
+    print("asked", ended(asked))
+    for code in (0, 5, "why", "bug"):
+        print(code, ended(start(end, code, title="a job", environment=given, output=Path(f"output.{code}"))))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_a_process_is_what_a_fresh_one_is_and_ends_as_one(tmp_path: Path) -> None:
+    (tmp_path / "new.py").write_text(NEW)
+    (tmp_path / "starts.py").write_text(STARTS)
+    done = python("starts.py", cwd=tmp_path)
+    told, other = (json.loads((tmp_path / f"told.{fresh}").read_text()) for fresh in (False, True))
+    assert (told.pop("frozen"), other.pop("frozen")) == (True, False)
+    assert told == other
+    expected = {"leads": True, "given": "x y", "path": False, "threads": 3, "cores": [0], "title": "a job"}
+    assert told == expected | {"term": True}, done.stderr
+    assert (tmp_path / "output").read_text() == "said\nsaid\n"
+    assert done.stdout.splitlines() == ["asked -2", "0 0", "5 5", "why 1", "bug 1"], done.stderr
+    assert (tmp_path / "output.asked").read_text() == ""
+    assert "Traceback" not in done.stderr
+    for code in ("0", "5", "why", "bug"):
+        lines = (tmp_path / f"output.{code}").read_text().splitlines()
+        assert [line for line in lines if line in ("first", "later", "last")] == ["first", "later", "last"]
+    assert "why" in (tmp_path / "output.why").read_text()
+    assert "ValueError: bug" in (tmp_path / "output.bug").read_text()
+
+
+PROGRAM = """
+import os
+from pathlib import Path
+from lockstep.launchers.processes import importable, start
+
+with open("imported", "a") as file:
+    print(os.environ.get("GIVEN"), file=file)
+
+def work():
+    print("done", __name__)
+
+if __name__ == "__main__":
+    environment = {**os.environ, "GIVEN": "before the imports"}
+    for fresh in (False, True):
+        process = start(importable(work), title="work", environment=environment, output=Path("output"), fresh=fresh)
+        while process.poll() is None:
+            pass
+"""
+
+
+def test_the_program_s_module_is_imported_once_and_sees_its_environment(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = python("program.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "imported").read_text().splitlines() == ["None", "before the imports", "before the imports"]
+    assert (tmp_path / "output").read_text() == "done __mp_main__\n" * 2
+
+
+JOB = """
+import atexit, os, signal, sys, tempfile, time
+from pathlib import Path
+from lockstep.launchers.processes import start
+import torch
+
+def rank(number):
+    Path(f"rank{number}").write_text(str(os.getpid()))
+    time.sleep(60 if number else 0)
+
+def job():
+    atexit.register(Path("ended").touch)
+    Path("folder").mkdir()
+    kept = tempfile.TemporaryDirectory(dir="folder")
+    ranks = [start(rank, number, title=f"rank {number}", environment=dict(os.environ)) for number in range(3)]
+    while ranks[0].poll() is None:
+        time.sleep(0.02)
+    Path("left").write_text(f"{Path('ended').exists()} {Path(kept.name).exists()}")
+    time.sleep(60)
+
+if __name__ == "__main__":
+    process = start(job, title="job", environment=dict(os.environ), output=Path("output"))
+    Path("job").write_text(str(process.pid))
+    time.sleep(60)
+"""
+
+
+def test_a_job_that_is_killed_takes_suspended_ranks_with_it_and_its_exit_functions_are_not_theirs(tmp_path: Path) -> None:
+    (tmp_path / "jobs.py").write_text(JOB)
+    (tmp_path / "starts.py").write_text(JOB.replace("start(job,", "start(jobs.job,").replace("import torch", "import jobs"))
+    with started("starts.py", cwd=tmp_path):
+        wait_for(lambda: all((tmp_path / name).exists() for name in ("left", "rank1", "rank2", "job")))
+        assert (tmp_path / "left").read_text() == "False True", (tmp_path / "output").read_text()
+        ranks = [int((tmp_path / name).read_text()) for name in ("rank1", "rank2")]
+        os.kill(ranks[1], signal.SIGSTOP)
+        os.kill(int((tmp_path / "job").read_text()), signal.SIGKILL)
+        wait_for(lambda: not any(map(is_alive, ranks)), seconds=20)
 
 
 HANGS = """

@@ -15,7 +15,7 @@ import pytest
 import torch.distributed as dist
 from bitwise import differences
 from faults import Poison
-from in_process import become_rank, last, prepared, trained, without_batches
+from in_process import KeepAll, become_rank, last, prepared, trained, without_batches
 from lightning import Callback, LightningModule, Trainer
 from ranks import in_ranks
 from torch.utils.data import DataLoader
@@ -120,6 +120,29 @@ def test_any_rank_at_any_moment_stops_all_at_one_step(tmp_path: Path) -> None:
     assert steps == {f"{moment} {ranks}": expected[moment] for moment in expected for ranks in RANKS[moment]}
     assert {number for number, *_ in result[0].values()} == {signal.SIGTERM}
     assert {name: different for name, (_, _, different) in result[0].items() if different} == {}
+
+
+# Continuing
+
+
+def continue_from_everywhere(rank: int, world_size: int, folder: Path) -> list[str]:
+    become_rank(rank, world_size)
+    devices = f"trainer.devices={world_size}"
+    noise = ("datamodule.augment={crop: 1, flip: true}", "model/lr_scheduler=cosine", "guards.checkpoint.every_n_steps=2")
+    kept = folder / "run" / "kept"
+    kept.mkdir(parents=True, exist_ok=True)
+    whole, _ = trained(folder / "run", *OPTIONS, *noise, devices, extra=[KeepAll(kept)])
+    dist.barrier()
+    result = []
+    for path in sorted(kept.iterdir(), key=lambda path: int(path.stem))[1::3]:  # each is kept after two batches
+        again, _ = trained(folder / "run", *OPTIONS, *noise, devices, ckpt_path=path)
+        result += [f"{path.name} {place}" for place in differences(whole, again)]
+    assert len(list(kept.iterdir())) >= 10
+    return result
+
+
+def test_two_ranks_continue_bit_for_bit_from_anywhere(tmp_path: Path) -> None:
+    assert in_ranks(2, partial(continue_from_everywhere, folder=tmp_path), tmp_path) == [[], []]
 
 
 def begin(rank: int, world_size: int, run: Path) -> dict[tuple[int, int], list[int]]:

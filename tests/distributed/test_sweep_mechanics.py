@@ -57,6 +57,8 @@ def test_each_way_to_fail_is_recorded_and_the_others_run(tmp_path: Path) -> None
     assert {job.status for job in jobs(tmp_path).values()} == {"finished"}
     assert digest(tmp_path / "sweep" / jobs(tmp_path)["seed=0"].directory.name) == before
     assert len({job.metric for job in jobs(tmp_path).values()}) == 1
+    status = python(ROOT / "scripts" / "sweep.py", "status", "sweep", cwd=tmp_path)
+    assert "6 of 6 jobs finished" in status.stdout
 
 
 def test_a_preempted_job_is_continued_by_its_sweep_and_a_value_given_twice_is_one_job(tmp_path: Path) -> None:
@@ -89,6 +91,7 @@ def test_what_can_not_start_is_refused_before_the_first_job(tmp_path: Path) -> N
         "datamodule.batch_size=64,0": f"job 1 ({fixed} datamodule.batch_size=0): datamodule.batch_size=0:",
         "model.optimiser.lr=1,2": "model.optimiser.lr=1,2: unknown key; did you mean model.optimizer",
         "datamodule.data_dir=a,b": f"job 0 ({fixed} datamodule.data_dir=a): datamodule.data_dir=a: does not tell jobs apart",
+        "model=glob(zzz*)": "model=glob(zzz*): no job comes of this",
         "hydra.sweeper.max_batch_size=1 seed=0,-1": f"job 1 ({fixed} seed=-1): seed=-1:",
     }.items():
         done = sweep(tmp_path, *override.split())
@@ -117,6 +120,22 @@ def test_ctrl_c_ends_a_sweep_to_be_resumed(tmp_path: Path) -> None:
     done = sweep(tmp_path, "seed=6,0")
     assert done.returncode == 0
     assert jobs(tmp_path)["seed=6"].metric == jobs(tmp_path)["seed=0"].metric  # continued from its checkpoint
+
+
+def test_a_terminal_that_closes_ends_a_sweep_to_be_resumed(tmp_path: Path) -> None:
+    arguments = ("-m", *FIXED, "hydra.sweep.dir=sweep", "seed=8,0")
+    with started(PROGRAM, *arguments, cwd=tmp_path, FAULTS="1") as process:
+        wait_for(lambda: list((tmp_path / "sweep").glob("*/checkpoints/last.ckpt")))
+        process.stdout.close()
+        process.stderr.close()
+        for _ in range(2):  # a shell passes it on to what the terminal has sent already
+            process.send_signal(signal.SIGHUP)
+            time.sleep(0.3)
+        assert process.wait(timeout=TIMEOUT) == 75
+    results = {name: (job.status, job.reason) for name, job in jobs(tmp_path).items()}
+    assert results == {"seed=8": ("interrupted", "interrupted by SIGHUP"), "seed=0": ("waiting", None)}
+    names = [job.directory.name.rpartition("_")[0] for job in jobs(tmp_path).values()]
+    assert names == ["seed=8", "seed=0"]  # what all jobs have in common is not in their names
 
 
 @pytest.mark.timeout(900)  # its jobs hang, and are waited for

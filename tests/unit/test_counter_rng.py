@@ -32,7 +32,12 @@ def test_mix_is_splitmix64() -> None:
     assert [splitmix(1234567 + k * GAMMA) for k in range(5)] == REFERENCE  # and so is this file's own
 
 
-@pytest.mark.parametrize(("seed", "epoch", "stream"), [(7, 3, 2), (2**32 - 1, 1000, 1)])
+def test_mix_of_the_extremes() -> None:
+    states = [0, -1, 2**63 - 1, -(2**63)]
+    assert mix(torch.tensor(states)).tolist() == [signed(splitmix(state % 2**64)) for state in states]
+
+
+@pytest.mark.parametrize(("seed", "epoch", "stream"), [(0, 0, 0), (7, 3, 2), (2**32 - 1, 1000, 1)])
 def test_draw_is_seed_epoch_id_and_purpose_mixed_in_turn(seed: int, epoch: int, stream: int) -> None:
     ids = [0, 1, 2, 59_999]
     key = splitmix((splitmix(seed) + epoch) % 2**64)
@@ -47,6 +52,10 @@ def test_draw_is_of_the_sample_not_of_its_batch() -> None:
     assert torch.equal(random_bits(1, 2, ids[order], 0), whole[order])
     assert torch.equal(torch.cat([random_bits(1, 2, part, 0) for part in ids.split(7)]), whole)
     assert torch.equal(random_bits(1, 2, ids.view(10, 100), 0), whole.view(10, 100))
+
+
+def test_draw_of_no_samples_is_empty() -> None:
+    assert random_bits(0, 0, torch.empty(0, dtype=torch.int64), 0).tolist() == []
 
 
 def test_draws_are_63_bit_integers_spread_evenly() -> None:
@@ -79,9 +88,22 @@ def test_draws_of_other_seeds_epochs_samples_and_purposes_have_nothing_in_common
         assert abs(correlation(base, other)) < 0.04  # four standard deviations of 1 / sqrt(10,000)
 
 
+def test_seed_of_one_counter_is_the_reference() -> None:
+    assert derive_seed(1234567) == REFERENCE[0] >> 1
+
+
 def test_seeds_are_the_same_each_time_and_differ_for_every_combination() -> None:
     combinations = list(product(range(5), range(100), range(8)))  # seed, step, rank
     seeds = [derive_seed(*counters) for counters in combinations]
     assert seeds == [derive_seed(*counters) for counters in combinations]
     assert len(set(seeds)) == len(combinations) == 4000
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_order_and_number_of_counters_matter() -> None:
+    counters = [(1, 2), (2, 1), (1,), (2,), (1, 2, 0), (3,), (0, 3)]
+    assert len({derive_seed(*one) for one in counters}) == 7
+
+
+def test_torch_takes_such_a_seed() -> None:
+    torch.Generator().manual_seed(max(derive_seed(step) for step in range(1000)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lockstep.atomic_files import read_json, replacing
 from lockstep.errors import ConfigError, config_error
-from lockstep.runs.locks import Lock
+from lockstep.runs.locks import Lock, is_held
 from lockstep.runs.record import write_status
 from lockstep.runs.saved import FILE, NEXT
 
@@ -63,7 +63,8 @@ class OwnDirectory:
 def take_new(directory: Path, overwrite: bool) -> OwnDirectory:
     """Create and lock the directory of a new run. Raise ConfigError, with nothing changed, if it belongs to a sweep, or to
     another run and `overwrite` is false."""
-    _check_new(directory, overwrite)
+    if not is_held(directory):
+        _check_new(directory, overwrite)
     own = OwnDirectory(directory, "hydra.run.dir")
     try:
         _check_new(directory, overwrite)  # another process may have taken it meanwhile

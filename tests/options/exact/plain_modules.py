@@ -40,12 +40,13 @@ def padded(samples: list[tuple[Tensor, int]]) -> dict[str, Tensor]:
 class Ragged(LightningDataModule):
     """57 samples of training, and two validation loaders."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch_size: int = 3, workers: int = 0, drop_last: bool = False) -> None:
         super().__init__()
-        self.options: Any = {"batch_size": 3, "num_workers": 1, "collate_fn": padded}
+        self.options: Any = {"batch_size": batch_size, "num_workers": workers, "collate_fn": padded}
+        self.drop_last = drop_last
 
     def train_dataloader(self) -> Any:
-        return DataLoader(Sequences(57, 0), shuffle=True, **self.options)
+        return DataLoader(Sequences(57, 0), shuffle=True, drop_last=self.drop_last, **self.options)
 
     def val_dataloader(self) -> Any:
         return [DataLoader(Sequences(length, length), **self.options) for length in (13, 22)]

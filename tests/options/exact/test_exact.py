@@ -26,19 +26,29 @@ TINY = ("datamodule=synthetic_images", "datamodule.length=90", "datamodule.val_l
 RAGGED = "datamodule.drop_last=false"  # an epoch's last batch has 45 samples, or 10
 CASES: dict[str, tuple[str, ...]] = {
     "mlp": ("model=mlp", "model.net.dropout=0.2", "datamodule.batch_size=96", RAGGED, "callbacks=ema"),
+    "sgd": (
+        "model=mlp",
+        "model/optimizer=sgd",
+        "trainer.gradient_clip_val=0.1",
+        "trainer.precision=bf16-mixed",
+        "datamodule.batch_size=96",
+    ),
     "cnn": ("model=cnn", *TINY, "datamodule.batch_size=10", RAGGED, "datamodule.augment={crop: 2, flip: true}"),
     "plain": ("datamodule.batch_size=96", RAGGED, "datamodule.num_workers=1"),
 }
-SMALL_GPT = ("model=gpt_nano", "model.net.width=16", "model.net.depth=1", "datamodule=text", "datamodule.context=8")
-CASES["gpt"] = (
-    *SMALL_GPT,
-    "trainer.max_epochs=1",
-    "trainer.gradient_clip_val=0.1",
+SMALL_NET = ("model.net.width=16", "model.net.depth=1", "trainer.max_epochs=1")
+OF_EXTRAS: dict[str, tuple[str, ...]] = {
+    "vit": ("model=vit", *SMALL_NET, "model.net.heads=2", "model.net.patch=4", *TINY, "datamodule.batch_size=10", RAGGED),
+    "gpt": ("model=gpt_nano", *SMALL_NET, "datamodule=text", "datamodule.context=8"),
+}
+OF_EXTRAS["vit"] += ("datamodule.length=81", "datamodule.num_workers=1", "datamodule.augment={crop: 2, flip: true}")
+OF_EXTRAS["gpt"] += (
     f"datamodule.paths=[{Path(json.__file__).parent}]",
     "datamodule.batch_size=1",
     "trainer.limit_train_batches=4",
     "trainer.precision=bf16-mixed",
 )
+CASES |= OF_EXTRAS
 ALONE = {"loop": ("model=mlp", "model/optimizer=sgd", "datamodule.batch_size=96")}
 # What says where a run was, and on how many processes.
 _PLACES = ("dirpath", "best_model_path", "best_k_models", "kth_best_model_path", "last_model_path")

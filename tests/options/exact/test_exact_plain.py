@@ -25,8 +25,10 @@ RUN = (
 )
 RUN += ("trainer.enable_progress_bar=false", "guards.watchdog=null", "trainer.log_every_n_steps=1", "++callbacks.progress=null")
 RUN += ("optimized_mode=min", "datamodule=none")
+DATA = {"_target_": "plain_modules.Ragged"}
 CASES: dict[str, tuple[str, Any, str]] = {
-    "ragged, data worker": ("Plain", {"_target_": "plain_modules.Ragged"}, "val/error"),
+    "ragged": ("Plain", DATA, "val/error"),
+    "drop_last, data worker": ("Plain", DATA | {"drop_last": True, "workers": 1}, "val/error"),
     "own loaders, LBFGS": ("OwnLoaders", None, "val/loss"),
     "batches left out": ("LeavesOut", None, "val/loss"),
 }

@@ -2,6 +2,7 @@
 
 import csv
 import inspect
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lockstep.fast_loop.epoch_loop import EpochLoop, install_fast_loop
+from lockstep.fast_loop.epoch_loop import EpochLoop, NoProfiler, install_fast_loop
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Lightning, about loaders and loggers
 
@@ -113,7 +114,9 @@ CASES: dict[str, dict[str, Any]] = {
     "validation across epochs": {"val_check_interval": 4, "check_val_every_n_epoch": None},
     "fewer validations": {"check_val_every_n_epoch": 2},
     "ends within an epoch": {"max_steps": 8},
+    "fewer batches": {"limit_train_batches": 3},
     "clipped": {"gradient_clip_val": 0.1},
+    "clipped by value": {"gradient_clip_val": 0.1, "gradient_clip_algorithm": "value"},
     "float64": {"precision": "64-true"},
     "bfloat16": {"precision": "bf16-mixed"},
     "no validation": {"limit_val_batches": 0},
@@ -151,8 +154,9 @@ def _read_loops(folder: Path) -> dict[str, Any]:
     return outcome
 
 
-@pytest.mark.parametrize(("kind", "case"), [*((Model, case) for case in CASES), (Stateless, "as it is"), (Stateless, "stopped")])
-def test_it_does_what_lightning_s_own_loop_does(kind: type[Model], case: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kind", [Model, Stateless])
+def test_it_does_what_lightning_s_own_loop_does(case: str, kind: type[Model], tmp_path: Path) -> None:
     results = []
     for is_short in (False, True):
         folder = tmp_path / str(is_short)
@@ -181,7 +185,7 @@ def test_schedules_step_when_lightning_s_would(interval: str, frequency: int, tm
     assert logs[0] == logs[1]
 
 
-@pytest.mark.parametrize("step", [3, 6])
+@pytest.mark.parametrize("step", [3, 6, 9])
 def test_it_continues_as_lightning_s_own_loop_does(step: int, tmp_path: Path) -> None:
     seed_everything(0, verbose=False)
     first = tmp_path / "first"
@@ -200,6 +204,11 @@ class OwnStep(Model):
         super().optimizer_step(*arguments, **named)
 
 
+class OwnTransfer(Model):
+    def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
+        return super().transfer_batch_to_device(batch, device, dataloader_idx)
+
+
 class Manual(Model):
     def __init__(self) -> None:
         super().__init__()
@@ -214,11 +223,28 @@ class Manual(Model):
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None: ...
 
 
+class WrappedBackward(Model):
+    """On the object, as a spy does it: Lightning's is_overridden takes it for LightningModule's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        backward: Any = self.backward
+        self.backward = wraps(backward)(lambda loss, *arguments: backward(loss, *arguments))
+
+
+class LineSearch(Model):
+    def configure_optimizers(self) -> Any:
+        return torch.optim.LBFGS(self.parameters(), max_iter=2)
+
+
 @pytest.mark.parametrize(
     ("model", "settings"),
     [
         (OwnStep, {}),
+        (OwnTransfer, {}),
         (Manual, {}),
+        (WrappedBackward, {}),
+        (LineSearch, {}),
         (Model, {"accumulate_grad_batches": 2}),
         (Model, {"profiler": "simple"}),
     ],
@@ -228,6 +254,27 @@ def test_what_asks_for_more_goes_lightning_s_way(model: Any, settings: dict[str,
     assert trainer.fit_loop.epoch_loop._plain is None
 
 
+def test_a_clock_that_others_replace_is_read_by_them_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    monkeypatch.setattr("time.perf_counter", lambda: read.append(1) or 0.0)
+    train(tmp_path, True, Model())
+    assert read == []
+
+
+def test_a_hook_that_is_wrapped_on_the_object_is_called(tmp_path: Path) -> None:
+    model, called = Model(), []
+    model.on_before_zero_grad = wraps(model.on_before_zero_grad)(lambda optimizer: called.append(optimizer))
+    trainer = train(tmp_path, True, model)[0]
+    assert trainer.fit_loop.epoch_loop._plain is not None
+    assert len(called) == trainer.global_step
+
+
+def test_a_profiler_that_was_asked_for_stays() -> None:
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, profiler="simple")
+    install_fast_loop(trainer)
+    assert not isinstance(trainer.profiler, NoProfiler)
+
+
 @pytest.mark.parametrize("value", ["null", None])
 def test_it_is_on_unless_it_is_taken_out(value: str | None, tmp_path: Path) -> None:
     datamodule, model, trainer = prepared(
@@ -235,6 +282,7 @@ def test_it_is_on_unless_it_is_taken_out(value: str | None, tmp_path: Path) -> N
     )
     trainer.fit(model, datamodule)
     assert isinstance(trainer.fit_loop.epoch_loop, EpochLoop) is (value is None)
+    assert trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor() is None  # which would wait for the device
 
 
 def test_a_run_without_it_ends_with_the_same_bits(tmp_path: Path) -> None:

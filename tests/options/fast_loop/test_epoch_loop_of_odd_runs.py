@@ -1,13 +1,18 @@
 """What an odd run does under the shortened loop, each as under Lightning's own: a step without a batch or a loss, an optimizer
 with a way of its own, a checkpoint as often as can be, a profile."""
 
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
 from lightning.pytorch.loops.optimization.automatic import Closure
 from lightning.pytorch.profilers import PassThroughProfiler, SimpleProfiler
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.optim import SGD
 from torch.utils.data import DataLoader
@@ -79,6 +84,17 @@ def test_a_step_without_a_batch_or_a_loss_is_left_out(model: Any, none: bool) ->
     assert repr(results[0][1]) == repr(results[1][1])
 
 
+@BOTH_LOOPS
+def test_several_processes_refuse_a_step_without_a_loss_in_lightning_s_words(is_short: bool) -> None:
+    refusal = pytest.raises(RuntimeError, match="Skipping the `training_step` by returning None in distributed training")
+    with (
+        patch.object(SingleDeviceStrategy, "broadcast", lambda _, value: value),
+        patch.object(Trainer, "world_size", 2),
+        refusal,
+    ):
+        fit(is_short, SkipsOdd())
+
+
 class CountsZeroGrad(SGD):
     """An optimizer that has its own; of another module, it steps in Lightning's way."""
 
@@ -96,6 +112,27 @@ def test_an_optimizer_s_own_zero_grad_is_called(is_short: bool) -> None:
 
 
 @BOTH_LOOPS
+def test_a_zero_grad_that_was_replaced_is_called(is_short: bool) -> None:
+    with patch("torch.optim.SGD.zero_grad") as zero_grad:
+        fit(is_short, Model())
+    assert zero_grad.call_count == 4
+
+    class Wraps(Callback):
+        def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+            trainer.optimizers[0].zero_grad = zero_grad
+
+    fit(is_short, Model(), callbacks=[Wraps()])
+    assert zero_grad.call_count == 8
+
+
+@BOTH_LOOPS
+def test_zero_grad_is_called_once_a_step_whatever_is_accumulated(is_short: bool) -> None:
+    with patch("torch.optim.SGD.zero_grad") as zero_grad:
+        fit(is_short, Model(), max_epochs=2, callbacks=[GradientAccumulationScheduler({1: 2})], is_plain=False)
+    assert zero_grad.call_count == 4 + 2
+
+
+@BOTH_LOOPS
 def test_hooks_before_a_step_of_the_optimizer_come_when_lightning_calls_them(is_short: bool) -> None:
     gradients = []
 
@@ -105,6 +142,14 @@ def test_hooks_before_a_step_of_the_optimizer_come_when_lightning_calls_them(is_
 
     fit(is_short, Model(), max_epochs=1, callbacks=[Hooks()], is_plain=False)
     assert gradients[0] is None
+
+
+@BOTH_LOOPS
+@pytest.mark.parametrize(("interval", "count"), [(timedelta(0), 4), (timedelta(days=1), 0)])
+def test_checkpoints_by_time_are_saved(is_short: bool, interval: timedelta, count: int, tmp_path: Path) -> None:
+    saver = ModelCheckpoint(tmp_path, filename="{step}", train_time_interval=interval, save_top_k=-1)
+    fit(is_short, Model(), enable_checkpointing=True, callbacks=[saver])
+    assert len(list(tmp_path.glob("*.ckpt"))) == count
 
 
 @BOTH_LOOPS

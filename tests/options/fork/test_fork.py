@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,25 @@ from lockstep.datamodules.samplers import EpochOrder, GlobalBatches
 from lockstep.plain_lightning.loaders import shared_loader
 
 FORKED_AT = 6  # of twelve steps, in the second of three epochs
-COSINE = ("model/lr_scheduler=cosine", "model.lr_scheduler.interval=step", "model.lr_scheduler.min_factor=0")
+FACTORS: dict[str, Callable[[int], float]] = {
+    "cosine": lambda t: (1 + math.cos(math.pi * min(1.0, t / 12))) / 2,
+    "steps": lambda t: 0.5 ** (t // 2),
+}
+SCHEDULES = {
+    "constant": ("model/lr_scheduler=constant",),
+    "cosine": ("model/lr_scheduler=cosine", "model.lr_scheduler.interval=step", "model.lr_scheduler.min_factor=0"),
+    "steps": (
+        "~model.lr_scheduler",
+        "+model.lr_scheduler={_target_: torch.optim.lr_scheduler.StepLR, step_size: 2, gamma: 0.5, interval: step}",
+    ),
+}
 LOST = "Not carried over from the checkpoint: the optimizer's state, which is of another one or of other groups"
 NOISE = ("model.net.dropout=0.3", "datamodule.augment={crop: 1, flip: true}")
 
 
-def halved_at_the_fork(optimizer: Any) -> LambdaLR:
-    """A cosine that was written to change at that step. A factor of 0.5 does not round."""
-
-    def cosine(t: int) -> float:
-        return (1 + math.cos(math.pi * min(1.0, t / 12))) / 2
-
-    return LambdaLR(optimizer, lambda t: cosine(t) * (0.5 if t >= FORKED_AT else 1.0))
+def halved_at_the_fork(optimizer: Any, factors: str) -> LambdaLR:
+    """A schedule that was written to change at that step. A factor of 0.5 does not round."""
+    return LambdaLR(optimizer, lambda t: FACTORS[factors](t) * (0.5 if t >= FORKED_AT else 1.0))
 
 
 def kept(folder: Path, *overrides: str) -> tuple[dict[str, Any], Path]:
@@ -47,16 +55,17 @@ def fork(run: Path, checkpoint: Path, *overrides: str, changed: str = "model.opt
 
 
 @pytest.mark.slow
-def test_another_rate_is_that_of_a_schedule_written_to_change_there(tmp_path: Path) -> None:
-    whole, checkpoints = kept(tmp_path, *NOISE, *COSINE)
+@pytest.mark.parametrize("schedule", ["cosine", "steps"])
+def test_another_rate_is_that_of_a_schedule_written_to_change_there(schedule: str, tmp_path: Path) -> None:
+    whole, checkpoints = kept(tmp_path, *NOISE, *SCHEDULES[schedule])
     checkpoint = checkpoints / f"{FORKED_AT}.ckpt"
-    same, _ = fork(tmp_path / "same", checkpoint, *NOISE, *COSINE, changed="")
+    same, _ = fork(tmp_path / "same", checkpoint, *NOISE, *SCHEDULES[schedule], changed="")
     assert not differences(whole | {"callbacks": None}, same | {"callbacks": None})
-    lower, _ = fork(tmp_path / "lower", checkpoint, *NOISE, *COSINE, "model.optimizer.lr=0.001")
+    lower, _ = fork(tmp_path / "lower", checkpoint, *NOISE, *SCHEDULES[schedule], "model.optimizer.lr=0.001")
     sys.modules["test_fork"] = sys.modules[__name__]
     written = (
         "~model.lr_scheduler",
-        "+model.lr_scheduler={_target_: test_fork.halved_at_the_fork, interval: step}",
+        f"+model.lr_scheduler={{_target_: test_fork.halved_at_the_fork, interval: step, factors: {schedule}}}",
     )
     expected, _ = trained(tmp_path / "expected", *NOISE, *written)
     assert not differences(expected["state_dict"], lower["state_dict"])
@@ -68,7 +77,7 @@ def test_another_rate_is_that_of_a_schedule_written_to_change_there(tmp_path: Pa
 
 def by_hand(checkpoint: Path, start: tuple[int, int], size: int) -> dict[str, Any]:
     """The weights after the third epoch's rest in steps of another size, from a checkpoint at a constant rate: torch alone."""
-    datamodule, model, _ = prepared(checkpoint.parent / f"by hand {size}", "model/lr_scheduler=constant")
+    datamodule, model, _ = prepared(checkpoint.parent / f"by hand {size}", *SCHEDULES["constant"])
     content = read_checkpoint("source", checkpoint)
     model.load_state_dict(content["state_dict"])
     optimizer = torch.optim.AdamW(model.parameters())
@@ -107,6 +116,16 @@ def test_another_batch_or_other_data_counts_from_there_on(tmp_path: Path, caplog
             assert not differences(by_hand(checkpoints / f"{step}.ckpt", (epoch, 0), new[batch]), again["state_dict"])
 
 
+def test_a_fork_from_the_end_says_that_nothing_was_trained(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trained(tmp_path / "run", "trainer.max_epochs=1")
+    checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    new = ("trainer.max_epochs=1", f"fork={checkpoint}", "forked_from={changed: []}")
+    datamodule, model, trainer = prepared(tmp_path / "fork", *new, ckpt_path=checkpoint)
+    trainer.fit(model, datamodule, ckpt_path=checkpoint)
+    line = "Nothing was trained: the checkpoint is at the end of training; use a larger trainer.max_epochs"
+    assert line in caplog.messages
+
+
 def test_the_moments_of_another_optimizer_are_not_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     trained(tmp_path / "run", "trainer.max_epochs=1", "model/lr_scheduler=one_cycle")
     checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
@@ -117,3 +136,27 @@ def test_the_moments_of_another_optimizer_are_not_taken(tmp_path: Path, caplog: 
     assert content["global_step"] == 8
     rates = next(callback for callback in trainer.callbacks if isinstance(callback, SteppedRate))  # pyright: ignore
     assert rates.facts()["lr"] == pytest.approx(0.25 * 0.5)  # at the fifth of eight steps, down to zero
+    longer, _ = fork(
+        tmp_path / "longer", checkpoint, "model/lr_scheduler=one_cycle", "trainer.max_epochs=2", changed="trainer.max_epochs"
+    )
+    assert longer["lr_schedulers"][0]["total_steps"] == longer["global_step"] == 8
+
+
+def test_the_state_of_other_parameters_is_not_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of another group of the same size."""
+    key = "model.param_groups.one.match"
+    trained(tmp_path / "run", "trainer.max_epochs=1", f"+{key}=layers.1.bias")
+    checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    content, _ = fork(tmp_path / "fork", checkpoint, "trainer.max_epochs=2", f"+{key}=layers.1.weight", changed=key)
+    assert LOST in caplog.messages
+    assert content["global_step"] == 8
+
+
+def test_a_plateau_begins_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    plateau = ("model/lr_scheduler=plateau", "model.lr_scheduler.patience=0", "optimized_mode=min")  # worse and worse: it falls
+    trained(tmp_path / "run", *plateau)
+    checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    _, trainer = fork(tmp_path / "fork", checkpoint, *plateau, "model.optimizer.lr=0.5", "trainer.max_epochs=4")
+    rates = next(callback for callback in trainer.callbacks if isinstance(callback, SteppedRate))  # pyright: ignore
+    assert rates.facts()["lr"] == 0.5
+    assert "Not carried over from the checkpoint: ReduceLROnPlateau, which begins anew" in caplog.text

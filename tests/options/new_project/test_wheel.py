@@ -1,6 +1,7 @@
-"""The package as a wheel, in environments of its own: a project is made by an earlier one, upgraded, trained, and
-tested."""
+"""The package as a wheel, in environments of its own: a project is made by an earlier one, upgraded, trained, tested, swept
+over and reported on."""
 
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from commands import ROOT
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 LIBRARIES = Path(sysconfig.get_path("purelib"))
 PARTS = ("src", "conf", "templates", "scripts", "train.py", "setup.py")  # of the package
+SWEEP = "-m trainer=cpu trainer.devices=1,2 debug=fast hydra.sweep.dir=sweep"
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
@@ -43,9 +45,9 @@ def git(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess
 
 
 def texts(project: Path) -> dict[str, str]:
-    """Of the files that are generated: its run lies in logs."""
+    """Of the files that are generated: its runs lie in sweep."""
     files = [path for path in project.rglob("*") if path.is_file() and path.suffix != ".pyc"]
-    return {str(path.relative_to(project)): path.read_text() for path in files if "logs" not in path.parts}
+    return {str(path.relative_to(project)): path.read_text() for path in files if "sweep" not in path.parts}
 
 
 def earlier_commit() -> str | None:
@@ -60,7 +62,7 @@ def make_wheel(source: Path) -> Path:
 
 
 def test_a_project_of_an_earlier_wheel_is_upgraded_trains_on_two_processes_and_passes_its_tests(tmp_path: Path) -> None:
-    """Trained as it was made, in the environment that is active; then brought up to date, and tested in its own."""
+    """Trained as it was made, in a sweep, in the environment that is active; then brought up to date, and tested in its own."""
     engine, study, earlier = make_environment(tmp_path / "engine"), tmp_path / "my_study", earlier_commit()
     install = (engine / "python", "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade")
     if earlier is not None:
@@ -72,15 +74,16 @@ def test_a_project_of_an_earlier_wheel_is_upgraded_trains_on_two_processes_and_p
     run(*install, wheel, cwd=tmp_path)
     (tmp_path / "new").mkdir()
     run(engine / "lockstep", "new", "my_study", cwd=tmp_path / "new" if earlier is not None else tmp_path)
-    run("make", "train", "ARGS=trainer=cpu debug=fast", cwd=study, VIRTUAL_ENV=str(engine.parent))
+    assert "2 of 2 jobs finished" in run("make", "train", f"ARGS={SWEEP}", cwd=study, VIRTUAL_ENV=str(engine.parent))
+    assert {json.loads(record.read_text())["world_size"] for record in study.glob("sweep/*/metrics.json")} == {1, 2}
     if earlier is not None:
         assert "written: pyproject.toml" in run(engine / "lockstep", "new", "--update", study, cwd=tmp_path)
         assert {**texts(study), **texts(tmp_path / "new" / "my_study")} == texts(study)
     assert wheel.as_uri() in (study / "pyproject.toml").read_text()
     bin_ = make_environment(study / ".venv")  # which make fills, from the project's pyproject.toml
     assert "2 passed" in run("make", "test", cwd=study)
-    assert [*study.glob(".venv/lib/python*/site-packages/lockstep/report/templates/report.html")]
-    assert run(bin_ / "lockstep", "runs", ".", cwd=study).count("finished") == 1
+    assert "report.html" in run(bin_ / "lockstep", "report", "sweep", cwd=study)
+    assert run(bin_ / "lockstep", "runs", ".", cwd=study).count("finished") == 2
     assert f"Lockstep's configs are in {study}/.venv/lib" in run(bin_ / "lockstep", cwd=study)
     if earlier is None:
         pytest.skip("all but the upgrade was tested: this clone has no commit with an earlier package")

@@ -48,6 +48,40 @@ class PaddedValidation(Rows):
         return kind(TensorDataset(*self.val[:11]), batch_size=self.batch_size)
 
 
+class Sentences(Rows):
+    """Token ids in dictionaries, padded to the longest of a batch; targets there are torch's ignore_index."""
+
+    def train_dataloader(self, data: Any = None, **options: Any) -> Any:
+        lengths = torch.randint(1, 6, (16,), generator=torch.Generator().manual_seed(2)).tolist()
+        return super().train_dataloader([torch.arange(n) + number for number, n in enumerate(lengths)], collate_fn=_padded)
+
+
+def _padded(sentences: list[Tensor]) -> dict[str, Tensor]:
+    ids, labels = (nn.utils.rnn.pad_sequence(sentences, batch_first=True, padding_value=value) for value in (0, -100))
+    return {"ids": ids, "labels": torch.where(labels < 0, labels, labels % 3)}
+
+
+class Packed:
+    """Samples of several lengths in one tensor, in a class of one's own."""
+
+    def __init__(self, samples: list[Any]) -> None:
+        self.rows, self.size = torch.cat([sample[: 1 + number % 3] for number, sample in samples]), len(samples)
+        counts = torch.tensor([1 + number % 3 for number, _ in samples])
+        self.of_sample = torch.repeat_interleave(torch.arange(len(samples)), counts)
+
+    def to(self, device: Any) -> "Packed":
+        return self
+
+
+class Ragged(Rows):
+    """13 of them: the last batch of two processes has 5."""
+
+    def train_dataloader(self) -> Any:
+        return DataLoader([(n, torch.full((3, 4), float(n % 4))) for n in range(13)], self.batch_size, collate_fn=Packed)
+
+    val_dataloader = test_dataloader = train_dataloader  # pyright: ignore
+
+
 class Plain(LightningModule):
     """A linear model, a mean squared error, and a torchmetrics mean, which adds in float32; and one defect."""
 
@@ -63,6 +97,8 @@ class Plain(LightningModule):
     def forward(self, x: Tensor) -> Tensor:
         if self.defect == "noise" and self.training:
             x = x + torch.from_numpy(numpy.random.standard_normal((len(x), 1))).to(x) + random.gauss(0, 1)
+        if self.defect == "float32 alone":
+            x = x @ torch.eye(4, dtype=torch.float32)
         self.seen = self.layer(x)
         return self.seen
 
@@ -82,10 +118,16 @@ class Plain(LightningModule):
         self.log("train/loss", loss, on_step=False, on_epoch=True)
         return loss
 
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        if self.defect == "noise in gradients":
+            self.layer.bias.grad += 0.01 * torch.randn(2)
+
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         errors = (self(batch[0]) - batch[1]).square().sum(dim=1)
         self.mean.update(errors)
         self.log("val/loss", self.mean)
+        if self.defect == "a maximum":
+            self.log("val/largest", errors.max())
         if self.defect == "logged alone" and self.global_rank == 1:
             self.log("val/alone", errors.mean(), batch_size=1)
 
@@ -117,3 +159,48 @@ class BiasBeforeNorm(Plain):
 
     def configure_optimizers(self) -> Any:
         return torch.optim.Adam(self.parameters(), lr=0.01)
+
+
+class LogsNothing(Plain):
+    """Of packed samples."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        sums = (
+            torch.zeros(batch.size, 2)
+            .to(self.layer.weight)
+            .index_add(0, batch.of_sample, self.layer(batch.rows.to(self.layer.weight)))
+        )
+        return (sums - 1).square().mean()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None: ...
+
+    test_step = validation_step
+
+
+class Overlap(Plain):
+    """A loss that is no mean over samples behind BatchNorm."""
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+        self.layer = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))
+
+    def loss(self, batch: Any) -> Tensor:
+        outputs, targets = self(batch[0]).sigmoid(), (batch[1] > 0).to(batch[1])
+        return 1 - 2 * (outputs * targets).sum() / (outputs + targets).sum()
+
+
+class Tokens(Plain):
+    """Sparse gradients, its own logger's methods; a sum over tokens, over a constant, or their mean."""
+
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**named)
+        self.layer = nn.Embedding(32, 3, sparse=True)
+
+    def loss(self, batch: Any) -> Tensor:
+        self.logger.experiment.add_scalar("samples", len(batch["ids"]), self.global_step)
+        outputs, targets = self.layer(batch["ids"]).flatten(0, 1), batch["labels"].flatten()
+        if self.defect:
+            return functional.cross_entropy(outputs, targets)
+        return functional.cross_entropy(outputs, targets, reduction="sum") / len(batch["ids"])
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None: ...

@@ -35,6 +35,7 @@ EQUAL = {
     # 21 samples in steps of 8: the last takes 5, in two batches of 2 ranks and then in one of a single rank
     "a tail, accumulated": ("model.net.dropout=0.3", *TAIL),
     "three, float32, SGD": ("trainer.devices=3", "datamodule.batch_size=2", "model/optimizer=sgd", "parity.precision=run"),
+    "BatchNorm": (*CNN, "datamodule.drop_last=false"),
     "BatchNorm, accumulated": (*CNN, ACCUMULATED),
     "bits": ("trainer.exact=2",),
 }
@@ -93,11 +94,17 @@ def odd(defect: str, *overrides: str, model: str = "Plain", data: str = "Rows", 
     return (*targets, f"+model.defect='{defect}'", f"parity.steps={steps}", *overrides)
 
 
+TOKENS = {"model": "Tokens", "data": "Sentences"}
+SWA = ("+callbacks.swa._target_=lightning.pytorch.callbacks.StochasticWeightAveraging", "+callbacks.swa.swa_lrs=0.01")
 EQUAL_BUT = {  # with what is said beside it
     "a frozen layer, a bias before a norm": (
         odd("", model="BiasBeforeNorm"),
         "no gradient in any step (layer.0.bias, layer.0.weight)",
     ),
+    "sparse, with a logger, padded, in dictionaries": (odd("", "test=false", **TOKENS), "test, since it logged no"),
+    "bound to float32": (odd("float32 alone", "parity.precision=run"), ""),
+    "averaged weights": (odd("", *SWA), ""),
+    "packed samples, a tail, nothing logged": (odd("", model="LogsNothing", data="Ragged", steps=3), "since it logged nothing"),
     "loaders that alone know their size": (
         odd("", "~datamodule.batch_size", "~datamodule.global_batch_size"),
         "batches as the loaders",
@@ -118,10 +125,14 @@ NOISE, SUM, UNKNOWN = "noise drawn per rank", "a loss that is a sum over the bat
 UNEQUAL = {  # what differs first, and why
     "after the validation": (odd("threshold", steps=1), "in step 1: buffers of centre", ALONE),
     "alone": (odd("logged alone"), "in the validation after step 2: validation metrics of val/alone", UNKNOWN),
+    "a maximum": (odd("a maximum"), "in the validation after step 2: validation metrics of val/largest", ALONE),
     "a sum": (odd("a sum", steps=1), "in step 1: gradients", SUM),
+    "tokens": (odd("a mean", "test=false", **TOKENS), "in step 1: gradients", ALONE),
     "negatives": (odd("in-batch negatives"), "in step 1: gradients", ALONE),
+    "Dice": (odd("", model="Overlap"), "in step 1: gradients", ALONE),
     "padding": (odd("", data="PaddedValidation"), "in the validation after step 2: validation samples", UNEVEN),
     "noise": (odd("noise", steps=1), "in step 1: gradients", NOISE),
+    "in gradients": (odd("noise in gradients", steps=1), "after step 1: weights of layer.bias of process 1", NOISE),
     "bits": (("trainer.exact=2", "model._target_=exact_modules.UsesRank"), "in step 1: gradients", UNKNOWN),
 }
 
@@ -151,6 +162,7 @@ WITHOUT = {  # by whichever side ends first, in the words of its config
     "diverges": (("model/optimizer=sgd", "model.optimizer.lr=1e300"), NamedFailure, "the weights are not finite"),
     "ends": (odd("ends"), NamedFailure, "has made 1 of 2 steps, so there is no verdict"),
     "is refused": (("datamodule.batch_size=100",), ConfigError, rf"^datamodule\.{KEYS} larger than the training split"),
+    "is bound": (odd("float32 alone"), SideFailed, "^reference: RuntimeError: "),
 }
 
 

@@ -1,5 +1,6 @@
 """Models in stages: the result of one process, one plain checkpoint of it all, and resumption to the bit and elsewhere."""
 
+import os
 import signal
 from collections.abc import Mapping
 from functools import partial
@@ -9,11 +10,12 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 from bitwise import differences
-from in_parts import furthest, stopped
-from in_process import become_rank, last, trained
+from in_parts import furthest
+from in_process import become_rank, last, prepared, trained
 from lightning import Callback, LightningModule, Trainer
 from ranks import in_ranks
 
+from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.models.from_checkpoint import load_model
 from lockstep.runs.results import logged_numbers
 
@@ -51,16 +53,33 @@ class Spoilt(Callback):
 
 
 class Watched(Callback):
-    """How many numbers this process has at the end."""
+    """How many numbers this process has at the end; asks to stop after so many steps, where that is given."""
 
-    def __init__(self) -> None:
-        self.held = {"all": 0, "weights": 0, "optimizer": 0}
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.stop_at, self.held = stop_at, {"all": 0, "weights": 0, "optimizer": 0}
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step == self.stop_at and trainer.global_rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         parameters = list(pl_module.parameters())
         self.held["all"] = sum(parameter.numel() for parameter in parameters)
         self.held["weights"] = sum(parameter.untyped_storage().nbytes() // 8 for parameter in parameters if not parameter.is_meta)
         self.held["optimizer"] = sum(state["exp_avg"].numel() for state in trainer.optimizers[0].state.values())
+
+
+def stopped(folder: Path, *options: str, extra: list[Callback]) -> int:
+    """The signal by which a training is preempted."""
+    datamodule, model, trainer = prepared(folder, *options, extra=[Watched(STOPPED_AT), *extra])
+    STOP_SIGNALS.listen()
+    try:
+        trainer.fit(model, datamodule)
+    except Preempted as error:
+        return error.number
+    finally:
+        STOP_SIGNALS.stop_listening()
+    return 0
 
 
 def assert_equal(own: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
@@ -79,7 +98,7 @@ def check_two(rank: int, world_size: int, folder: Path, gpt: tuple[str, ...]) ->
     split = (*PIPELINE, "trainer.devices=2")
     watched = Watched()
     whole, trainer = trained(folder / "gpt", *gpt, *split, extra=[watched, Spoilt()])
-    number = stopped(folder / "stopped", STOPPED_AT, *gpt, *split, spoilt=Spoilt())
+    number = stopped(folder / "stopped", *gpt, *split, extra=[Spoilt()])
     dist.barrier()
     left = folder / "stopped" / "checkpoints" / "last.ckpt"
     resumed, tester = trained(folder / "stopped", *gpt, *split, extra=[Spoilt()], ckpt_path=left)
@@ -166,15 +185,37 @@ def test_a_checkpoint_is_read_as_any_other(of_two: list[dict[str, Any]], folder:
 # Four stages
 
 
-def check_four(rank: int, world_size: int, folder: Path) -> tuple[dict[str, Any], Any]:
+def check_four(rank: int, world_size: int, folder: Path, gpt: tuple[str, ...], left: Path) -> dict[str, Any]:
     become_rank(rank, world_size)
     four = (*PIPELINE, "trainer.devices=4", "trainer.strategy.stages=4", "trainer.strategy.microbatches=2")
     own, trainer = trained(folder / "own", *OWN, *four)
-    return own, logged_numbers(trainer)
+    number = stopped(folder / "stopped", *OWN, *four, extra=[])
+    dist.barrier()
+    resumed, _ = trained(folder / "stopped", *OWN, *four, ckpt_path=folder / "stopped" / "checkpoints" / "last.ckpt")
+    return {
+        "own": own,
+        "results": logged_numbers(trainer),
+        "number": number,
+        "resumed": differences(own | NOWHERE, resumed | NOWHERE),
+        "of four": trained(folder / "gpt", *gpt, *four, extra=[Spoilt()], ckpt_path=left)[0],
+    }
 
 
-def test_four_stages_of_an_own_net_give_the_result_of_one_process(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def of_four(of_two: list[dict[str, Any]], gpt: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    left, group = Path(of_two[0]["previous"]), tmp_path_factory.mktemp("four")
+    return in_ranks(4, partial(check_four, folder=group, gpt=gpt, left=left), group)
+
+
+def test_four_stages_of_an_own_net_give_the_result_of_one_process(of_four: list[dict[str, Any]], tmp_path: Path) -> None:
     """With counted dropout and accumulation."""
-    ranks = in_ranks(4, partial(check_four, folder=tmp_path), tmp_path)
-    assert_equal(ranks[0][0], trained(tmp_path / "one", *OWN)[0])
-    assert all(results == ranks[0][1] for _, results in ranks)
+    assert_equal(of_four[0]["own"], trained(tmp_path / "own", *OWN)[0])
+    assert all(rank["results"] == of_four[0]["results"] for rank in of_four)
+
+
+def test_four_stages_go_on_to_the_bit(of_four: list[dict[str, Any]]) -> None:
+    assert [(rank["number"], rank["resumed"]) for rank in of_four] == [(signal.SIGTERM, [])] * 4
+
+
+def test_four_stages_go_on_with_what_two_have_begun(of_two: list[dict[str, Any]], of_four: list[dict[str, Any]]) -> None:
+    assert_equal(of_four[0]["of four"], of_two[0]["gpt"])

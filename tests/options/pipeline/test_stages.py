@@ -20,6 +20,7 @@ from lockstep.models.schedules import constant
 from lockstep.parity.trainings import Sides
 from lockstep.runs.composition import compose as compose_of
 from lockstep.strategies.pipeline.pipeline import check_model
+from lockstep.strategies.pipeline.stages import layers_of
 
 STAGES = ("trainer=pipeline", "trainer.accelerator=cpu")
 WHEN = {"interval": "step", "warmup_steps": 0, "warmup_epochs": 0}
@@ -28,6 +29,10 @@ WHEN = {"interval": "step", "warmup_steps": 0, "warmup_epochs": 0}
 def classifier(net: nn.Module, kind: type[Classifier] = Classifier) -> Classifier:
     parts = {"optimizer": partial(torch.optim.SGD, lr=0.1), "lr_scheduler": partial(constant, **WHEN), "metrics": ("loss",)}
     return kind(net=net, spec=DataSpec((4,), 3), **parts)
+
+
+def test_layers_are_shared_out_in_order_each_once() -> None:
+    assert [layers_of(stage, 3, 8) for stage in range(3)] == [range(2), range(2, 5), range(5, 8)]
 
 
 def test_stages_share_samples(compose: Callable[..., DictConfig]) -> None:
@@ -76,6 +81,10 @@ def with_more(**parts: Any) -> Residual:
 @pytest.mark.parametrize(
     ("net", "said"),
     [
+        (
+            nn.Linear(4, 3),
+            "model.net._target_=Linear: has no layers, stage(inputs, x, layers) and stage_ends, by which",
+        ),
         (with_layer(nn.BatchNorm1d(8)), "model.net._target_=Residual: layers.2 would have the statistics of a micro-batch"),
         (
             with_more(scale=nn.Parameter(torch.ones(()))),
@@ -89,11 +98,15 @@ def test_nets_that_can_not_be_cut_are_refused(net: nn.Module, said: str) -> None
     assert str(refused.value).startswith(said)
 
 
-def test_more_stages_than_layers_are_refused() -> None:
+def test_more_stages_than_layers_and_stages_without_training_are_refused() -> None:
     net = Residual((4,), 3)
     check_model(classifier(net), 4)
     with pytest.raises(ConfigError, match=r"^trainer.strategy.stages=9: stage 1 has nothing to train; use fewer"):
         check_model(classifier(net), 9)
+    net.layers[2].requires_grad_(False)
+    check_model(classifier(net), 2)
+    with pytest.raises(ConfigError, match=r"^trainer.strategy.stages=4: stage 2 has nothing to train; use fewer"):
+        check_model(classifier(net), 4)
 
 
 def test_a_model_without_a_net_is_refused() -> None:

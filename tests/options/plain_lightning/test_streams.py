@@ -1,6 +1,7 @@
 """Streams: who takes which sample, and what is refused."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +38,6 @@ def load_batches(rank: int, ranks: int, workers: int = 0, **options: Any) -> lis
 def test_the_batches_of_all_ranks_are_those_of_one_process() -> None:
     assert load_batches(0, 1)[-1] == [24, 25]
     assert load_batches(0, 1, workers=2) == load_batches(0, 1)
-    assert load_batches(1, 2, workers=2) == load_batches(1, 2)
     assert load_batches(0, 3)[0] == [0, 3, 6, 9]
     whole = [
         sorted(sample for batch in batches for sample in batch)
@@ -45,6 +45,10 @@ def test_the_batches_of_all_ranks_are_those_of_one_process() -> None:
     ]
     assert whole == [list(range(12)), list(range(12, 24))]  # there is no third sample for 24 and 25
     assert [load_batches(rank, 3, drop_last=False)[2:] for rank in range(3)] == [[[24]], [[25]], []]
+
+
+def test_several_data_workers_prepare_the_same_batches() -> None:
+    assert [load_batches(rank, 2, workers=2) for rank in range(2)] == [load_batches(rank, 2) for rank in range(2)]
 
 
 def test_a_stream_that_each_process_would_read_whole_is_refused() -> None:
@@ -84,19 +88,26 @@ class Own(IterableDataset[int]):
         self.samples *= 2
 
 
-def two_epochs(rank: int, _: int) -> list[tuple[list[int], list[str], int]]:
-    ends = []
-    for samples in ([8, 8], [20, 8], [7, 8]):
-        said: list[str] = []
-        loader = in_step(DataLoader(stream := Own(samples[rank]), 4), said.append)
-        ends.append(([len(list(loader)) for _ in range(2)], sorted({*said}), stream.left))
-    return ends
+def two_epochs(rank: int, _: int, samples: list[int]) -> tuple[list[int], list[str], int]:
+    said: list[str] = []
+    loader = in_step(DataLoader(stream := Own(samples[rank]), 4), said.append)
+    return [len(list(loader)) for _ in range(2)], sorted({*said}), stream.left
 
 
 def test_an_epoch_of_streams_ends_with_the_shortest(tmp_path: Path) -> None:
     """No process waits for another one's step, and the next epoch is of the whole of each stream."""
-    ends = [([2, 4], said, 0) for said in ([], [SHORTER], [UNWEIGHTED])]
-    assert in_ranks(2, two_epochs, tmp_path) == [ends] * 2
+    assert in_ranks(2, partial(two_epochs, samples=[8, 8]), tmp_path) == [([2, 4], [], 0)] * 2
+    assert in_ranks(2, partial(two_epochs, samples=[20, 8]), tmp_path) == [([2, 4], [SHORTER], 0)] * 2
+    assert in_ranks(2, partial(two_epochs, samples=[7, 8]), tmp_path) == [([2, 4], [UNWEIGHTED], 0)] * 2
+
+
+def same_loader(rank: int, _: int) -> list[bool]:
+    shard = Shard(Numbers(), drop_last=True)
+    return [in_step(loader, print) is loader for loader in (DataLoader(shard, 4), range(3), range(3 + rank))]
+
+
+def test_processes_that_have_as_many_batches_do_not_ask_each_other(tmp_path: Path) -> None:
+    assert in_ranks(2, same_loader, tmp_path) == [[True, True, False]] * 2
 
 
 @pytest.mark.parametrize(("loader", "samples"), [("train_dataloader", 8), ("val_dataloader", 9)])
@@ -111,6 +122,12 @@ def test_the_library_datasets_says_so_as_is_expected_here() -> None:
     distributed = pytest.importorskip("datasets.distributed")
     stream = datasets.Dataset.from_dict({"x": [1, 2, 3, 4]}).to_iterable_dataset(num_shards=2)
     share_stream(DataLoader(distributed.split_dataset_by_node(stream, rank=1, world_size=2)), (1, 2), "train_dataloader")
+
+
+def test_a_position_hides_the_loader_s_own_state() -> None:
+    positioned = Positioned(SimpleNamespace(state_dict=dict, load_state_dict=print, batch_size=3))
+    assert positioned.batch_size == 3
+    assert not hasattr(positioned, "state_dict")
 
 
 class Begun:

@@ -1,10 +1,13 @@
 """Loaders of torch's own, shared out over ranks."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -17,6 +20,7 @@ from torch.utils.data import (
 )
 
 from lockstep.errors import ConfigError
+from lockstep.plain_lightning.callback import PlainLightning
 from lockstep.plain_lightning.loaders import SharedSampler, shared_loader
 
 
@@ -80,6 +84,39 @@ def test_several_ranks_take_the_batches_of_one_each_sample_once(way: str, world_
         assert share_out(numbers(6, **WAYS[way]), 1, epoch=3)[0] != share_out(numbers(6, **WAYS[way]), 1, epoch=2)[0]
 
 
+class Own(Sampler[int]):
+    """Draws from a generator of its own."""
+
+    def __init__(self, numbers: int = 13) -> None:
+        self.numbers, self.random = numbers, np.random.default_rng(7)
+
+    def __len__(self) -> int:
+        return self.numbers
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.random.permutation(self.numbers).tolist())
+
+
+def test_a_sampler_with_a_generator_of_its_own_draws_each_epoch_once_wherever_a_run_begins() -> None:
+    own = Own()
+    expected = [list(own) for _ in range(4)]
+    shared = SharedSampler(Own(), 2, (0, 1), 0, dropped=0, training=False)
+    orders = []
+    for epoch in (0, 0, 1, 3, 3):  # begun twice, and resumed
+        shared.set_epoch(epoch)
+        orders.append(list(shared))
+    assert orders == [expected[epoch] for epoch in (0, 0, 1, 3, 3)]
+    reloaded = SharedSampler(Own(), 2, (0, 1), 0, dropped=0, training=False)
+    reloaded.begin_with(2)
+    assert list(reloaded) == expected[0]
+
+
+def test_a_batch_sampler_of_torch_s_own_is_shared_out_too() -> None:
+    data: Any = range(8)
+    loader = DataLoader(data, batch_sampler=BatchSampler(SequentialSampler(range(8)), 2, drop_last=True))
+    assert together(share_out(loader, 2)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
 class Lists(Dataset[Any]):
     """Takes all samples of a batch at once, as torch's notes on loading without automatic batching have it."""
 
@@ -90,19 +127,30 @@ class Lists(Dataset[Any]):
         return 13
 
 
-@pytest.mark.parametrize("length", [13, 11])
-def test_batches_that_a_sampler_draws_as_lists_are_shared_out_by_samples(length: int) -> None:
+@pytest.mark.parametrize(("length", "lists"), [(13, [[0, 2], [1, 3]]), (11, [[0, 2], [1, 3]])])
+def test_batches_that_a_sampler_draws_as_lists_are_shared_out_by_samples(length: int, lists: list[list[int]]) -> None:
     """Whole lists were: where the last batch of all processes had fewer samples than two lists, these weighed alike."""
 
     def loader(batch_size: int) -> DataLoader[Any]:
         return DataLoader(Lists(), batch_size=None, sampler=BatchSampler(SequentialSampler(range(length)), batch_size, False))
 
     ranks = share_out(loader(2), 2)
-    assert [rank[0] for rank in ranks] == [[0, 2], [1, 3]]
+    assert [rank[0] for rank in ranks] == lists
     *whole, tail = share_out(loader(4), 1)[0]
     assert together(ranks)[: len(whole)] == whole
     assert {*together(ranks)[-1]} == {*tail}
     assert sorted(s for rank in share_out(loader(2), 2, training=False) for batch in rank for s in batch) == [*range(length)]
+
+
+@pytest.mark.parametrize(("length", "own"), [(13, [(1, 1), (0, 1), (0, 1)]), (14, [(1, 2), (1, 2), (0, 2)]), (12, None)])
+def test_the_share_of_a_tail_is_known(length: int, own: list[tuple[int, int]] | None) -> None:
+    for rank in range(3):
+        loader = shared_loader(numbers(2, length), (rank, 3), 0, training=True)
+        assert loader is not None
+        sampler: Any = loader.sampler
+        assert sampler.samples_in(1) == (2, 6)
+        assert own is None or sampler.samples_in(2) == own[rank]
+        assert len(list(loader)) == len(loader) == (2 if own is None else 3)
 
 
 def test_what_is_dropped_is_what_one_process_drops() -> None:
@@ -110,7 +158,7 @@ def test_what_is_dropped_is_what_one_process_drops() -> None:
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("length", [3, 13, 25])
+@pytest.mark.parametrize("length", range(3, 26))
 def test_an_evaluation_takes_each_sample_of_one_process_once_in_as_many_batches_on_every_rank(
     length: int, drop_last: bool
 ) -> None:
@@ -196,3 +244,13 @@ class Batches(BatchSampler):
 )
 def test_another_way_to_make_batches_is_left_as_it_is(loader: Any) -> None:
     assert shared_loader(loader, (0, 2), 0, training=True) is None
+
+
+@pytest.mark.parametrize("is_left", [True, False])
+def test_loaders_that_share_out_their_samples_themselves_are_left_as_they_are(is_left: bool) -> None:
+    trainer = SimpleNamespace(distributed_sampler_kwargs={"rank": 1, "num_replicas": 2}, lightning_module=nn.Module())
+    trainer._accelerator_connector = SimpleNamespace(use_distributed_sampler=not is_left)
+    trainer.state = SimpleNamespace(fn="fit")
+    plain, loader = PlainLightning(seed=0), numbers(2, 4, sampler=SequentialSampler(range(4)))
+    assert (plain._share(trainer, loader, "val_dataloader", training=False) is loader) == is_left
+    assert len(plain.causes) == is_left

@@ -60,10 +60,9 @@ class Killed(Callback):
         return counted
 
 
-def stopped(folder: Path, at: int, *options: str, ckpt_path: Path | None = None, spoilt: Callback | None = None) -> int:
-    """The signal by which a training in parts, of which one step is spoilt, is preempted."""
-    extra = [Watched(at), spoilt or Poison((2,), ranks=(1,))]
-    datamodule, model, trainer = prepared(folder, *options, extra=extra, ckpt_path=ckpt_path)
+def stopped(folder: Path, at: int, *options: str, ckpt_path: Path | None = None) -> int:
+    """The signal by which a training in parts is preempted."""
+    datamodule, model, trainer = prepared(folder, *options, extra=[Watched(at), Poison((2,), ranks=(1,))], ckpt_path=ckpt_path)
     STOP_SIGNALS.listen()
     try:
         trainer.fit(model, datamodule, ckpt_path=ckpt_path)

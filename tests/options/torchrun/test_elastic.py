@@ -15,6 +15,7 @@ from restarted_runs import (
     assert_same_training,
     held,
     hold,
+    journal,
     lives,
     status,
     undisturbed,
@@ -59,8 +60,23 @@ def test_a_node_is_lost_and_another_one_comes(tmp_path: Path) -> None:
     assert_none_lives(run)
 
 
+def test_a_node_comes_and_two_do_not_divide_the_batch(tmp_path: Path) -> None:
+    """They have 81 and 80 samples of each, and the run ends as that of one process."""
+    options = (*FIXED, "datamodule.global_batch_size=161", "datamodule.drop_last=false")
+    in_ranks(1, partial(undisturbed, run=tmp_path / "whole", options=options), tmp_path)
+    run = tmp_path / "run"
+    options = (*options, *AUTO, f"hydra.run.dir={run}", hold(1, 0, 4))
+    with rendezvous("job", "127.0.0.1", tmp_path / "agents") as nodes:
+        assert joined(nodes, run, *options) == (0, 0), nodes.said()
+    assert "global batch 161 (up to 81 per process)" in nodes.said()
+    assert {len(line["ids"]) for line in journal(run) if (line["world_size"], line["epoch"]) == (2, 0)} >= {80, 81}
+    assert status(run)["status"] == "finished"
+    assert_same_training(run, tmp_path / "whole")
+    assert_none_lives(run)
+
+
 def test_nodes_for_which_the_batch_has_no_samples_are_refused_and_the_run_can_go_on(tmp_path: Path) -> None:
-    """The same command on fewer nodes goes on with it."""
+    """The same command on fewer nodes goes on with it, and is refused when it has finished."""
     options = (*FIXED, "datamodule.global_batch_size=1", "trainer.limit_train_batches=8")
     in_ranks(1, partial(undisturbed, run=tmp_path / "whole", options=options), tmp_path)
     run = tmp_path / "run"
@@ -78,4 +94,8 @@ def test_nodes_for_which_the_batch_has_no_samples_are_refused_and_the_run_can_go
         assert alone.exitcode == 0, nodes.said()
         assert lives(run) == [(0, 1, "127.0.0.1"), (5, 1, "127.0.0.1")]
         assert_same_training(run, tmp_path / "whole", at_least=8)
+        late = nodes.agent("127.0.0.1", *options, max_restarts=0)
+        late.join(TIMEOUT)
+        assert late.exitcode == 1
+        assert f"hydra.run.dir={run}: belongs to an earlier run" in nodes.said()
     assert status(run)["status"] == "finished"

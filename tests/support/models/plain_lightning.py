@@ -131,3 +131,43 @@ class LitAdversary(LightningModule):
 
     def configure_optimizers(self) -> Any:
         return [torch.optim.Adam(part.parameters(), lr=1e-3) for part in (self.generator, self.critic)]
+
+
+class LitRows(LightningModule):
+    """A digit read row by row by a recurrent net, with loaders of its own, and a schedule that looks at a metric."""
+
+    def __init__(self, hidden: int = 8, batch_size: int = 100) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.rnn, self.head = nn.GRU(8, hidden, num_layers=2, batch_first=True, dropout=0.1), nn.Linear(hidden, 10)
+        self.data = DigitsData(batch_size)
+        self.data.setup("fit")
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return self.data.train_dataloader()
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        return self.data.val_dataloader()
+
+    def test_dataloader(self) -> DataLoader[Any]:
+        return self.data.test_dataloader()
+
+    def _step(self, batch: Any, stage: str) -> Tensor:
+        x, y = batch
+        loss = functional.cross_entropy(self.head(self.rnn(x.unflatten(1, (8, 8)))[0][:, -1]), y)
+        self.log(f"{stage}_loss", loss, on_epoch=True)
+        return loss
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self._step(batch, "train")
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self._step(batch, "val")
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self._step(batch, "test")
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.RMSprop(self.parameters(), lr=1e-2)
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "val_loss"}}

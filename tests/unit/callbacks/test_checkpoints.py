@@ -5,11 +5,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from bitwise import differences
-from in_process import BARE, prepared, trained
+from in_process import BARE, last, prepared, trained
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lockstep.callbacks import checkpoints
+from lockstep.checkpointing import read_checkpoint
 
 NO_EPOCHS = "guards.checkpoint.every_n_epochs=null"
 
@@ -33,6 +35,7 @@ def saves(folder: Path, *overrides: str) -> list[tuple[int, int, int]]:
     [
         (50, 10, [10, 20, 30, 40, 50]),  # multigpu.py 50 10 of the DDP tutorial, at one step an epoch
         (25, 10, [10, 20, 25]),  # nothing that was trained is lost
+        (3, 1, [1, 2, 3]),
     ],
 )
 def test_saved_every_n_epochs_and_at_the_end(epochs: int, every: int, saved: list[int], tmp_path: Path) -> None:
@@ -47,6 +50,11 @@ def test_saved_between_steps_never_within_an_accumulation(tmp_path: Path) -> Non
     # the 1293 samples are two global batches of 552 and a tail of 189, in two batches of it
     expected = [(0, 1, 3), (0, 2, 6), (1, 3, 8), (1, 4, 11), (1, 5, 14), (2, 6, 16)]
     assert saves(tmp_path, *options) == expected
+
+
+def test_saved_once_where_intervals_meet(tmp_path: Path) -> None:
+    options = ("datamodule.batch_size=300", "trainer.max_epochs=2", "guards.checkpoint.every_n_steps=2")
+    assert saves(tmp_path, *options) == [(0, 2, 2), (1, 4, 4), (1, 6, 6), (2, 8, 8)]
 
 
 def test_saved_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,21 +78,44 @@ def test_saved_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert result == [3, 6, 8]
 
 
+def test_the_checkpoint_before_it_is_kept(tmp_path: Path) -> None:
+    datamodule, model, trainer = prepared(tmp_path, "datamodule.batch_size=300", "trainer.max_epochs=3", base=BARE)
+    trainer.fit(model, datamodule)
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"last.ckpt", "previous.ckpt"}
+    assert last(tmp_path)["global_step"] == 12
+    assert read_checkpoint("previous", tmp_path / "checkpoints" / "previous.ckpt")["global_step"] == 8
+
+
 @pytest.mark.parametrize(
     ("step", "options"),
     [
         (6, ()),  # the second of the four batches of the second epoch
+        (8, ()),  # the last one
         (3, ("trainer.accumulate_grad_batches=2",)),
         (6, ("guards.fast_loop=null",)),
+        (6, ("trainer.val_check_interval=2",)),
     ],
 )
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint", "ignore:The dirpath has changed from")
 def test_training_goes_on_after_the_batch_at_whose_end_lightning_s_own_checkpoint_was_saved(
     step: int, options: tuple[str, ...], tmp_path: Path
 ) -> None:
+    options = options
     every = {"every_n_train_steps": 1, "save_top_k": -1, "filename": "{step}"}
     whole = trained(tmp_path / "run", *options, extra=[ModelCheckpoint(tmp_path / "own", **every)])[0]
     again = ModelCheckpoint(tmp_path / "again", **every)
     resumed = trained(tmp_path / "run", *options, extra=[again], ckpt_path=tmp_path / "own" / f"step={step}.ckpt")[0]
     for key in ("global_step", "state_dict", "optimizer_states", "loops"):
         assert not differences(resumed[key], whole[key]), key
+
+
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint", "ignore:The dirpath has changed from")
+def test_such_a_checkpoint_is_gone_on_from_in_smaller_batches(tmp_path: Path) -> None:
+    every = {"every_n_train_steps": 1, "save_top_k": -1, "filename": "{step}"}
+    whole = trained(tmp_path / "run", extra=[ModelCheckpoint(tmp_path / "own", **every)])[0]
+    smaller = ("datamodule.batch_size=150", "trainer.accumulate_grad_batches=2")
+    again = ModelCheckpoint(tmp_path / "again", **every)
+    resumed = trained(tmp_path / "run", *smaller, extra=[again], ckpt_path=tmp_path / "own" / "step=6.ckpt")[0]
+    assert resumed["global_step"] == 12
+    assert resumed["loops"]["fit_loop"]["epoch_loop.batch_progress"]["total"]["completed"] == 24
+    torch.testing.assert_close(resumed["state_dict"], whole["state_dict"])

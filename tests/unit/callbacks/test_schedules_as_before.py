@@ -33,6 +33,15 @@ def test_a_cosine_of_another_length_is_said_and_followed_from_the_first_step(
     assert lines == ["The schedule has another length: the learning rate goes on at 0.005, not at 0"]
 
 
+def test_a_cosine_of_the_same_length_goes_on_as_it_was(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options = ("model/lr_scheduler=cosine", "model.optimizer.lr=0.01", "trainer.max_epochs=2")
+    trained(tmp_path / "whole", *options, extra=[whole := Rates()])
+    path = tmp_path / "whole" / "checkpoints" / "previous.ckpt"
+    trained(tmp_path / "whole", *options, ckpt_path=path, extra=[rest := Rates()])
+    assert rest.rates == whole.rates[-len(rest.rates) :]
+    assert "The schedule has another length" not in caplog.text
+
+
 def test_a_cycle_that_would_have_to_be_longer_is_refused_before_the_first_step(tmp_path: Path) -> None:
     run = tmp_path / "run"
     options = ("model/lr_scheduler=one_cycle", "model/optimizer=sgd")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from in_process import KeepAll, prepared
+from in_process import KeepAll, prepared, trained
 from lightning import Callback, LightningModule, Trainer
 from torch.optim import Optimizer
 
@@ -21,6 +21,15 @@ class Rates(Callback):
         self.seen.append(optimizer.param_groups[0]["lr"])
 
 
+def test_the_highest_and_the_last_rate_of_a_warm_up_are_recorded(tmp_path: Path) -> None:
+    rates = Rates()
+    options = ("model.lr_scheduler.warmup_steps=3", "trainer.accumulate_grad_batches=2")
+    _, trainer = trained(tmp_path, "model/lr_scheduler=cosine", *options, extra=[rates])
+    facts = collect_facts(trainer)
+    assert len(set(rates.seen)) > 3
+    assert (facts["lr"], facts["lr_last"]) == (max(rates.seen), rates.seen[-1])
+
+
 @pytest.mark.parametrize("is_own", [True, False])
 def test_what_was_trained_before_a_checkpoint_counts_for_its_own_run(is_own: bool, tmp_path: Path) -> None:
     """Not for a fork, which has taken its own time alone."""
@@ -36,14 +45,32 @@ def test_what_was_trained_before_a_checkpoint_counts_for_its_own_run(is_own: boo
     assert seconds > 0.0
 
 
+class Own(Callback):
+    """Of a user's, with a state that a test may need."""
+
+    state = 0
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.state = trainer.current_epoch + 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"state": self.state}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        self.state = state_dict["state"]
+
+
 def test_a_test_of_an_earlier_checkpoint_leaves_what_is_recorded_of_the_run(tmp_path: Path) -> None:
-    rates, kept = Rates(), tmp_path / "kept"
+    rates, own, kept = Rates(), Own(), tmp_path / "kept"
     kept.mkdir()
-    options = ("trainer.max_epochs=3", "model/lr_scheduler=cosine", "model.lr_scheduler.warmup_steps=3")
-    datamodule, model, trainer = prepared(tmp_path, *options, extra=[rates, KeepAll(kept)])
+    datamodule, model, trainer = prepared(
+        tmp_path, "trainer.max_epochs=3", "model/lr_scheduler=linear", extra=[rates, own, KeepAll(kept)]
+    )
     trainer.fit(model, datamodule)
+    assert own.state == 3
     first = min(kept.glob("*.ckpt"), key=lambda path: int(path.stem))
     trainer.test(model, datamodule, ckpt_path=first, verbose=False)
     facts = collect_facts(trainer)
     assert (facts["lr"], facts["lr_last"]) == (max(rates.seen), rates.seen[-1])
-    assert rates.seen[-1] != max(rates.seen) != rates.seen[0]
+    assert rates.seen[-1] < rates.seen[0]
+    assert own.state < 3  # as Lightning has it

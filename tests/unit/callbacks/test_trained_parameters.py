@@ -39,7 +39,8 @@ def ended(
 
 
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
-@pytest.mark.parametrize(("kind", "step"), [(Unfreeze, 2), (OfItsOwn, 7)])
+@pytest.mark.parametrize("step", [2, 7])
+@pytest.mark.parametrize("kind", [Unfreeze, OfItsOwn])
 def test_a_run_that_goes_on_ends_with_the_same_bits(kind: type[Callback], step: int, tmp_path: Path) -> None:
     run, kept = tmp_path / "run", tmp_path / "run" / "kept"
     kept.mkdir(parents=True)

@@ -29,6 +29,13 @@ from lockstep.errors import ConfigError
 from lockstep.launchers.outcome import original_error
 
 
+def test_the_one_before_is_kept_and_nothing_else(folder: Path) -> None:
+    (folder / ".last.ckpt.77.partial").write_bytes(b"PK torn")  # of a save that was killed
+    assert latest_valid_checkpoint(folder) == folder / "last.ckpt"
+    assert names(folder) == {"last.ckpt", "previous.ckpt"}
+    assert (read_step(folder / "last.ckpt"), read_step(folder / "previous.ckpt")) == (2, 1)
+
+
 @pytest.mark.parametrize("harm", ["cut", "flip"])
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     harm: str, folder: Path, caplog: pytest.LogCaptureFixture
@@ -54,6 +61,14 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
         assert f"checkpoint={path}: " in caplog.messages[0]
         assert caplog.messages[-1] == f"continuing from {result} instead"
     assert recovered >= (25 if harm == "cut" else 20)
+
+
+def test_where_nothing_is_sound_a_run_does_not_begin_again_over_it(folder: Path) -> None:
+    for name in ("last.ckpt", "previous.ckpt"):
+        (folder / name).write_bytes(b"PK torn")
+    line = rf"^resume={folder.parent}: every checkpoint is damaged: last.ckpt, previous.ckpt; move them away to start anew$"
+    with pytest.raises(ConfigError, match=line):
+        latest_valid_checkpoint(folder)
 
 
 def test_the_best_one_is_better_than_none(folder: Path) -> None:
@@ -193,6 +208,15 @@ def test_a_damaged_checkpoint_never_takes_the_place_of_the_sound_one(
     with contextlib.suppress(KeyboardInterrupt):
         write_checkpoint(content(3), folder / "last.ckpt", keep_as="previous.ckpt")
     assert read_step(latest_valid_checkpoint(folder) or Path("nowhere")) in (1, 3)
+
+
+def test_without_links_a_rename_does(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise PermissionError("no links on this file system")
+
+    monkeypatch.setattr(os, "link", refused)
+    write_checkpoint(content(3), folder / "last.ckpt", keep_as="previous.ckpt")
+    assert (read_step(folder / "last.ckpt"), read_step(folder / "previous.ckpt")) == (3, 2)
 
 
 @pytest.mark.slow

@@ -1,9 +1,10 @@
 """Devices, batch sizes and the learning rate that follow from a config, on machines with no GPU and with four."""
 
+import dataclasses
 from typing import Any
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
@@ -29,8 +30,11 @@ def make_plan(cfg: DictConfig, started: tuple[int, int] | None = None, **changes
     ("gpus", "accelerator", "devices", "kind", "count", "ids"),
     [
         (0, "auto", 1, "cpu", 1, None),
+        (0, "auto", "auto", "cpu", 1, None),
         (0, "mps", "auto", "mps", 1, None),
         (4, "auto", "auto", "gpu", 4, None),
+        (4, "auto", -1, "gpu", 4, None),
+        (4, "cuda", 2, "gpu", 2, None),
         (4, "gpu", [2, 0], "gpu", 2, (2, 0)),
         (4, "cpu", 8, "cpu", 8, None),
     ],
@@ -47,6 +51,9 @@ def test_devices_become_an_accelerator_and_a_number(
 @pytest.mark.parametrize(
     ("gpus", "accelerator", "devices", "message"),
     [
+        (0, "gpu", 1, "trainer.accelerator=gpu: this machine shows no GPU; use cpu or auto"),
+        (0, "auto", [0], "trainer.devices=[0]: this machine shows 0 GPU(s), numbered from 0"),
+        (4, "cpu", [0], "trainer.devices=[0]: this machine shows 0 GPU(s), numbered from 0"),
         (4, "auto", [0, 4], "trainer.devices=[0, 4]: this machine shows 4 GPU(s), numbered from 0"),
         (4, "auto", 5, "trainer.devices=5: this machine shows 4 GPU(s); use 1 to 4, or trainer=cpu"),
         (0, "mps", 2, "trainer.devices=2: this machine shows 1 MPS(s); use 1 to 1, or trainer=cpu"),
@@ -57,6 +64,14 @@ def test_devices_that_are_not_there_are_refused(accelerator: str, devices: objec
     with pytest.raises(ConfigError) as refused:
         make_plan(shipped, trainer__accelerator=accelerator, trainer__devices=devices)
     assert str(refused.value) == message
+
+
+def test_gpus_are_not_counted_for_a_run_on_the_cpu(shipped: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def count() -> int:
+        raise AssertionError("counting imports torch and asks the driver")
+
+    monkeypatch.setattr("lockstep.config.plan.visible_gpus", count)
+    assert make_plan(shipped, trainer__accelerator="cpu").accelerator == "cpu"
 
 
 @pytest.mark.usefixtures("gpus")
@@ -84,7 +99,7 @@ def test_a_run_elsewhere_has_the_gpus_of_there(shipped: DictConfig) -> None:
     [
         *((devices, 1, {"batch_size": 64}, (64, 64 * devices)) for devices in (1, 4)),
         (4, 3, {"batch_size": 16}, (16, 192)),  # their product
-        *((devices, 1, {"global_batch_size": 96}, (96 // devices, 96)) for devices in (1, 4)),
+        *((devices, 1, {"global_batch_size": 96}, (96 // devices, 96)) for devices in (1, 2, 4)),
         (4, 3, {"global_batch_size": 96}, (8, 96)),
     ],
 )
@@ -112,10 +127,26 @@ def test_no_process_is_without_samples_and_accumulated_batches_are_alike(
         make_plan(shipped, started=(1, 3), **STARTED_BY_TORCHRUN, **changes)
 
 
+def test_global_batch_size_that_does_not_divide_is_refused(shipped: DictConfig) -> None:
+    with pytest.raises(ConfigError) as refused:
+        make_plan(
+            shipped,
+            trainer__accelerator="cpu",
+            trainer__devices=5,
+            trainer__accumulate_grad_batches=2,
+            datamodule__global_batch_size=96,
+        )
+    assert str(refused.value) == (
+        "datamodule.global_batch_size=96: does not divide by world size * trainer.accumulate_grad_batches = 10; "
+        "use a multiple of 10, or datamodule.batch_size for each process"
+    )
+
+
 @pytest.mark.parametrize(
     ("scaling", "devices", "accumulate", "lr"),
     [
         ("none", 4, 1, 0.5),
+        ("linear", 1, 1, 0.5),  # 64 / 64
         ("linear", 4, 1, 2.0),  # 0.5 * 256 / 64
         ("linear", 1, 8, 4.0),  # 0.5 * (64 * 8) / 64
         ("sqrt", 4, 1, 1.0),  # 0.5 * (256 / 64) ** 0.5
@@ -127,3 +158,40 @@ def test_learning_rate_scales_with_the_global_batch(
     counts = {"trainer__devices": devices, "trainer__accumulate_grad_batches": accumulate, "trainer__accelerator": "cpu"}
     rate = {"lr_scaling": scaling, "base_batch_size": 64, "model__optimizer__lr": 0.5}
     assert make_plan(shipped, **counts, **rate, datamodule__batch_size=64).lr == lr
+
+
+def test_an_optimizer_without_a_learning_rate_has_none(shipped: DictConfig) -> None:
+    with open_dict(shipped):
+        del shipped.model.optimizer["lr"]
+    plan = make_plan(shipped, trainer__accelerator="cpu", lr_scaling="linear")
+    assert plan.lr is None
+    assert "learning rate" not in str(plan)
+
+
+def test_facts_are_the_plan_without_the_ids_of_gpus(shipped: DictConfig) -> None:
+    facts = make_plan(shipped, trainer__accelerator="cpu", trainer__devices=2).facts()
+    assert (facts["world_size"], facts["batch_size"], facts["lr"], facts["strategy"]) == (2, 32, 2e-3, "DDP")
+    assert set(facts) == {field.name for field in dataclasses.fields(Plan)} - {"device_ids"}
+
+
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize(
+    ("gpus", "changes", "words"),
+    [
+        (0, {}, "one process on the CPU; global batch 64 (64 per process), learning rate 0.002"),
+        (4, {}, "one process on one GPU; global batch 64 (64 per process), learning rate 0.002"),
+        (
+            4,
+            {"trainer__devices": 2, "trainer__num_nodes": 2, "trainer__accumulate_grad_batches": 2},
+            "4 GPU processes on 2 nodes, DDP over NCCL; global batch 64 (8 per process, 2 accumulated), learning rate 0.002",
+        ),
+        (
+            0,
+            {"trainer__devices": 2, "datamodule__batch_size": 64},
+            "2 CPU processes, DDP over gloo; global batch 128 (64 per process), learning rate 0.002",
+        ),
+    ],
+    indirect=["gpus"],
+)
+def test_a_plan_in_words(changes: dict[str, Any], words: str, shipped: DictConfig) -> None:
+    assert str(make_plan(shipped, **changes)) == words

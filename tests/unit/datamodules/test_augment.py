@@ -38,6 +38,15 @@ def test_another_epoch_or_seed_gives_other_images(images: Tensor) -> None:
     assert differing(CropFlip(crop=2, flip=True, seed=2)(images, IDS, epoch=0), base) >= 56
 
 
+def test_a_flip_mirrors_or_does_nothing(images: Tensor) -> None:
+    flipped = CropFlip(flip=True)(images, IDS, epoch=0)
+    mirrored = [torch.equal(flipped[i], images[i].flip(-1)) for i in range(64)]
+    same = [torch.equal(flipped[i], images[i]) for i in range(64)]
+    assert all(a != b for a, b in zip(mirrored, same, strict=True))
+    assert any(mirrored)
+    assert any(same)
+
+
 @pytest.mark.parametrize("flip", [False, True])
 def test_a_crop_is_cut_from_the_padded_image(flip: bool, images: Tensor) -> None:
     crop, height, width = 2, 5, 6
@@ -49,3 +58,14 @@ def test_a_crop_is_cut_from_the_padded_image(flip: bool, images: Tensor) -> None
         top, left = int(tops[i]), int(lefts[i])
         cut = padded[i, :, top : top + height, left : left + width]
         assert torch.equal(augmented[i], cut.flip(-1) if flip and mirror[i] else cut)
+
+
+def test_every_offset_of_the_crop_occurs() -> None:
+    """A single bright pixel in the middle of 5x5, moved by -2 to 2 each way: 25 places."""
+    images = torch.zeros(2000, 1, 5, 5)
+    images[:, :, 2, 2] = 1
+    moved = CropFlip(crop=2)(images, torch.arange(2000), epoch=0)
+    assert torch.equal(moved.sum(dim=(1, 2, 3)), torch.ones(2000))
+    counts = moved.sum(dim=(0, 1))
+    assert counts.min() > 40  # 80 expected in each place, of standard deviation 9
+    assert counts.max() < 120

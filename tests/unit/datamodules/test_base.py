@@ -89,6 +89,36 @@ def test_batches_are_the_global_ones_or_each_process_s() -> None:
         assert sorted(batches_of(loader).sampler) == [*range(length)]
 
 
+def test_samples_per_epoch_are_counted_over_all_ranks(caplog: pytest.LogCaptureFixture) -> None:
+    datamodule = pretend(Digits(batch_size=32), world_size=2)
+    with caplog.at_level(logging.INFO, "lockstep"):
+        datamodule.train_dataloader()
+    assert datamodule.samples_per_epoch == 1280  # 1293 // 64 * 64
+    assert caplog.messages == ["1280 of 1293 samples per epoch"]
+
+
+@pytest.mark.parametrize(
+    ("given", "world_size", "accumulate", "message", "most"),
+    [
+        (
+            {"batch_size": 800},
+            2,
+            1,
+            "batch_size=800: the global batch of 1600 is larger than the training split of 1293 samples",
+            646,
+        ),
+        ({"global_batch_size": 1300}, 2, 2, "global_batch_size=1300: is larger than the training split of 1293 samples", 1292),
+    ],
+)
+def test_a_split_smaller_than_the_global_batch_is_refused(
+    given: dict[str, int], world_size: int, accumulate: int, message: str, most: int
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        pretend(Digits(**given), world_size, accumulate).train_dataloader()
+    assert str(refused.value) == f"datamodule.{message}; use at most {most}, or datamodule.drop_last=false"
+    assert len(pretend(Digits(**given, drop_last=False), world_size, accumulate).train_dataloader()) > 0
+
+
 def test_the_first_evaluated_samples_are_of_all_classes_of_sorted_data() -> None:
     """1,000 samples, the first hundred of class 0 and so on; of 50 drawn at random a class is left out with 10 * 0.9^50 = 5 %."""
     first = next(iter(batches_of(Digits(batch_size=50).eval_loader(range(1000)))))

@@ -1,12 +1,13 @@
 """From draws to batches, for every kind of dataset."""
 
 import tracemalloc
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from lockstep.datamodules.augment import CropFlip
 from lockstep.datamodules.batches import Batches, InMemory
@@ -29,19 +30,48 @@ class OneByOne(Dataset[tuple[Tensor, int]]):
         return INPUTS[index], int(TARGETS[index])
 
 
+class CountedFetches(OneByOne):
+    """Fetches all at once, as a list of samples; says how often."""
+
+    def __init__(self) -> None:
+        self.fetches = 0
+
+    def __getitems__(self, ids: Sequence[int]) -> list[tuple[Tensor, int]]:
+        self.fetches += 1
+        return [self[i] for i in ids]
+
+
 DATASETS = {
     "in memory": InMemory(INPUTS, TARGETS),
     "arrays in memory": InMemory(INPUTS.numpy(), TARGETS.numpy()),
     "single samples": OneByOne(),
+    "torch's TensorDataset": TensorDataset(INPUTS, TARGETS),
+    "lists": CountedFetches(),
     "Subset of single samples": Subset(OneByOne(), range(LENGTH)),
+    "Subset of tuples": Subset(InMemory(INPUTS, TARGETS), range(LENGTH)),
 }
 
 
-@pytest.mark.parametrize("dataset", DATASETS.values(), ids=DATASETS.keys())
+def every_dataset() -> Any:
+    return pytest.mark.parametrize("dataset", DATASETS.values(), ids=DATASETS.keys())
+
+
+@every_dataset()
 def test_a_list_of_samples_becomes_a_batch(dataset: Any) -> None:
     inputs, targets = Batches(dataset)[[Draw(number, 5, place) for place, number in enumerate([3, 0, 19])]]
     assert torch.equal(inputs, INPUTS[[3, 0, 19]])
     assert torch.equal(targets, TARGETS[[3, 0, 19]])
+
+
+def test_a_subset_numbers_its_own_samples() -> None:
+    inputs, _ = Batches(Subset(InMemory(INPUTS, TARGETS), [7, 5]))[[1]]
+    assert torch.equal(inputs, INPUTS[[5]])
+
+
+def test_a_batch_is_fetched_at_once_where_the_dataset_can() -> None:
+    dataset = CountedFetches()
+    assert len(Batches(dataset)[range(10)][0]) == 10
+    assert dataset.fetches == 1
 
 
 def test_augmentation_is_given_the_numbers_and_the_epoch() -> None:
@@ -52,8 +82,8 @@ def test_augmentation_is_given_the_numbers_and_the_epoch() -> None:
     assert not torch.equal(inputs, INPUTS[[4, 9]])
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(), (300, 1000)], ids=["numbers", "large"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16, torch.bool])
+@pytest.mark.parametrize("shape", [(3, 4), (), (300, 1000)], ids=["small", "numbers", "large"])
 def test_a_batch_in_memory_has_the_bits_of_its_samples(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     data = torch.randint(0, 2, (20, *shape)).to(dtype)
     for kept in (data, data[::2]):  # whose samples do not lie side by side

@@ -8,6 +8,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from lockstep.datamodules import Digits
+from lockstep.datamodules.splits import seeded_split
 from lockstep.errors import ConfigError
 
 
@@ -23,9 +24,10 @@ def test_digits_come_in_three_splits() -> None:
         assert split.targets.shape == (len(split),)
 
 
-def test_the_last_digits_are_tested_and_the_others_shared_out() -> None:
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_last_digits_are_tested_and_the_others_shared_out_whatever_the_seed(seed: int) -> None:
     bunch: Any = load_digits()
-    splits = Digits(seed=1).splits
+    splits = Digits(seed=seed).splits
     assert numpy.array_equal(splits.test.inputs.squeeze(1) * 16, bunch.images[-360:])
     assert numpy.array_equal(splits.test.targets, bunch.target[-360:])
     both = torch.cat([splits.train.inputs, splits.val.inputs]).flatten(1) * 16
@@ -43,6 +45,15 @@ def test_no_validation_fraction_is_no_validation_split() -> None:
     assert digits.splits.val is None
     assert digits.val_dataloader() == []
     assert digits.describe() == {"train": 1437, "val": 0, "test": 360}
+
+
+@pytest.mark.parametrize(("length", "fraction", "held_out"), [(10, 0.1, 1), (10, 0.0, 0), (1437, 0.1, 144), (7, 0.9, 6)])
+def test_a_seeded_split_is_disjoint_and_complete_and_in_order(length: int, fraction: float, held_out: int) -> None:
+    rest, drawn = seeded_split(length, fraction, seed=5)
+    assert len(drawn) == held_out
+    assert rest.tolist() == sorted(rest.tolist())
+    assert drawn.tolist() == sorted(drawn.tolist())
+    assert sorted(rest.tolist() + drawn.tolist()) == list(range(length))
 
 
 def test_more_folds_than_samples_are_refused() -> None:

@@ -5,7 +5,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from lockstep.datamodules.samplers import EpochOrder, GlobalBatches
 from lockstep.datamodules.seeded import index_of
@@ -71,6 +71,18 @@ def test_a_batch_of_all_ranks_is_one_process_s_and_weighs_as_its_mean(world_size
             assert all(weight == 0 for weight, batch in zip(weights, together, strict=True) if not batch)
 
 
+def test_ids_of_two_ranks_written_out() -> None:
+    """7 samples in order, 2 ranks of 2: the global batches are 0 1 2 3 and 4 5 6; of 5, they are 0 1 2 3 4 and 5 6."""
+    assert [draws(rank) for rank in samplers(7, 4, 2, seed=None)] == [[[0, 2], [4, 6]], [[1, 3], [5]]]
+    assert [draws(rank) for rank in samplers(7, 5, 2, seed=None)] == [[[0, 2, 4], [5]], [[1, 3], [6]]]
+
+
+def test_a_rank_without_a_sample_takes_the_last_one_as_a_dummy() -> None:
+    rank = samplers(49, 48, 2, seed=None)[1]
+    assert [index_of(draw) for draw in list(rank)[1]] == [48]
+    assert rank.samples_in(1) == (0, 1)
+
+
 def test_order_changes_with_the_epoch_and_with_the_seed_and_is_otherwise_the_same() -> None:
     def order(seed: int, epoch: int) -> list[int]:
         sampler = samplers(100, 10, 1, seed=seed)[0]
@@ -83,3 +95,26 @@ def test_order_changes_with_the_epoch_and_with_the_seed_and_is_otherwise_the_sam
     assert all(sorted(ids) == list(range(100)) for ids in orders)
     assert len({tuple(ids) for ids in orders}) == 5
     assert all(ids != list(range(100)) for ids in orders)
+
+
+def test_a_run_that_goes_on_passes_over_batches_without_loading_them() -> None:
+    sampler = samplers(20, 4, 2)[1]
+    sampler.set_epoch(3)
+    whole = draws(sampler)
+    sampler.passed = (3, 2)
+    assert [[index_of(draw) for draw in batch] for batch in sampler] == whole[2:]
+    sampler.set_epoch(4)
+    assert len(list(sampler)) == 5
+
+
+def test_batches_of_a_user_s_own_grow_with_the_processes() -> None:
+    loader = DataLoader(Numbers(20), batch_size=None, sampler=BatchSampler(range(20), 3, drop_last=False))
+    shared: Any = shared_loader(loader, (0, 2), 0, training=True)
+    assert shared.sampler.global_batch_size == 6
+
+
+def test_an_order_takes_the_first_of_its_samples_and_may_be_changed() -> None:
+    order = EpochOrder(5, 4, reorder=lambda ids, epoch: (ids + epoch) % 5)
+    order.set_epoch(2)
+    assert list(order) == [2, 3, 4, 0]
+    assert len(order) == 4

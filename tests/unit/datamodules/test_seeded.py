@@ -8,7 +8,7 @@ import numpy
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, WeightedRandomSampler
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, WeightedRandomSampler
 
 from lockstep.datamodules.batches import Batches
 from lockstep.datamodules.samplers import EpochOrder, GlobalBatches
@@ -86,3 +86,15 @@ def test_a_dataset_answers_for_itself() -> None:
     assert (copy.file, len(copy)) == ("opened", 22)
     with pytest.raises(AttributeError, match="missing"):
         _ = seeded.missing
+
+
+def test_a_batch_that_is_fetched_at_once_is_seeded_from_its_first_sample() -> None:
+    class AtOnce(Noisy):
+        def __getitems__(self, ids: list[int]) -> list[Any]:
+            return [self[index] for index in ids]
+
+    seeded = Seeded(AtOnce(), 0)
+    first, again = (seeded.__getitems__([Draw(4, 0, 4), Draw(7, 0, 7)]) for _ in range(2))
+    assert torch.equal(first[1][0], again[1][0])
+    plain = Seeded(TensorDataset(torch.arange(5)), 0)
+    assert [int(one[0]) for one in plain.__getitems__([Draw(4, 0, 0), Draw(1, 0, 1)])] == [4, 1]

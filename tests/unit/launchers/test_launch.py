@@ -14,7 +14,7 @@ import pytest
 from waiting import once, wait_for
 
 from lockstep.launchers import environment, launch, processes
-from lockstep.launchers.environment import rank_environment, reserved_port
+from lockstep.launchers.environment import rank_environment, rank_in, reserved_port
 from lockstep.launchers.launch import _watch
 from lockstep.launchers.outcome import Outcome, judge
 from lockstep.launchers.processes import is_alive
@@ -41,7 +41,7 @@ def ended(*codes: int | None, reports: Reports | None = None) -> list[Any]:
 
 
 LOST = said(0, reason="connection closed by peer")
-KILLED = [(number, f"rank 1 was killed by {number.name}") for number in (signal.SIGKILL, signal.SIGTERM)]
+KILLED = [(number, f"rank 1 was killed by {number.name}") for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM)]
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,13 @@ KILLED = [(number, f"rank 1 was killed by {number.name}") for number in (signal.
     [
         ([1, 1, 1], said(0, time=5.0, reason="lost") | said(2, time=3.0, reason="1 / 0") | said(1, time=4.0), 2, "1 / 0"),
         *(([1, -number, 1], LOST | said(2, reason="connection closed by peer"), 1, line) for number, line in KILLED),
+        ([1, 7], LOST, 1, "rank 1 ended with code 7 and no word"),
+        ([None, -9, -11], {}, 1, "rank 1 was killed by SIGKILL"),
         ([-signal.SIGABRT, 1], said(1, reason="ValueError: bad"), 1, "ValueError: bad"),  # it aborts because its peer raised
         ([-signal.SIGABRT, -signal.SIGKILL], {}, 1, "rank 1 was killed by SIGKILL"),
+        ([None, -signal.SIGABRT], {}, 1, "rank 1 was killed by SIGABRT"),
         ([1, -signal.SIGABRT], said(0, has_lost_rank=True), 1, "rank 1 was killed by SIGABRT"),  # the other knows no more
+        ([0, 3, 4], {}, 1, "rank 1 ended with code 3 and no word"),
         ([None, 1], said(1), 1, "boom"),  # the other gets a moment, and is ended after the verdict
         ([-signal.SIGABRT, 0], said(0, code=0), 0, "rank 0 was killed by SIGABRT"),
     ],
@@ -73,6 +77,14 @@ def test_a_rank_whose_fork_server_has_died_ends_with_what_it_has_said() -> None:
     assert _watch(ended(255, 255, reports=said(0, code=0) | said(1, code=0)), [], Path("none")) == Outcome(code=0)
     outcome = _watch(ended(255, 255, reports=said(0, code=0)), [], Path("none"))
     assert outcome.reason == "rank 1 ended with code 255 and no word"
+
+
+def test_ranks_find_themselves_on_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"WORLD_SIZE": "99", "MASTER_ADDR": "elsewhere", "MINE": "stays"}.items():
+        monkeypatch.setenv(name, value)
+    found = rank_environment(world_size=3, port=12345) | {"RANK": "2", "LOCAL_RANK": "2"}
+    assert (found["MASTER_ADDR"], found["MASTER_PORT"], found["MINE"]) == ("127.0.0.1", "12345", "stays")
+    assert rank_in(found) == environment.Rank("parent", global_rank=2, local_rank=2, world_size=3, num_nodes=1)
 
 
 @pytest.mark.parametrize(("cores", "world_size", "threads"), [(8, 2, "4"), (8, 3, "2"), (2, 4, "1")])

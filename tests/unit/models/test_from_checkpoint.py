@@ -9,11 +9,14 @@ import torch
 from built import SMALL, built, same_weights
 from omegaconf import DictConfig
 
+from lockstep.checkpointing import read_checkpoint
 from lockstep.errors import ConfigError
 from lockstep.models import Classifier
 from lockstep.models.from_checkpoint import load_model
+from lockstep.models.from_config import build_model
+from lockstep.runs.results import logged_numbers
 
-Trained = tuple[Path, Classifier]  # and its run directory
+Trained = tuple[Path, Classifier, dict[str, float]]  # its run directory, and what it has logged
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +28,11 @@ def trained(compose: Callable[..., DictConfig], tmp_path_factory: pytest.TempPat
     with warnings.catch_warnings():
         datamodule, model, trainer = built(cfg)
         trainer.fit(model, datamodule)
-    return run_dir, model
+    return run_dir, model, logged_numbers(trainer)
 
 
 def test_a_model_comes_back_from_its_checkpoint(trained: Trained) -> None:
-    run_dir, model = trained
+    run_dir, model, _ = trained
     loaded = load_model(run_dir / "checkpoints" / "best.ckpt")
     assert type(loaded) is Classifier
     assert not loaded.training
@@ -41,10 +44,47 @@ def test_a_model_comes_back_from_its_checkpoint(trained: Trained) -> None:
     assert loaded.spec.class_names == tuple("0123456789")
 
 
+@pytest.mark.parametrize("name", ["best", "last"])
+def test_a_checkpoint_holds_plain_containers_under_lightning_s_keys(name: str, trained: Trained) -> None:
+    run_dir, _, metrics = trained
+    checkpoint = torch.load(run_dir / "checkpoints" / f"{name}.ckpt", weights_only=True)
+    lightnings = {"epoch", "global_step", "pytorch-lightning_version", "state_dict", "loops", "callbacks"}
+    lightnings |= {"optimizer_states", "lr_schedulers", "hyper_parameters"}
+    assert lightnings <= checkpoint.keys()
+    finished = {"best": 0, "last": 1}[name]  # epochs: the best one is saved before its epoch is over
+    assert (checkpoint["epoch"], checkpoint["global_step"]) == (finished, 2)
+    assert set(checkpoint["state_dict"]) == {
+        *("net.layers.1.weight", "net.layers.1.bias", "net.layers.4.weight", "net.layers.4.bias"),
+        *("preprocess.mean", "preprocess.scale"),
+    }
+    assert checkpoint["hyper_parameters"]["spec"] == {
+        "input_shape": [1, 8, 8],
+        "num_outputs": 10,
+        "class_names": list("0123456789"),
+    }
+    assert checkpoint["hyper_parameters"]["model"]["net"]["hidden"] == [16]
+    assert checkpoint["metrics"]["val/acc"] == pytest.approx(metrics["val/acc"])
+
+
+def test_a_model_config_builds_the_model_again(trained: Trained) -> None:
+    model_config = read_checkpoint("checkpoint", trained[0] / "checkpoints" / "last.ckpt")["hyper_parameters"]
+    again = build_model(model_config, lr=0.125)
+    assert isinstance(again, Classifier)
+    assert again.make_optimizer(again.parameters()).param_groups[0]["lr"] == 0.125
+    assert model_config["model"]["optimizer"]["lr"] == 2e-3  # stays as it was
+
+
+def test_init_from_takes_only_the_weights(trained: Trained, compose: Callable[..., DictConfig]) -> None:
+    run_dir, model, _ = trained
+    _, started, trainer = built(compose(*SMALL, "seed=9", f"init_from={run_dir}/checkpoints/best.ckpt"))
+    assert same_weights(started.state_dict(), model.state_dict())
+    assert trainer.global_step == 0
+
+
 def test_a_head_of_another_shape_is_left_out_when_asked_for_and_what_was_taken_is_listed(
     trained: Trained, compose: Callable[..., DictConfig], caplog: pytest.LogCaptureFixture
 ) -> None:
-    run_dir, model = trained
+    run_dir, model, _ = trained
     head = ["seed=9", "model.net.hidden=[16,4]", f"init_from={run_dir}/checkpoints/best.ckpt"]
     drawn = built(compose(*SMALL, *head[:2]))[1].state_dict()
     with caplog.at_level("INFO"):
@@ -60,15 +100,28 @@ def test_a_head_of_another_shape_is_left_out_when_asked_for_and_what_was_taken_i
         built(compose(*SMALL, head[2], "init_without=xyz"))
 
 
-def test_a_tensor_that_the_checkpoint_lacks_is_named(
-    trained: Trained, compose: Callable[..., DictConfig], tmp_path: Path
+def test_a_checkpoint_of_another_model_is_refused_naming_the_tensor(trained: Trained, compose: Callable[..., DictConfig]) -> None:
+    path = trained[0] / "checkpoints" / "best.ckpt"
+    with pytest.raises(ConfigError, match=rf"^init_from={path}: of another model: .*size mismatch for net.layers.1.bias"):
+        built(compose(*SMALL, "model.net.hidden=[8]", f"init_from={path}"))
+
+
+@pytest.mark.parametrize(
+    ("name", "where"), [("net.layers.1.weight", "model"), ("net.surplus", "checkpoint")], ids=["lacking", "surplus"]
+)
+def test_a_tensor_that_one_side_lacks_is_named(
+    name: str, where: str, trained: Trained, compose: Callable[..., DictConfig], tmp_path: Path
 ) -> None:
-    state, path = dict(trained[1].state_dict()), tmp_path / "edited.ckpt"
-    del state["net.layers.1.weight"]
+    state = dict(trained[1].state_dict())
+    if where == "model":
+        del state[name]
+    else:
+        state[name] = torch.zeros(1)
+    path = tmp_path / "edited.ckpt"
     torch.save({"state_dict": state}, path)
     with pytest.raises(ConfigError) as refused:
         built(compose(*SMALL, f"init_from={path}"))
-    assert str(refused.value) == f"init_from={path}: of another model: net.layers.1.weight is only in the model"
+    assert str(refused.value) == f"init_from={path}: of another model: {name} is only in the {where}"
 
 
 def test_a_file_of_tensors_that_is_no_checkpoint_is_refused(compose: Callable[..., DictConfig], tmp_path: Path) -> None:

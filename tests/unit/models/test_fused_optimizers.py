@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 from in_process import prepared
 
 SHORT = ("trainer.max_epochs=1", "trainer.limit_train_batches=1", "guards.checkpoint=null", "trainer.limit_val_batches=1")
@@ -12,6 +13,8 @@ SHORT = ("trainer.max_epochs=1", "trainer.limit_train_batches=1", "guards.checkp
     ("options", "is_fused"),
     [
         ((), True),
+        (("model.optimizer.fused=false",), False),
+        (("trainer.gradient_clip_val=1.0",), True),
         (("trainer.precision=bf16-mixed",), True),
         (("trainer.precision=bf16-mixed", "trainer.gradient_clip_val=1.0"), False),
     ],
@@ -21,3 +24,15 @@ def test_a_step_is_made_with_it(options: tuple[str, ...], is_fused: bool, tmp_pa
     trainer.fit(model, datamodule)
     assert trainer.global_step == 1
     assert trainer.optimizers[0].defaults["fused"] is is_fused
+
+
+def test_scaled_gradients_and_complex_parameters_go_without(tmp_path: Path) -> None:
+    _, model, trainer = prepared(tmp_path, "trainer.precision=bf16-mixed")
+    model.trainer = trainer
+    make = model.make_optimizer
+    assert make(model.parameters(), **model._without_fused()).defaults["fused"] is True
+    trainer.precision_plugin.scaler = object()  # as 16-mixed has, which needs a GPU
+    assert make(model.parameters(), **model._without_fused()).defaults["fused"] is False
+    trainer.precision_plugin.scaler = None
+    model.phase = torch.nn.Parameter(torch.ones(1, dtype=torch.complex64))
+    assert make(model.parameters(), **model._without_fused()).defaults["fused"] is False

@@ -33,11 +33,12 @@ def regressor(metrics: Sequence[str] = ("loss", "mae")) -> Regressor:
     return Regressor(**parts(nn.Identity(), (2,), 2, metrics))
 
 
-def measured(model: Any, outputs: Tensor, targets: Tensor) -> dict[str, Any]:
+def measured(model: Any, outputs: Tensor, targets: Tensor, stage: str = "training") -> dict[str, Any]:
     """What a step logs, less its stage, and its loss, which a batch of one sample has of that sample alone."""
     logged: dict[str, Any] = {}
     model.log = lambda name, value, **_: logged.update({name.partition("/")[2]: value})
-    return logged | {"loss": model.double().training_step((outputs, targets), 0)}
+    result = getattr(model.double(), f"{stage}_step")((outputs, targets), 0)
+    return logged | ({"loss": result} if stage == "training" else {})
 
 
 def each(model: Any, outputs: Tensor, targets: Tensor, name: str) -> list[float]:
@@ -71,7 +72,7 @@ def test_label_smoothing_by_hand() -> None:
     assert float(values["loss"]) == pytest.approx(0.8 * math.log(2) + 0.2 * math.log(4), rel=1e-12)
 
 
-@pytest.mark.parametrize(("name", "right"), [("top1", [1, 0, 0]), ("top5", [1, 1, 1])])
+@pytest.mark.parametrize(("name", "right"), [("top1", [1, 0, 0]), ("top2", [1, 1, 0]), ("top3", [1, 1, 1]), ("top5", [1, 1, 1])])
 def test_top_k_of_any_k_even_above_the_number_of_classes(name: str, right: list[int]) -> None:
     assert each(classifier(["loss", name]), torch.tensor([[3.0, 2.0, 1.0]] * 3), torch.tensor([0, 1, 2]), name) == right
 
@@ -84,7 +85,7 @@ def test_only_declared_metrics_are_logged_and_only_the_loss_has_a_gradient() -> 
     assert not values["top2"].requires_grad
 
 
-@pytest.mark.parametrize("name", ["f1", "topk"])
+@pytest.mark.parametrize("name", ["f1", "top", "topk", "top-1", "accuracy", "mae"])
 def test_a_metric_a_classifier_does_not_know_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"^model.metrics={name}: Classifier measures loss, acc, topK such as top5$"):
         classifier(["loss", name])
@@ -115,22 +116,33 @@ def test_targets_of_one_output_may_be_flat(n: int) -> None:
     assert each(regressor(), outputs, torch.ones(n), "loss") == [float((i - 1) ** 2) for i in range(n)]
 
 
-@pytest.mark.parametrize(("outputs", "targets"), [((4, 1), (4, 4)), ((4, 2), (4,))])
+@pytest.mark.parametrize(("outputs", "targets"), [((4, 1), (4, 4)), ((4, 2), (4,)), ((4, 2), (4, 1))])
 def test_targets_of_another_shape_are_refused(outputs: tuple[int, ...], targets: tuple[int, ...]) -> None:
     with pytest.raises(RuntimeError, match="invalid for input of size"):
         measured(regressor(), torch.zeros(outputs), torch.zeros(targets))
 
 
-def test_class_numbers_are_integers_of_any_kind() -> None:
+@pytest.mark.parametrize("kind", [torch.int16, torch.int32, torch.uint8])
+def test_class_numbers_are_integers_of_any_kind(kind: torch.dtype) -> None:
     logits, targets = torch.tensor([[0.0, 1.0, 2.0]]), torch.tensor([1])
-    values, wanted = (measured(classifier(), logits, numbers) for numbers in (targets.to(torch.uint8), targets))
+    values, wanted = (measured(classifier(), logits, numbers) for numbers in (targets.to(kind), targets))
     assert all(torch.equal(values[name], wanted[name]) for name in wanted)
 
 
 @pytest.mark.parametrize("targets", [torch.zeros(2), torch.zeros(2, 1, dtype=torch.int64)])
-def test_targets_that_are_no_class_numbers_are_refused(targets: Tensor) -> None:
+@pytest.mark.parametrize("stage", ["training", "validation"])
+def test_targets_that_are_no_class_numbers_are_refused(targets: Tensor, stage: str) -> None:
     with pytest.raises(RuntimeError):
-        measured(classifier(), torch.zeros(2, 3), targets)
+        measured(classifier(), torch.zeros(2, 3), targets, stage)
+
+
+def test_a_metric_a_regressor_does_not_know_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^model.metrics=r2: Regressor measures loss, mae$"):
+        regressor(["loss", "r2"])
+
+
+def test_a_regressor_predicts_its_outputs() -> None:
+    assert regressor().predict(torch.tensor([[1.0, 2.0]])).tolist() == [[1.0, 2.0]]
 
 
 def test_channels_last_changes_the_layout_not_the_numbers() -> None:

@@ -22,6 +22,12 @@ def groups(**named: Any) -> list[dict[str, Any]]:
     return make_optimizer(SGD, net(), named).param_groups
 
 
+def test_without_groups_there_is_one_of_all() -> None:
+    (group,) = groups()
+    assert len(group["params"]) == 4
+    assert "match" not in group
+
+
 def test_a_parameter_is_in_the_first_group_that_matches_and_the_others_come_first() -> None:
     rest, biases, last = groups(
         biases={"match": "bias$", "lr_factor": 64, "weight_decay": 0.0}, last={"match": r"^1\.", "lr": 0.125}
@@ -43,8 +49,14 @@ def test_layers_from_the_last_to_the_first_have_decaying_rates() -> None:
     [
         ({"match": "head"}, r"match=head: no parameter is left .* such as 0.weight, 0.bias, 1.weight, 1.bias$"),
         ({"match": "0", "lrr": 1}, r"lrr=1: no such option; use match, lr_factor, lr, .*weight_decay"),
+        ({"match": "0", "lr_decay": 0.5}, r"lr_decay=0.5: no such option"),
     ],
 )
 def test_what_makes_no_sense_is_one_line_that_names_the_key(group: dict[str, Any], line: str) -> None:
     with pytest.raises(ConfigError, match=rf"^model.param_groups.one.{line}"):
         groups(one=group)
+
+
+def test_a_group_that_others_have_emptied_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^model.param_groups.second.match=weight: no parameter is left"):
+        groups(first={"match": "0|1"}, second={"match": "weight"})

@@ -39,3 +39,7 @@ def test_vectors_are_standardised_per_feature_and_the_fit_is_saved() -> None:
     assert again(torch.tensor(data)).tolist() == preprocess(torch.tensor(data)).tolist()
     again.load_state_dict(Preprocess((2,)).state_dict())
     assert again(torch.tensor(data)).tolist() == data.tolist()
+
+
+def test_bytes_use_the_type_of_the_model() -> None:
+    assert Preprocess((1, 1, 1)).double()(torch.ones(1, 1, 1, 1, dtype=torch.uint8)).dtype == torch.float64

@@ -40,6 +40,12 @@ def entry(target: str, **values: Any) -> dict[str, Any]:
     return Schedule(KEY, {"_target_": target, "_partial_": True, **values})(optimizer(), TEN_EPOCHS)
 
 
+def test_one_of_torch_s_by_name_keeps_what_is_lightning_s() -> None:
+    result = entry(f"{TORCH}.ExponentialLR", gamma=0.9, **WHEN)
+    assert isinstance(result["scheduler"], ExponentialLR)
+    assert (result["interval"], result["frequency"], result["monitor"]) == ("step", 1, None)
+
+
 def test_a_function_s_dictionary_comes_before_the_config() -> None:
     result = entry(f"{__name__}.lightning_s", gamma=0.5, interval="step", frequency=2)
     assert (result["interval"], result["frequency"], result["name"]) == ("epoch", 2, "rate")
@@ -57,6 +63,12 @@ def test_a_function_that_asks_for_it_is_given_how_long_training_lasts() -> None:
             f"{TORCH}.ExponentialLR",
             {"gamma": 0.9, "period": 3},
             ".period=3: no such argument; use optimizer, gamma, last_epoch",
+        ),
+        (f"{TORCH}.ExponentialLR", {"gamma": 0.9, "warmup_steps": 5}, ".warmup_steps=5: no such argument; use optimizer, gamma"),
+        (
+            f"{TORCH}.CosineAnnealingLR",
+            {"interval": "step"},
+            ": CosineAnnealingLR.__init__() missing 1",
         ),
     ],
 )

@@ -35,13 +35,21 @@ def factors(schedule: Callable[..., dict[str, Any]], length: TrainingLength, cou
 @pytest.mark.parametrize(
     ("when", "expected"),
     [
+        ({}, [1.0] * 100),
         ({"warmup_steps": 4}, [1 / 5, 2 / 5, 3 / 5, 4 / 5, 1, 1, 1]),
         ({"warmup_epochs": 2}, [*(n / 21 for n in range(1, 22)), *[1] * 9]),  # 20 steps
+        ({"warmup_epochs": 1, "warmup_steps": 5}, [*(n / 16 for n in range(1, 17)), *[1] * 4]),  # 15 steps
         ({"interval": "epoch", "warmup_steps": 20}, [1 / 3, 2 / 3, 1, 1]),  # 2 epochs
+        ({"interval": "epoch", "warmup_epochs": 1}, [1 / 2, 1, 1]),
     ],
 )
 def test_warmup_is_linear_and_what_follows_constant(when: dict[str, Any], expected: list[float]) -> None:
     assert factors(schedules.constant, TEN_EPOCHS, len(expected), **WHEN | when) == expected
+
+
+@pytest.mark.parametrize(("warmup", "interval"), [(0, "epoch"), (1, "step")])
+def test_a_rate_that_stays_is_not_written_at_each_step(warmup: int, interval: str) -> None:
+    assert schedules.constant(optimizer(), TEN_EPOCHS, **WHEN | {"warmup_steps": warmup})["interval"] == interval
 
 
 @pytest.mark.parametrize(
@@ -80,6 +88,7 @@ def test_linear_is_a_straight_line_from_one_to_the_least_factor(
         ({}, 0.0, 0.2, {0: 1, 80: 1, 90: 0.5, 100: 0, 101: 0}),
         ({"warmup_steps": 20}, 0.5, 0.25, {9: 10 / 21, 20: 1, 80: 1, 90: 0.75, 100: 0.5}),  # 20 of the 80 steps after the warm-up
         ({"interval": "epoch"}, 0.0, 0.5, {0: 1, 5: 1, 6: 0.8, 10: 0}),
+        ({}, 0.0, 1.0, {0: 1, 50: 0.5, 100: 0}),  # never stable: linear
     ],
 )
 def test_wsd_is_stable_until_its_last_part(when: dict[str, Any], least: float, decay: float, points: dict[int, float]) -> None:
@@ -96,6 +105,11 @@ def test_before_it_decays_wsd_is_the_same_at_every_horizon() -> None:
 def test_step_multiplies_every_so_many_epochs() -> None:
     result = factors(schedules.step, TEN_EPOCHS, 7, **WHEN | {"interval": "epoch"}, step_size=3, gamma=0.1)
     assert result == [1, 1, 1, 0.1, 0.1, 0.1, pytest.approx(0.01)]
+
+
+def test_step_counts_from_the_end_of_the_warmup() -> None:
+    result = factors(schedules.step, TEN_EPOCHS, 6, **WHEN | {"warmup_steps": 2}, step_size=2, gamma=0.5)
+    assert result == [1 / 3, 2 / 3, 1, 1, 0.5, 0.5]
 
 
 @pytest.mark.parametrize("interval", ["step", "epoch"])

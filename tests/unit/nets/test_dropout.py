@@ -29,7 +29,7 @@ def test_a_sample_loses_the_same_elements_in_any_batch() -> None:
     assert counted_dropout(0.5, ids[:0]).shape == (0, 6)
 
 
-@pytest.mark.parametrize("p", [0.1, 0.5])
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_dropout_keeps_the_share_it_should_and_the_mean(p: float) -> None:
     """400,000 draws: the share kept has a standard deviation of at most 0.0008."""
     kept = counted_dropout(p, torch.arange(4000), elements=100)

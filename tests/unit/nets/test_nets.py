@@ -1,26 +1,45 @@
-"""Plain nets: their shapes, and an empty batch."""
+"""Plain nets: their shapes, their size, and what they import."""
+
+import ast
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+import lockstep.nets
 from lockstep.errors import ConfigError
 from lockstep.nets import CNN, MLP
 
+NETS = Path(lockstep.nets.__file__).parent
+
 
 @pytest.mark.parametrize("shape", [(10,), (1, 8, 8), (3, 5, 7)])
-@pytest.mark.parametrize("hidden", [[], [16, 4]])
-@pytest.mark.parametrize("n", [0, 5])
+@pytest.mark.parametrize("hidden", [[], [16], [16, 4]])
+@pytest.mark.parametrize("n", [0, 1, 5])
 def test_mlp_gives_an_output_vector_a_sample(n: int, hidden: list[int], shape: tuple[int, ...]) -> None:
     assert MLP(shape, 4, hidden, dropout=0.5)(torch.zeros(n, *shape)).shape == (n, 4)
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (2, 5, 9)])
-@pytest.mark.parametrize("n", [0, 5])
+@pytest.mark.parametrize("n", [0, 2, 5])
 def test_cnn_gives_an_output_vector_a_sample(n: int, shape: tuple[int, int, int]) -> None:
     net = CNN(shape, 4, width=4)
     assert net.training
     assert net(torch.zeros(n, *shape)).shape == (n, 4)
+
+
+@pytest.mark.parametrize(("hidden", "count"), [([256], 203_530), ([], 7_850)])
+def test_the_mlp_of_the_guides_has_their_number_of_parameters(hidden: list[int], count: int) -> None:
+    """784 * 256 + 256 + 256 * 10 + 10, and 784 * 10 + 10."""
+    net = MLP((1, 28, 28), 10, hidden)
+    assert sum(parameter.numel() for parameter in net.parameters()) == count
+
+
+def test_the_cnn_has_no_bias_before_batchnorm() -> None:
+    """3x3 kernels 9*1*32 + 9*32*64 + 9*64*128 = 92,448; two numbers for each of 224 channels; 128 * 10 + 10 in the head."""
+    net = CNN((1, 8, 8), 10, width=32)
+    assert sum(parameter.numel() for parameter in net.parameters()) == 92_448 + 448 + 1_290
 
 
 def test_dropout_is_between_the_layers_and_off_in_evaluation() -> None:
@@ -50,3 +69,16 @@ def test_an_empty_batch_gives_every_parameter_a_gradient_of_zero(net: nn.Module)
 def test_data_that_is_no_images_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^model.net._target_=lockstep.nets.CNN: takes images .* has shape \(10,\); use"):
         CNN((10,), 3)
+
+
+@pytest.mark.parametrize("source", sorted(NETS.glob("*.py")), ids=lambda path: path.name)
+def test_nets_know_nothing_of_lightning_or_of_distribution(source: Path) -> None:
+    imported = set()
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported |= {f"{node.module}.{alias.name}" for alias in node.names}
+    unwanted = ("lightning", "pytorch_lightning", "torch.distributed", "hydra", "omegaconf")
+    assert imported or source.name == "__init__.py"
+    assert not [name for name in imported if name.startswith(unwanted)]

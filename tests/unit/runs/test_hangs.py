@@ -40,6 +40,15 @@ class Stuck(Callback):
         if batch_idx == 2:
             self.at("training", Path(trainer.default_root_dir))
 
+    def on_validation_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        self.at("validation", Path(trainer.default_root_dir))
+
+    def on_test_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        self.at("test", Path(trainer.default_root_dir))
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self.at(f"teardown of {stage.lower()}", Path(trainer.default_root_dir))
+
 
 def run(folder: Path, moment: str, *overrides: str) -> None:
     sys.stderr = (folder / "errors").open("w")
@@ -51,6 +60,7 @@ def run(folder: Path, moment: str, *overrides: str) -> None:
         datamodule, model, trainer = build(cfg, run.plan)
         trainer.callbacks.insert(0, stuck)  # pyright: ignore[reportAttributeAccessIssue]
         trainer.fit(model, datamodule)
+        trainer.test(model, datamodule, verbose=False)
 
 
 def ended(folder: Path, moment: str, *overrides: str, ask: int | None = None) -> tuple[int | None, dict[str, Any], float]:
@@ -72,7 +82,7 @@ def ended(folder: Path, moment: str, *overrides: str, ask: int | None = None) ->
         process.join()
 
 
-@pytest.mark.parametrize("moment", ["start", "training"])
+@pytest.mark.parametrize("moment", ["start", "training", "teardown of test"])
 def test_it_ends_within_the_deadline_when_asked_to(moment: str, tmp_path: Path) -> None:
     code, status, seconds = ended(tmp_path, moment, f"guards.preemption.deadline={DEADLINE}", ask=signal.SIGTERM)
     reason = f"preempted by SIGTERM, with nothing saved anew: no answer within {DEADLINE} s"

@@ -3,6 +3,8 @@
 import json
 import re
 import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,16 @@ import pytest
 from lockstep.atomic_files import read_json, remove_partial_files, replacing, write_json
 from lockstep.runs import record
 from lockstep.runs.locks import Lock
+
+
+def test_the_old_content_stays_when_the_new_one_can_not_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "status.json"
+    assert read_json(path) is None
+    write_json(path, {"status": "running"})
+    with pytest.raises(TypeError):
+        write_json(path, {"status": "finished", "reason": object()})
+    assert read_json(path) == {"status": "running"}
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_reader_sees_the_old_content_until_the_new_one_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,9 +41,12 @@ def test_a_reader_sees_the_old_content_until_the_new_one_is_whole(tmp_path: Path
     assert read_json(path) == {"status": "finished"}
 
 
-def test_what_can_not_be_read_is_named_once_and_reads_as_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("content", [b'{"status": "runn', b"\xff\xfe\x00"])
+def test_what_can_not_be_read_is_named_once_and_reads_as_none(
+    content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "status.json"
-    path.write_bytes(b'{"status": "runn')
+    path.write_bytes(content)
     assert read_json(path) is None
     assert read_json(path) is None
     (message,) = caplog.messages
@@ -63,7 +78,38 @@ def test_a_run_that_was_killed_is_interrupted(tmp_path: Path) -> None:
     assert record.actual_status(tmp_path) is None
 
 
-def test_the_environment_has_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What time it is, to be changed."""
+    now = ["10:00"]
+    monkeypatch.setattr(record.time, "strftime", lambda _: now[0])
+    return now
+
+
+def test_status_keeps_the_time_of_the_first_start(tmp_path: Path, clock: list[str]) -> None:
+    record.write_status(tmp_path, "running")
+    clock[0] = "11:00"
+    record.write_status(tmp_path, "failed", "rank 1: ValueError: bad", rank=1)
+    status = read_json(tmp_path / "status.json") or {}
+    assert (status["started"], status["updated"]) == ("10:00", "11:00")
+    assert (status["status"], status["reason"], status["rank"]) == ("failed", "rank 1: ValueError: bad", 1)
+    for is_first, started in ((False, "10:00"), (True, "11:00")):
+        record.write_status(tmp_path, "running", is_first=is_first)
+        status = read_json(tmp_path / "status.json") or {}
+        assert (status["started"], status["reason"], status["rank"]) == (started, None, None)
+
+
+def test_status_says_who_and_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", "seed=1"])
+    record.write_status(tmp_path, "finished")
+    status = read_json(tmp_path / "status.json") or {}
+    assert list(status) == ["started", "status", "reason", "rank", "updated", "host", "pid", "command"]
+    assert status["command"] == [sys.executable, "train.py", "seed=1"]
+    assert status["started"] == status["updated"]  # it never said it was running
+    assert time.strptime(status["started"], "%Y-%m-%dT%H:%M:%S%z")
+
+
+def test_environment_has_versions_and_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "project", lambda: tmp_path)
     assert (record.environment()["git_commit"], record.environment()["git_dirty"]) == (None, None)  # outside of a checkout
     git = ("git", "-c", "user.name=a", "-c", "user.email=b", "-C", str(tmp_path))
@@ -74,6 +120,11 @@ def test_the_environment_has_the_commit(tmp_path: Path, monkeypatch: pytest.Monk
     assert environment["git_dirty"] is False
     (tmp_path / "train.py").touch()
     assert record.environment()["git_dirty"] is True
+    assert environment["python"] == ".".join(map(str, sys.version_info[:3]))
+    wanted = {"lockstep", "torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy"}
+    assert set(environment["versions"]) == wanted
+    assert all(re.match(r"\d+\.\d+", version) for version in environment["versions"].values())
+    json.dumps(environment)
 
 
 def test_a_rank_s_own_words_explain_that_it_was_lost(tmp_path: Path) -> None:

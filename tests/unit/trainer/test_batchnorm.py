@@ -14,3 +14,8 @@ def test_one_value_a_channel_is_refused_as_on_one_process(process: str, monkeypa
     monkeypatch.setattr(batchnorm, "_gather", lambda own: torch.stack([own, torch.stack([value, 0 * value, other * value])]))
     with pytest.raises(ValueError, match="Expected more than 1 value per channel when training"):
         batchnorm._batch_norm(torch.randn(current, 3), None, None, training=True)
+
+
+def test_two_values_on_two_processes_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batchnorm, "_gather", lambda own: torch.stack([own, own + 1 * (own == own[0])]))
+    assert batchnorm._batch_norm(torch.randn(1, 3), None, None, training=True).shape == (1, 3)

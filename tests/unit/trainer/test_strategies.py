@@ -47,6 +47,14 @@ def test_a_local_run_listens_on_the_loopback_alone() -> None:
         dist.destroy_process_group()
 
 
+class Counting(nn.BatchNorm1d):
+    """With a buffer of its own, of which nobody knows."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__(features)
+        self.register_buffer("seen", torch.zeros(()))
+
+
 class OwnForward(nn.BatchNorm1d):
     """May compute statistics in its own way."""
 
@@ -57,8 +65,10 @@ class OwnForward(nn.BatchNorm1d):
 @pytest.mark.parametrize(
     ("layer", "is_synchronised", "is_sent"),
     [
+        (nn.Identity(), False, False),
         (nn.BatchNorm1d(4), True, False),
         (nn.BatchNorm1d(4), False, True),  # each process has statistics of its own, and DDP keeps rank zero's
+        (Counting(4), True, True),
         (OwnForward(4), True, True),
     ],
 )

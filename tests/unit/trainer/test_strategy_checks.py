@@ -10,8 +10,8 @@ from lockstep.errors import ConfigError
 ON_CPU = {"trainer.accelerator": "cpu"}
 
 
-def test_cuda_graphs_of_a_net_do_not_accumulate(shipped: DictConfig) -> None:
-    mode = "reduce-overhead"
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_cuda_graphs_of_a_net_do_not_accumulate(mode: str, shipped: DictConfig) -> None:
     compiled = {"model.compile": True, "model.compile_mode": mode, "trainer.accumulate_grad_batches": 2}
     cfg = changed(shipped, **compiled)
     Plan.from_config(changed(cfg.copy(), **ON_CPU))
