@@ -4,7 +4,6 @@ What is forked runs the script as `__main__`, in its own session, with the envir
 own. Only what an interpreter does before the script's first line and after its last is not tested so.
 """
 
-import atexit
 import contextlib
 import multiprocessing
 import os
@@ -105,8 +104,6 @@ def _forked(*arguments: Any) -> Any:
 def _main(arguments: list[str], cwd: Path, environment: dict[str, str], output: Connection, errors: Connection) -> None:
     """In the new process: becomes what `python ARGUMENTS` is when its script begins."""
     os.setsid()
-    atexit.unregister(os._exit)  # of a server that an earlier test has had import lockstep.launchers.preload
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for descriptor, pipe in ((1, output), (2, errors)):
         os.dup2(pipe.fileno(), descriptor)
         pipe.close()
