@@ -1,4 +1,4 @@
-"""Does the number of processes change the test accuracy of a training? Prints the tables of benchmarks/accuracy.md.
+"""Compare the test accuracies of trainings by number of processes. Prints the tables of benchmarks/accuracy.md.
 
     python benchmarks/accuracy.py SWEEP_DIR [SWEEP_DIR ...]
 

@@ -59,8 +59,7 @@ def merge_layers(model: Any) -> Any:
     layers = {name: layer for name, layer in model.named_modules(remove_duplicate=False) if hasattr(layer, "merge")}
     merged = {id(layer): layer.merge() for layer in layers.values()}  # one for each of several names
     for name, layer in layers.items():
-        parent, _, own = name.rpartition(".")
-        setattr(model.get_submodule(parent), own, merged[id(layer)])
+        model.set_submodule(name, merged[id(layer)])
     return model
 
 

@@ -31,6 +31,6 @@ class LockstepSweeper(BasicSweeper):
     all jobs of a batch before it starts the first."""
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
-        """Of several batches, by max_batch_size, all are checked before the first one."""
+        """Check the jobs of all batches before the first one, where max_batch_size makes several."""
         if self.batch_index == 1 and len(self.overrides or ()) > 1:
             self.launcher.sweep.check([job for batch in self.overrides or () for job in batch])  # pyright: ignore

@@ -117,10 +117,6 @@ def cores() -> set[int]:
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
-def visible_cores() -> int:
-    return len(cores())
-
-
 def _devices(
     trainer: DictConfig, started: tuple[int, int] | None, node_gpus: int | None
 ) -> tuple[str, int, tuple[int, ...] | None]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lockstep.atomic_files import replacing
-from lockstep.config.plan import visible_cores
+from lockstep.config.plan import cores
 from lockstep.datamodules import decoding
 from lockstep.datamodules.base import ignore_sigterm
 from lockstep.datamodules.batches import InMemory
@@ -63,5 +63,5 @@ def cached(images: LabelledImages, shape: Sequence[int], folder: Path) -> Mapped
 def _write(path: Path, images: LabelledImages) -> None:
     log.info(f"decoding {len(images)} images of {images.root} into {path}")
     with replacing(path, "wb") as file:
-        for pixels, _ in DataLoader(images, 32, num_workers=visible_cores(), worker_init_fn=ignore_sigterm):
+        for pixels, _ in DataLoader(images, 32, num_workers=len(cores()), worker_init_fn=ignore_sigterm):
             file.write(pixels.numpy().tobytes())

@@ -6,14 +6,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lockstep.atomic_files import read_json
 from lockstep.config.metrics import mode_by_name
 from lockstep.config.overrides import flat
 from lockstep.errors import config_error
 from lockstep.runs.directories import run_directories
 from lockstep.runs.record import actual_status
+from lockstep.runs.saved import FILE, read_choices, read_overrides, read_yaml
 from lockstep.sweeps.jobs import read_progress
 
 COLUMNS = ("run", "state", "metric", "devices", "lr", "duration", "started", "reason")  # columns of the table
@@ -36,17 +35,16 @@ class RunRecord:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The composed config, with its interpolations."""
-        return _read_yaml(self.path / ".hydra" / "config.yaml")
+        return read_yaml(self.path / FILE) or {}
 
     @cached_property
     def choices(self) -> dict[str, Any]:
         """The option of each config group."""
-        settings = _read_yaml(self.path / ".hydra" / "hydra.yaml")
-        return settings["hydra"]["runtime"]["choices"] if settings else {}
+        return read_choices(self.path)
 
     @property
     def overrides(self) -> list[str]:
-        return list(_read_yaml(self.path / ".hydra" / "overrides.yaml"))
+        return read_overrides(self.path)
 
     @cached_property
     def metrics(self) -> dict[str, float | None]:
@@ -64,7 +62,7 @@ class RunRecord:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What metrics.json says beside the metrics."""
+        """The entries of metrics.json beside the metrics."""
         return {name: value for name, value in self.result.items() if name != "metrics"}
 
     @cached_property
@@ -137,7 +135,3 @@ def _is_equal(value: Any, text: str) -> bool:
         return float(value) == float(text)
     except (TypeError, ValueError):
         return str(value) == text
-
-
-def _read_yaml(path: Path) -> Any:
-    return yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if path.is_file() else {}

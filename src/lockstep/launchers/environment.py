@@ -19,7 +19,6 @@ from lockstep.launchers.cluster import Cluster, Rank, clusters
 PARENT_PID = "LOCKSTEP_PARENT"  # the process that started this one as a rank
 SWEEP_PIPE = "LOCKSTEP_SWEEP_PIPE"  # a file descriptor of a job on another machine that closes when its sweep dies
 SWEPT_KEYS = "LOCKSTEP_SWEPT_KEYS"  # in a sweep's job: the keys that differ between jobs
-RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 RESTARTS = Cluster.restarts  # number of restarts of these ranks by Lockstep's own parent
 
 

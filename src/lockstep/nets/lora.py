@@ -60,6 +60,5 @@ def lora(net: nn.Module, rank: int = 8, alpha: float = 16.0, match: str = "", tr
         parameter.requires_grad_(name in also)
     adapted = {id(layer): LoRALinear(layer, rank, alpha / rank) for layer in matches.values()}  # one for each of several names
     for name, layer in matches.items():
-        parent, _, own = name.rpartition(".")
-        setattr(net.get_submodule(parent), own, adapted[id(layer)])
+        net.set_submodule(name, adapted[id(layer)])
     return net

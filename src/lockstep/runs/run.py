@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
 from lockstep.atomic_files import read_json, remove_partial_files, write_json
-from lockstep.config.plan import Plan, visible_cores
+from lockstep.config.plan import Plan, cores
 from lockstep.errors import ExitCode
 from lockstep.launchers.cluster import queue
 from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank
@@ -184,7 +184,7 @@ class Run:
         from lockstep.runs.results import collect_result, log_result
 
         result = collect_result(self.cfg, self.plan, trainer, time.monotonic() - self._started)
-        result["cores"] = None if self._report is None else visible_cores()  # which all of its processes share
+        result["cores"] = None if self._report is None else len(cores())  # which all of its processes share
         if trainer.is_global_zero:
             accept_config(self.directory)
             log_result(self.cfg, trainer, result, result["metrics"])

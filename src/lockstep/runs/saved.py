@@ -76,14 +76,18 @@ def read_run_id(run_dir: Path) -> str | None:
 
 def read_overrides(run_dir: Path) -> list[str]:
     """Return the overrides of the run's first start, then those of its resumptions."""
-    path = run_dir / FOLDER / "overrides.yaml"
-    return yaml.safe_load(path.read_bytes()) if path.is_file() else []
+    return read_yaml(run_dir / FOLDER / "overrides.yaml") or []
 
 
 def read_choices(run_dir: Path) -> dict[str, Any]:
     """Return the run's option of each config group."""
-    path = run_dir / FOLDER / "hydra.yaml"
-    return yaml.safe_load(path.read_bytes())["hydra"]["runtime"]["choices"] if path.is_file() else {}
+    settings = read_yaml(run_dir / FOLDER / "hydra.yaml")
+    return settings["hydra"]["runtime"]["choices"] if settings else {}
+
+
+def read_yaml(path: Path) -> Any:
+    """Return the content of a file, or None. libyaml reads it many times as fast as PyYAML, where it is there."""
+    return yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if path.is_file() else None
 
 
 def _write(path: Path, cfg: DictConfig) -> None:

@@ -1,6 +1,5 @@
 """A job of a sweep: its identity, and how it stands by what is in its directory."""
 
-import contextlib
 import hashlib
 import itertools
 import json
@@ -13,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.atomic_files import read_json
 from lockstep.config.overrides import flat
-from lockstep.errors import ConfigError, ExitCode
+from lockstep.errors import ExitCode
 from lockstep.launchers.outcome import killed_by
 from lockstep.runs.locks import is_held
 from lockstep.runs.saved import read_config
@@ -44,11 +43,9 @@ def computed_config(cfg: DictConfig) -> dict[str, Any]:
 
 
 def read_computed_config(directory: Path) -> dict[str, Any]:
-    """Return the same of a job's directory, with the values that its run has begun with; empty if it can't be read."""
-    with contextlib.suppress(ConfigError):
-        if (cfg := read_config(directory)) is not None:
-            return computed_config(cfg)
-    return {}
+    """Return the same of a job's directory, with the values that its run has begun with; empty if it has none."""
+    cfg = read_config(directory)
+    return {} if cfg is None else computed_config(cfg)
 
 
 def identity(content: dict[str, Any]) -> str:

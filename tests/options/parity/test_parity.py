@@ -1,4 +1,4 @@
-"""Is N one: the comparison finds equality where it is, and where it is not the reason."""
+"""The comparison finds equality where it is, and where it is not the reason."""
 
 import pytest
 from in_process import composed_at_once, plain

@@ -1,4 +1,4 @@
-"""Is N one for Transformers, in float64?"""
+"""Two processes give the result of one for Transformers, in float64."""
 
 from pathlib import Path
 

@@ -18,6 +18,7 @@ KINDS = {
         *(MINE[0], "model=adversary", "datamodule=mine", "optimized_metric=val_realness", "optimized_mode=max"),
         "trainer.strategy.find_unused_parameters=true",
     ),
+    "recurrent, own loaders": (MINE[0], "model=rows", "datamodule=null", "optimized_metric=val_loss", "optimized_mode=min"),
 }
 TWO = ("trainer.devices=2", "trainer.max_epochs=3", "trainer.log_every_n_steps=1", "logger=csv")
 # in the second of three epochs of seven batches; a third rank, which there is not, or the second one

@@ -149,8 +149,8 @@ class Cluster:
         return {rank: pid for rank, pid in ranks.items() if rank}
 
     def watches_over(self, job: str) -> bool:
-        """Is there still a slurmstepd of the job? It reports how the job's script ended, which SLURM takes for the end of the
-        next life where that has begun already: that is why it lets a requeued job wait."""
+        """Return whether a slurmstepd of the job lives. It reports how the job's script ended, which SLURM takes for the end of
+        the next life where that has begun already: that is why it lets a requeued job wait."""
         commands = [_command(pid) for pid, _ in self._processes_with()]
         return any(command.startswith(f"slurmstepd: [{job}.") for command in commands)
 

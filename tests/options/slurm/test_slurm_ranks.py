@@ -19,6 +19,7 @@ SRUN = {
     "SLURM_NTASKS_PER_NODE": "4",
     "SLURM_NNODES": "2",
 }
+TWO = SRUN | {"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "1"}
 
 
 @pytest.mark.parametrize(
@@ -42,15 +43,8 @@ def test_an_environment_by_which_ranks_would_train_alone_is_refused(env: dict[st
 
 @pytest.mark.slow
 def test_slurm_starts_the_ranks(tmp_path: Path) -> None:
-    job = {
-        "SLURM_JOB_ID": "77",
-        "SLURM_STEP_ID": "3",
-        "SLURM_NTASKS": "2",
-        "SLURM_NTASKS_PER_NODE": "2",
-        "SLURM_NNODES": "1",
-        "SLURM_NODEID": "0",
-    }
-    job |= {"SLURM_JOB_NAME": "train", "SLURM_JOB_NODELIST": "localhost", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}
+    job = TWO | {"SLURM_NODEID": "0", "SLURM_JOB_NAME": "train", "SLURM_JOB_NODELIST": "localhost"}
+    job |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}
     auto = ("trainer.devices=auto", "trainer.num_nodes=auto")
     options = (ROOT / "train.py", "trainer.accelerator=cpu", *auto, "debug=fast")
     tasks = [job | {"SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in (0, 1)]
@@ -66,15 +60,7 @@ def test_slurm_starts_the_ranks(tmp_path: Path) -> None:
 
 
 def test_a_process_group_of_another_size_is_refused(tmp_path: Path) -> None:
-    slurm = {
-        "SLURM_JOB_ID": "1",
-        "SLURM_STEP_ID": "0",
-        "SLURM_NTASKS": "2",
-        "SLURM_PROCID": "0",
-        "SLURM_LOCALID": "0",
-        "SLURM_NTASKS_PER_NODE": "2",
-    }
-    done = train("trainer.devices=4", cwd=tmp_path, **slurm)
+    done = train("trainer.devices=4", cwd=tmp_path, **TWO | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"})
     assert done.returncode == 2
     line = "trainer.devices=4 trainer.num_nodes=1: slurm has started 2 process(es); use numbers whose product is 2"
     assert done.stderr.strip() == line

@@ -129,7 +129,7 @@ def fault(rank: int, batch: int) -> str:
 
 
 def has_a_title(pid: int) -> bool:
-    """Is it so far that it knows its rank, and its run?"""
+    """Return whether the process knows its rank and its run by now."""
     return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").startswith("lockstep rank")
 
 
@@ -145,7 +145,7 @@ def is_requeued(cluster: Cluster, job: str) -> bool:
 
 
 def is_named(run: Path) -> bool:
-    """Does a run that waits for its next start say so?"""
+    """Return whether a run that waits for its next start says so."""
     said = status(run)
     return said.get("status") in (None, "preempted") or "has_lost_rank" in said
 
