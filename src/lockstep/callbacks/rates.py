@@ -15,7 +15,8 @@ from lockstep.trainer.steps import log_metrics
 
 
 def _is_due(trainer: Any, step: int) -> bool:
-    return step % trainer.log_every_n_steps == 0 or step in (1, trainer.max_steps) or trainer.is_last_batch
+    every = trainer.log_every_n_steps  # 0 logs no steps
+    return bool(every) and (step % every == 0 or step in (1, trainer.max_steps) or trainer.is_last_batch)
 
 
 class LearningRate(Monitor, AfterEachStep):

@@ -113,7 +113,8 @@ class Supervised(LightningModule):
             if stage != "train" or "log" in vars(self) or not add_to_logged(self, f"{stage}/{name}", mean, samples):
                 self.log(f"{stage}/{name}", mean, on_step=False, on_epoch=True, batch_size=samples)
         trainer: Any = self.trainer if is_attached(self) else None
-        if stage == "train" and trainer is not None and (trainer.global_step + 1) % trainer.log_every_n_steps == 0:
+        every = 0 if stage != "train" or trainer is None else trainer.log_every_n_steps  # 0 in a barebones trainer
+        if every and (trainer.global_step + 1) % every == 0:
             self.log("train/loss_step", values["loss"], on_step=True, on_epoch=False, batch_size=samples)
 
     @torch.no_grad()

@@ -24,6 +24,13 @@ def test_points_are_at_the_first_step_each_interval_and_each_end(limit: str, ste
         assert [int(row["step"]) for row in rows if row[name]] == steps
 
 
+def test_an_interval_of_zero_logs_no_steps(tmp_path: Path) -> None:
+    """As in Trainer(barebones=True), which sets it."""
+    _, trainer = trained(tmp_path, "trainer.log_every_n_steps=0", "trainer.max_epochs=1")
+    assert not {"lr", "train/loss_step"} & set((tmp_path / "csv" / "metrics.csv").read_text().split("\n")[0].split(","))
+    assert "train/loss" in trainer.callback_metrics
+
+
 class Rates(Callback):
     """Those of the optimizer when it is about to step."""
 
