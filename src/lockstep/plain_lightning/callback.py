@@ -28,6 +28,7 @@ from lockstep.plain_lightning.reduced_logs import reduce_logs, source_of
 from lockstep.plain_lightning.shared_loading import SharedLoading
 from lockstep.plain_lightning.weights import Weight, are_counted, weight_of
 from lockstep.runs.results import ended_by, logged_numbers
+from lockstep.trainer.steps import begins_step
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,8 @@ class PlainLightning(SharedLoading):
             return output
         wrapper: Any = trainer.strategy.model
         samples = 0 if output is None else self._weight.samples
-        output, number = combine_outputs(output, samples, model, wrapper.find_unused_parameters)
+        begins = begins_step(trainer, trainer.fit_loop.epoch_loop.batch_idx)
+        output, number = combine_outputs(output, samples, model, wrapper.find_unused_parameters, begins)
         if number:
             self._weight = self._weight._replace(samples=samples, in_batch=samples * trainer.world_size / number)
         return output
