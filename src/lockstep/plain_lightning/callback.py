@@ -1,6 +1,7 @@
 """The callback that gives any LightningModule and its data, on several processes, the result of one."""
 
 import logging
+import re
 import time
 from contextlib import ExitStack
 from functools import partial
@@ -110,10 +111,9 @@ class PlainLightning(SharedLoading):
         own = [type(part).__name__ for part in parts if not _is_shipped(part)]
         if own and trainer.world_size > 1:
             log.info(f"{' and '.join(own)}: plain Lightning; {_NOT_KNOWN}")
-        source = source_of(type(pl_module).configure_optimizers)
-        names = [name for name in ("num_devices", "num_nodes", "world_size") if name in source]
-        if names and trainer.world_size > 1:
-            self.warn(f"configure_optimizers reads {' and '.join(names)}: its rates may be others than on one process")
+        if trainer.world_size > 1 and (names := _sizes_in_rates(type(pl_module))):
+            why = "its rates may be others than on one process, where they are not known"
+            self.warn(f"configure_optimizers reads {' and '.join(names)}: {why}")
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
         self.on_validation_start(trainer, pl_module)
@@ -197,3 +197,16 @@ class PlainLightning(SharedLoading):
 
 def _is_shipped(part: Any) -> bool:
     return type(part).__module__.startswith("lockstep.")
+
+
+def _sizes_in_rates(kind: type[LightningModule]) -> list[str]:
+    """Return which numbers of processes the source of `configure_optimizers` names, or that of the class's own methods,
+    properties and attributes that it uses."""
+    source = source_of(kind.configure_optimizers)
+    used = [name for name in dict.fromkeys(re.findall(r"self\.(\w+)", source)) if not hasattr(LightningModule, name)]
+    parts = [getattr(kind, name, None) for name in used]
+    source += "".join(source_of(part.fget if isinstance(part, property) else part) for part in parts)
+    for line in source_of(kind).splitlines():
+        if (assigned := re.match(r"\s*self\.(\w+)[^=]*=", line)) and assigned[1] in used:
+            source += line
+    return [name for name in ("num_devices", "num_nodes", "world_size", "WORLD_SIZE", "device_count") if name in source]
