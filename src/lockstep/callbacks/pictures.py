@@ -8,8 +8,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torchmetrics.classification import MulticlassConfusionMatrix
 
-from lockstep.callbacks.monitor import Monitor
+from lockstep.callbacks.monitor import Monitor, watched_to_the_end
 from lockstep.models import Classifier
+from lockstep.plain_lightning.processes import all_ranks
 from lockstep.runs.shares import is_first_of_share
 
 NAMED = 20  # classes up to which the matrix shows their names and numbers
@@ -28,10 +29,14 @@ class Pictures(Monitor, Callback):
         if isinstance(pl_module, Classifier) and isinstance(outputs, Tensor) and is_first_of_share(trainer):
             self._matrix.update(outputs, batch[1])
 
+    @watched_to_the_end  # a process whose monitor is off takes part in the collective
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not isinstance(pl_module, Classifier):
             return
-        counts: Any = trainer.strategy.reduce(self._matrix.confmat, reduce_op="sum")
+        ranks = all_ranks(None if self.is_off else self._matrix.confmat.cpu())
+        if any(rank is None for rank in ranks):
+            raise RuntimeError("it is off on another rank")
+        counts: Any = sum(ranks)
         writer = next((logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)), None)
         if trainer.is_global_zero and writer is not None and counts.any():
             figure = Figure(figsize=(8, 8), layout="constrained")

@@ -1,11 +1,15 @@
 """A callback that looks never ends a run: what it raises is said once, in one line, and it looks no more."""
 
 import logging
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from in_process import become_rank, prepared
 from lightning import Callback, LightningModule, Trainer
+from ranks import in_ranks
 from torch import nn
 from torch.utils.data import DataLoader
 from unwatched import unwatched
@@ -99,3 +103,24 @@ def test_a_refusal_of_the_config_ends_the_run() -> None:
 )
 def test_what_looks_is_watched_in_all_its_hooks(kind: type) -> None:
     assert unwatched(kind) == []
+
+
+def of_rank(rank: int, world_size: int, folder: Path) -> tuple[int, bool, bool]:
+    become_rank(rank, world_size)
+    pictures, options = Pictures(), ("callbacks=noise_scale", "callbacks.noise_scale.every_n_steps=1", "trainer.max_epochs=2")
+    datamodule, model, trainer = prepared(folder, *options, f"trainer.devices={world_size}", extra=[pictures])
+    (scale,) = (callback for callback in trainer.callbacks if isinstance(callback, NoiseScale))
+    if rank == 0:
+        vars(scale)["_estimate"] = None  # as a logger whose disk is full, on the one rank that writes
+    else:
+        vars(pictures)["on_test_batch_end"] = watched(lambda *_: 1 / 0).__get__(pictures)
+    trainer.fit(model, datamodule)
+    trainer.test(model, datamodule, verbose=False)
+    return trainer.global_step, scale.is_off, pictures.is_off
+
+
+@pytest.mark.slow
+def test_one_that_fails_in_one_process_keeps_no_other_waiting(tmp_path: Path) -> None:
+    """Its collectives would otherwise meet those of training."""
+    first, second = in_ranks(2, partial(of_rank, folder=tmp_path), tmp_path)
+    assert first == second == (4, True, True)

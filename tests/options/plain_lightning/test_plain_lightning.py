@@ -16,6 +16,7 @@ from lockstep.build import build
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.plain_lightning.loaders import SharedSampler
+from lockstep.plain_lightning.sweep_rate import SweepRate
 from lockstep.runs.results import collect_facts
 from lockstep.runs.validation import validated
 
@@ -193,3 +194,16 @@ def test_a_global_batch_is_divided_for_data_that_knows_only_that_of_a_process(tm
     datamodule, _, _ = build(cfg, validated(cfg)[1])
     assert datamodule is not None
     assert datamodule.hparams["batch_size"] == 24
+
+
+def test_a_sweep_over_rates_is_refused_where_the_module_s_yaml_has_none(capfd: pytest.CaptureFixture[str]) -> None:
+    params = {"trainer.devices": "1,2", "model.optimizer.lr": "1e-3,3e-3"}
+    cfg = OmegaConf.create({"model": {"_target_": "mine.Net", "width": 3}, "hydra": {"sweeper": {"params": params}}})
+    with pytest.raises(SystemExit, match="2"):
+        SweepRate().on_multirun_start(cfg)
+    assert capfd.readouterr().err.startswith(
+        "model._target_=mine.Net: its YAML has no lr or learning_rate for this sweep to vary; "
+    )
+    cfg.model.lr = 0.1
+    SweepRate().on_multirun_start(cfg)
+    assert "model.lr" in cfg.hydra.sweeper.params

@@ -7,6 +7,7 @@ import pytest
 import torch
 from plain_lightning import DigitsData, LitClassifier
 from test_plain_lightning import fitted
+from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
@@ -69,3 +70,32 @@ def test_a_metric_of_one_of_several_validation_loaders_is_accepted(tmp_path: Pat
     assert trainer.callback_metrics[metric] == 1
     with pytest.raises(ConfigError, match=r"^optimized_metric=val_acc: the model logs .*, val_acc/dataloader_idx_0, val_acc/"):
         fitted(tmp_path / "other", *several, "trainer.max_epochs=1", "test=false")
+
+
+class NamesTheStage(LitClassifier):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("sanity_check_acc" if self.trainer.sanity_checking else "val_acc", 1.0)
+
+
+def test_a_metric_of_another_name_in_the_sanity_check_is_refused_with_the_key_that_leaves_it_out(tmp_path: Path) -> None:
+    own = "model._target_=test_plain_metrics.NamesTheStage"
+    with pytest.raises(
+        ConfigError, match=r"; trainer\.num_sanity_val_steps=0 if it logs other names in Lightning's sanity check$"
+    ):
+        fitted(tmp_path / "refused", own)
+    trainer = fitted(
+        tmp_path / "run", own, "trainer.num_sanity_val_steps=0", "trainer.max_epochs=1", "trainer.limit_train_batches=1"
+    )
+    assert trainer.callback_metrics["val_acc"] == 1
+
+
+class OtherNamespace(nn.Module):
+    """As a LightningModule of pytorch_lightning, which is no LightningModule of lightning.pytorch."""
+
+    def __init__(self, hidden: int, lr: float) -> None:
+        super().__init__()
+
+
+def test_a_module_of_the_other_namespace_is_refused_with_the_import_that_it_needs(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^model\._target_=.*, not of pytorch_lightning: import lightning\.pytorch as pl$"):
+        fitted(tmp_path, "model._target_=test_plain_metrics.OtherNamespace")

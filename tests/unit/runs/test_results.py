@@ -50,6 +50,7 @@ class OneStepForBoth(OfOnesOwn):
 
     def validation_step(self, batch: list[Tensor], _: int) -> None:
         self.log("acc", batch[0].mean())
+        self.log("test_loss", batch[0].mean())
 
     def test_step(self, batch: list[Tensor], index: int) -> None:
         self.validation_step(batch, index)
@@ -61,7 +62,7 @@ def test_what_a_test_logs_by_a_name_of_the_validation_is_not_lost(tmp_path: Path
     loader, test = (DataLoader(TensorDataset(torch.full((4, 1), value))) for value in (1.0, 3.0))
     trainer.fit(OneStepForBoth(), loader, loader)
     trainer.test(OneStepForBoth(), test, verbose=False)
-    assert collect_metrics(trainer, read_best(trainer)) == {"acc": 1.0, "test/acc": 3.0}
+    assert collect_metrics(trainer, read_best(trainer)) == {"acc": 1.0, "test/acc": 3.0, "test_loss": 3.0, "val/test_loss": 1.0}
 
 
 def test_the_record_names_the_gpu_after_lightning_has_brought_the_model_to_the_cpu(
