@@ -5,7 +5,7 @@ import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import Pipe, forkserver
+from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -141,7 +141,6 @@ def test_ranks_that_are_suspended_or_deaf_are_ended(
             os.kill(os.getpid(), number)
             time.sleep(0.3)  # two that wait for a handler are one
 
-    forkserver.ensure_running()  # as conftest.py has it: lockstep.launchers.preload would block signals in what later tests fork
     once(lambda: Path("pids").is_file() and len(Path("pids").read_text().split()) == 2, ask)
     outcome = launch.launch(stuck, world_size=2, log=tmp_path / "train.log", stop_deadline=deadline)
     assert (outcome.code, outcome.reason, outcome.signal) == (75, reason, asked[0])
