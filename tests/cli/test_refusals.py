@@ -73,13 +73,6 @@ def test_a_corrupt_checkpoint_is_refused(tmp_path: Path) -> None:
     assert refused(tmp_path, "init_from=cut.ckpt").startswith("init_from=cut.ckpt: not a readable checkpoint")
 
 
-@pytest.mark.slow
-def test_a_batch_larger_than_the_data_is_refused(tmp_path: Path) -> None:
-    line = refused(tmp_path, "datamodule.global_batch_size=1400", "trainer.devices=2")
-    accepted = "use at most 1292, or datamodule.drop_last=false"
-    assert line == f"datamodule.global_batch_size=1400: is larger than the training split of 1293 samples; {accepted}"
-
-
 def test_a_second_command_on_a_running_directory_changes_nothing(tmp_path: Path) -> None:
     """Hydra would write its own files before the run asks for the lock."""
     (tmp_path / "run" / ".hydra").mkdir(parents=True)

@@ -72,3 +72,4 @@ def test_a_callback_can_be_taken_out_and_the_last_checkpoint_is_saved_last(compo
     assert {"BestCheckpoint", "Preemption", "Watchdog", "SteppedRate", "CounterBasedRandomness"} <= {*own()}
     assert own().index("BestCheckpoint") < own().index("LastCheckpoint")
     assert "BestCheckpoint" not in own("callbacks.best_checkpoint=null")
+    assert {"LastCheckpoint", "Preemption", "SteppedRate", "CounterBasedRandomness"} <= {*own("~callbacks")}

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lockstep.errors import ConfigError
-from lockstep.models import schedules
+from lockstep.models import schedules, torch_schedules
 from lockstep.models.schedules import TrainingLength
 
 TEN_EPOCHS = TrainingLength(steps=100, epochs=10, steps_per_epoch=10)
@@ -123,3 +123,18 @@ def test_a_schedule_with_an_end_is_refused_where_training_has_none(interval: str
 def test_schedules_without_an_end_train_forever() -> None:
     assert factors(schedules.constant, FOREVER, 3, **WHEN | {"warmup_epochs": 1}) == [1 / 11, 2 / 11, 3 / 11]
     assert factors(schedules.step, FOREVER, 3, **WHEN, step_size=1, gamma=0.5) == [1, 0.5, 0.25]
+
+
+@pytest.mark.parametrize(("interval", "total"), [("step", 100), ("epoch", 10)])
+def test_torch_s_one_cycle_is_as_long_as_training(interval: str, total: int) -> None:
+    sgd = optimizer(lr=0.5, momentum=0.9)
+    one_cycle: Any = torch_schedules.one_cycle
+    scheduler = one_cycle(sgd, TEN_EPOCHS, interval=interval, pct_start=0.3, div_factor=25.0, final_div_factor=1e4)["scheduler"]
+    assert isinstance(scheduler, torch.optim.lr_scheduler.OneCycleLR)
+    assert scheduler.total_steps == total
+    rates: list[float] = []
+    for _ in range(total):
+        rates.append(sgd.param_groups[0]["lr"])
+        sgd.step()
+        scheduler.step()  # after the last step too, as Lightning does
+    assert (rates[0], max(rates), rates[-1]) == pytest.approx((0.5 / 25, 0.5, 0.5 / 25 / 1e4), rel=0.02)
