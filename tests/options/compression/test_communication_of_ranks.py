@@ -1,4 +1,4 @@
-"""Gradients sent in fewer bits, by torch's hooks over gloo: a resumption changes no bit, and the claim of exactness is withdrawn."""
+"""Gradients sent in fewer bits, by torch's hooks: a resumption changes no bit, and the claim of exactness is withdrawn."""
 
 from functools import partial
 from pathlib import Path
