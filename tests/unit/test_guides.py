@@ -16,8 +16,7 @@ from lockstep.runs.composition import CONF
 
 ROOT = CONF.parent
 PAGE = (ROOT / "docs" / "guides.md").read_text()
-SLURM = CONF / "hydra" / "launcher" / "slurm.yaml"
-LAUNCHER = OmegaConf.load(SLURM) if SLURM.exists() else {}  # it can be removed, with the commands that name its keys
+LAUNCHER = OmegaConf.load(CONF / "hydra" / "launcher" / "slurm.yaml")
 CONFIGS = {"parity.py": "parity", "train.py": "train", "train.sbatch": "train"}  # the others take no overrides
 
 

@@ -44,7 +44,7 @@ def gradients(samples: InMemory, ids: Tensor) -> Tensor:
 def fitted(folder: Path, length: int, *overrides: str, decay: float = 0.999) -> Any:
     """The callback of a run over `length` samples whose weights stay where they are; it samples every step."""
     scale = NoiseScale(every_n_steps=1, decay=decay)
-    options = ("model=linear", "datamodule._target_=synthetic.Vectors", "+datamodule.in_features=6", "+datamodule.out_features=1")
+    options = ("model=linear", "datamodule=random_regression", "datamodule.in_features=6", "datamodule.out_features=1")
     options += ("trainer.precision=64-true", "model.optimizer.lr=0", "trainer.max_epochs=1", "trainer.limit_val_batches=0")
     datamodule, model, trainer = prepared(folder, *options, *overrides, extra=[scale], base=BARE)
     datamodule._splits = Splits(data(length), None, None)

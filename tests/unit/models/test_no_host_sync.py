@@ -50,8 +50,7 @@ class Watch(Callback):
         ("model.net.dropout=0.3", "datamodule.augment={crop: 1, flip: true}", "trainer.gradient_clip_val=1.0"),
         ("model=cnn", "model.net.width=4", "trainer.precision=bf16-mixed", "model/lr_scheduler=one_cycle"),
         (
-            *("model=linear", "datamodule._target_=synthetic.Vectors", "+datamodule.length=2048"),
-            "trainer.accumulate_grad_batches=2",
+            *("model=linear", "datamodule=random_regression", "trainer.accumulate_grad_batches=2"),
             *("optimized_metric=val/loss", "optimized_mode=min"),
         ),
     ],

@@ -22,7 +22,7 @@ def rates_of_a_run(folder: Path, accumulate: int, *options: str, length: int = 4
     """The learning rate of each optimizer step: 48 samples at a global batch of 8 are 6 steps."""
     sys.modules["test_schedules_in_training"] = sys.modules[__name__]
     told.clear()
-    data = ("datamodule._target_=synthetic.Vectors", f"+datamodule.length={length}", "datamodule.drop_last=false")
+    data = ("datamodule=random_regression", f"datamodule.length={length}", "datamodule.drop_last=false")
     data += (f"datamodule.batch_size={8 // accumulate}", f"trainer.accumulate_grad_batches={accumulate}")
     schedule = ("model.lr_scheduler._target_=test_schedules_in_training.noted", "model.lr_scheduler.warmup_steps=4")
     fixed = ("model=linear", "model.optimizer.lr=1.0", "optimized_metric=train/loss", "trainer.limit_val_batches=0")
