@@ -1,6 +1,6 @@
 """A training step reads no tensor's value: on a GPU the host would wait for the device there.
 
-Seen on the CPU, where reading is the same operation (`.item()`, `float`, `int`, `if tensor`); tests/gpu/test_gpu_training.py asks
+Seen on the CPU, where reading is the same operation (`.item()`, `float`, `int`, `if tensor`); tests/gpu/test_gpu.py asks
 the device itself.
 """
 
