@@ -14,7 +14,7 @@ import pytest
 from waiting import once, wait_for
 
 from lockstep.launchers import environment, launch, processes
-from lockstep.launchers.environment import rank_environment, rank_in, reserved_port
+from lockstep.launchers.environment import rank_environment, reserved_port
 from lockstep.launchers.launch import _watch
 from lockstep.launchers.outcome import Outcome, judge
 from lockstep.launchers.processes import is_alive
@@ -77,14 +77,6 @@ def test_a_rank_whose_fork_server_has_died_ends_with_what_it_has_said() -> None:
     assert _watch(ended(255, 255, reports=said(0, code=0) | said(1, code=0)), [], Path("none")) == Outcome(code=0)
     outcome = _watch(ended(255, 255, reports=said(0, code=0)), [], Path("none"))
     assert outcome.reason == "rank 1 ended with code 255 and no word"
-
-
-def test_ranks_find_themselves_on_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"WORLD_SIZE": "99", "MASTER_ADDR": "elsewhere", "MINE": "stays"}.items():
-        monkeypatch.setenv(name, value)
-    found = rank_environment(world_size=3, port=12345) | {"RANK": "2", "LOCAL_RANK": "2"}
-    assert (found["MASTER_ADDR"], found["MASTER_PORT"], found["MINE"]) == ("127.0.0.1", "12345", "stays")
-    assert rank_in(found) == environment.Rank("parent", global_rank=2, local_rank=2, world_size=3, num_nodes=1)
 
 
 @pytest.mark.parametrize(("cores", "world_size", "threads"), [(8, 2, "4"), (8, 3, "2"), (2, 4, "1")])

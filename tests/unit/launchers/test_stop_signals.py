@@ -86,15 +86,6 @@ def test_a_program_under_nohup_stays_so(requests: StopSignals) -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_data_worker_leaves_it_to_the_process_that_trains(requests: StopSignals) -> None:
-    requests.deferred = True
-    child = os.fork()
-    if child == 0:
-        ask(signal.SIGTERM)
-        os._exit(40 + len(requests.received))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 40
-
-
 def test_while_deferring_nothing_is_raised(requests: StopSignals) -> None:
     with requests.deferring() as received:
         for _ in range(3):
