@@ -103,65 +103,63 @@ def test_a_server_that_still_imports_ends_with_its_parent(tmp_path: Path) -> Non
         wait_for(lambda: not processes_marked(mark), seconds=60)
 
 
-NEW = """
-import json, os, signal, sys, threading, time, torch
+PROGRAM = """
+import atexit, json, os, signal, sys, threading, time
+from pathlib import Path
+from lockstep.launchers.processes import importable, start
+
+with open("imported", "a") as file:
+    print(os.environ.get("GIVEN"), file=file)
 
 def tell(file):
-    with open(file, "w") as output:
-        json.dump({
-            "leads": os.getsid(0) == os.getpgid(0) == os.getpid(), "given": os.environ.get("GIVEN"), "path": "PATH" in os.environ,
-            "threads": torch.get_num_threads(), "cores": sorted(os.sched_getaffinity(0)), "frozen": "lightning" in sys.modules,
-            "title": open("/proc/self/cmdline").read().strip(chr(0)), "term": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
-        }, output)
-    print("said", flush=True)
+    import torch
+    file.write_text(json.dumps({
+        "leads": os.getsid(0) == os.getpgid(0) == os.getpid(), "given": os.environ.get("GIVEN"), "path": "PATH" in os.environ,
+        "threads": torch.get_num_threads(), "cores": sorted(os.sched_getaffinity(0)), "frozen": "lightning" in sys.modules,
+        "title": open("/proc/self/cmdline").read().strip(chr(0)), "term": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
+    }))
+    print("said", __name__, flush=True)
 
 def end(code):
-    import atexit
     atexit.register(print, "last")
     threading.Thread(target=lambda: (time.sleep(0.3), print("later"))).start()
     print("first")
     if code == "bug":
         raise ValueError(code)
     sys.exit(code)
-"""
-STARTS = """
-import json, os, signal, time
-from pathlib import Path
-from lockstep.launchers.processes import start
-from new import end, tell
+
+def begin(function, argument, output, **options):
+    environment = {"GIVEN": "x y", "OMP_NUM_THREADS": "2", "PYTHONPATH": os.environ["PYTHONPATH"]}
+    return start(importable(function), argument, title="a job", environment=environment, output=Path(output), **options)
 
 def ended(process):
     while (code := process.poll()) is None:
         time.sleep(0.02)
     return code
 
-def main():
-    given = {"GIVEN": "x y", "OMP_NUM_THREADS": "3", "PYTHONPATH": os.environ["PYTHONPATH"]}
+if __name__ == "__main__":
     for fresh in (False, True):
-        file = Path(f"told.{fresh}")
-        assert ended(start(tell, file, title="a job", environment=given, output=Path("output"), cores=[0], fresh=fresh)) == 0
+        assert ended(begin(tell, Path(f"told.{fresh}"), "output", cores=[0], fresh=fresh)) == 0
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the process begins
-    asked = start(end, 0, title="a job", environment=given, output=Path("output.asked"), fresh=True)
+    asked = begin(end, 0, "output.asked", fresh=True)
     asked.send_signal(signal.SIGINT)
     print("asked", ended(asked))
     for code in (0, 5, "why", "bug"):
-        print(code, ended(start(end, code, title="a job", environment=given, output=Path(f"output.{code}"))))
-
-if __name__ == "__main__":
-    main()
+        print(code, ended(begin(end, code, f"output.{code}")))
 """
 
 
 def test_a_process_is_what_a_fresh_one_is_and_ends_as_one(tmp_path: Path) -> None:
-    (tmp_path / "new.py").write_text(NEW)
-    (tmp_path / "starts.py").write_text(STARTS)
-    done = python("starts.py", cwd=tmp_path)
+    """The program's module is imported once in each, and sees the environment that the process is given."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = python("program.py", cwd=tmp_path)
     told, other = (json.loads((tmp_path / f"told.{fresh}").read_text()) for fresh in (False, True))
     assert (told.pop("frozen"), other.pop("frozen")) == (True, False)
     assert told == other
-    expected = {"leads": True, "given": "x y", "path": False, "threads": 3, "cores": [0], "title": "a job"}
+    expected = {"leads": True, "given": "x y", "path": False, "threads": 2, "cores": [0], "title": "a job"}
     assert told == expected | {"term": True}, done.stderr
-    assert (tmp_path / "output").read_text() == "said\nsaid\n"
+    assert (tmp_path / "output").read_text() == "said __mp_main__\n" * 2
+    assert (tmp_path / "imported").read_text().splitlines() == ["None", *["x y"] * 6]
     assert done.stdout.splitlines() == ["asked -2", "0 0", "5 5", "why 1", "bug 1"], done.stderr
     assert (tmp_path / "output.asked").read_text() == ""
     assert "Traceback" not in done.stderr
@@ -170,34 +168,6 @@ def test_a_process_is_what_a_fresh_one_is_and_ends_as_one(tmp_path: Path) -> Non
         assert [line for line in lines if line in ("first", "later", "last")] == ["first", "later", "last"]
     assert "why" in (tmp_path / "output.why").read_text()
     assert "ValueError: bug" in (tmp_path / "output.bug").read_text()
-
-
-PROGRAM = """
-import os
-from pathlib import Path
-from lockstep.launchers.processes import importable, start
-
-with open("imported", "a") as file:
-    print(os.environ.get("GIVEN"), file=file)
-
-def work():
-    print("done", __name__)
-
-if __name__ == "__main__":
-    environment = {**os.environ, "GIVEN": "before the imports"}
-    for fresh in (False, True):
-        process = start(importable(work), title="work", environment=environment, output=Path("output"), fresh=fresh)
-        while process.poll() is None:
-            pass
-"""
-
-
-def test_the_program_s_module_is_imported_once_and_sees_its_environment(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM)
-    done = python("program.py", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "imported").read_text().splitlines() == ["None", "before the imports", "before the imports"]
-    assert (tmp_path / "output").read_text() == "done __mp_main__\n" * 2
 
 
 JOB = """

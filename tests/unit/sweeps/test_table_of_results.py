@@ -59,26 +59,25 @@ def test_a_reason_with_the_name_of_a_file_that_is_no_text_is_written(tmp_path: P
     assert r"no image: \udcff.png" in (tmp_path / "results.csv").read_text()
 
 
-def test_tables_have_a_reason_s_first_shorten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = fake_sweep.job(tmp_path, 0)
-    sweep_jobs = fake_sweep.sweep(tmp_path, [(one, "failed")])
-    fake_sweep.update(sweep_jobs, one.key, reason=LONG)
+@pytest.mark.parametrize(
+    ("reason", "in_file", "shown"),
+    [
+        (LONG, "rank 0: at step 3 the loss is nan", "at step 3 the loss is nan"),
+        ("a|b\n[/x] :x:", "a|b\n[/x] :x:", "[/x] :x:"),  # one line, and no markup
+    ],
+)
+def test_a_reason_is_written_whatever_it_holds_and_its_first_words_shown(
+    reason: str, in_file: str, shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep_jobs = fake_sweep.sweep(tmp_path, [((one := fake_sweep.job(tmp_path, 0)), "failed")])
+    fake_sweep.update(sweep_jobs, one.key, reason=reason)
     write_results(sweep_jobs)
+    assert row(tmp_path)["reason"].startswith(in_file)
     print_table(sweep_jobs)
-    for text in ((tmp_path / "results.csv").read_text(), capsys.readouterr().out):
-        assert "at step 3 the loss is nan" in text
-        assert "samples 0" not in text
-    assert SweepJobs(tmp_path).jobs[one.key].reason == LONG
-
-
-def test_a_cell_is_one_line_and_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = fake_sweep.job(tmp_path, 0)
-    sweep_jobs = fake_sweep.sweep(tmp_path, [(one, "failed")])
-    fake_sweep.update(sweep_jobs, one.key, reason="a|b\n[/x] :x:")
-    write_results(sweep_jobs)
-    assert row(tmp_path)["reason"] == "a|b\n[/x] :x:"
-    print_table(sweep_jobs)
-    assert "[/x] :x:" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert shown in said
+    assert "samples 0" not in said + (tmp_path / "results.csv").read_text()
+    assert SweepJobs(tmp_path).jobs[one.key].reason == reason
 
 
 def test_a_sweep_is_shown_as_it_stands_whoever_runs_it_and_not_touched(
