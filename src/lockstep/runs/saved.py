@@ -70,8 +70,7 @@ def read_config(run_dir: Path) -> DictConfig | None:
 
 def read_run_id(run_dir: Path) -> str | None:
     """Return the run id that the checkpoints of the directory's run carry, or None."""
-    cfg = read_config(run_dir)
-    return None if cfg is None else cfg.get(RUN_ID)
+    return (read_yaml(run_dir / FILE) or {}).get(RUN_ID)
 
 
 def read_overrides(run_dir: Path) -> list[str]:

@@ -96,10 +96,10 @@ def test_a_job_that_can_not_be_started_does_not_stop_the_others(tmp_path: Path, 
 
 
 def failing(call: Any) -> Any:
-    def fail(function: Any, arguments: list[str], **named: Any) -> Any:
+    def fail(function: Any, arguments: list[str], config: Any, **named: Any) -> Any:
         if "broken" in arguments[0]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return call(function, arguments, **named)
+        return call(function, arguments, config, **named)
 
     return fail
 
@@ -117,7 +117,7 @@ def test_jobs_that_ran_when_a_sweep_died_have_the_states_of_their_directories(tm
 
 def made(one: Job) -> Job:
     """A job whose run has a config."""
-    hydra = {"overrides": {"task": []}, "runtime": {"choices": {}}}
+    hydra = {"overrides": {"task": [], "hydra": []}, "runtime": {"choices": {}}, "run": {"dir": "."}}
     return replace(one, config=OmegaConf.create(CONFIG | {"run_id": None, "fresh_processes": False, "hydra": hydra}))
 
 
