@@ -23,8 +23,7 @@ from lockstep.runs.directory import absolute
 from lockstep.runs.record import LOST_RANK, write_status
 from lockstep.runs.resume import locate_run
 from lockstep.runs.saved import FILE
-from lockstep.slurm.cluster import Slurm
-from lockstep.slurm.commands import SlurmError, answer
+from lockstep.slurm.cluster import Slurm, SlurmError, answer
 
 _WARNED = (ExitCode.PREEMPTED, 128 + signal.SIGUSR1)  # before anybody could say so
 

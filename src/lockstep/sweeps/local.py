@@ -191,7 +191,7 @@ class LocalExecutor(Executor):
             process = start(
                 run_program,
                 list(job.command[1:]),
-                None if job.config is None else saved_config(job, job.config),
+                None if job.config is None else saved_config(job),
                 title=f"lockstep job {job.directory.name}",
                 environment=_environment(job, slots, len(kept)),
                 output=job.directory / OUTPUT,
@@ -209,10 +209,10 @@ def choose_pool(plan: Plan) -> tuple[str, int]:
     return ("gpu", plan.devices) if plan.accelerator == "gpu" else ("cpu", 1)
 
 
-def saved_config(job: Job, composed: DictConfig) -> DictConfig:
+def saved_config(job: Job) -> DictConfig:
     """Return the config that the job's command composes of its saved one, which would take Hydra a fifth of a second."""
     anew: Any = OmegaConf.from_dotlist([*job.command[3:]])
-    config: Any = OmegaConf.merge(OmegaConf.load(job.directory / FILE), anew, {"hydra": composed.hydra})
+    config: Any = OmegaConf.merge(OmegaConf.load(job.directory / FILE), anew, {"hydra": job.hydra})
     config.hydra.run.dir = str(job.directory)
     config.hydra.overrides.hydra = [f"hydra.run.dir={quote(str(job.directory))}"]
     OmegaConf.set_struct(config, True)
