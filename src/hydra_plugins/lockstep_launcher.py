@@ -12,6 +12,11 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
+from lockstep.config.overrides import values_by_key
+from lockstep.errors import config_error
+from lockstep.runs.directory import absolute, take_sweep_directory
+from lockstep.runs.validation import refusing
+
 
 class LockstepLauncher(Launcher):
     """Each job in a directory of its own, run by hydra.launcher.executor; see lockstep.sweeps.sweep."""
@@ -44,26 +49,19 @@ class EndSweep(Callback):
 
     sweep: ClassVar[Any] = None
 
+    @refusing()
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        from lockstep.config.overrides import values_by_key
-        from lockstep.errors import config_error
-        from lockstep.runs.directory import absolute, take_sweep_directory
-        from lockstep.runs.validation import refusing
-
         HydraConfig.instance().set_config(config)
-        with refusing():
-            given: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
-            if (value := values_by_key(given).get("hydra.run.dir")) is not None:
-                raise config_error("hydra.run.dir", value, f"is for one run; use hydra.sweep.dir={value}")
-            for group in ("launcher", "sweeper"):
-                if not OmegaConf.is_dict(node := config.hydra[group]):  # hydra.launcher=slurm takes the place of the whole group
-                    raise config_error(f"hydra.{group}", node, f"a group of values; use hydra/{group}={node}")
-            own = take_sweep_directory(absolute(config.hydra.sweep.dir))
-            atexit.register(own.remove_without_jobs)  # however it ends: refused, a dry run, a bug
+        given: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
+        if (value := values_by_key(given).get("hydra.run.dir")) is not None:
+            raise config_error("hydra.run.dir", value, f"is for one run; use hydra.sweep.dir={value}")
+        for group in ("launcher", "sweeper"):
+            if not OmegaConf.is_dict(node := config.hydra[group]):  # hydra.launcher=slurm takes the place of the whole group
+                raise config_error(f"hydra.{group}", node, f"a group of values; use hydra/{group}={node}")
+        own = take_sweep_directory(absolute(config.hydra.sweep.dir))
+        atexit.register(own.remove_without_jobs)  # however it ends: refused, a dry run, a bug
 
+    @refusing()
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        from lockstep.runs.validation import refusing
-
         if self.sweep is not None:  # else another launcher has run the jobs
-            with refusing():
-                self.sweep.end()
+            self.sweep.end()

@@ -9,10 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hydra._internal.callbacks import Callbacks
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.utils import run_job
-from hydra.types import HydraContext
 
 from lockstep import console
 from lockstep.config.overrides import null_groups_left_out, quote_equals, split_flags, values_by_key
@@ -54,10 +51,10 @@ def _run(main: Callable[..., Any]) -> None:
         console.say("The run has finished already. With an override, trainer.max_epochs=20 say, it goes on.")
         return
     sys.argv[1:] = arguments
-    if HydraConfig.initialized():  # in a sweep's job, with its config
-        config: Any = HydraConfig.instance().cfg
-        context = HydraContext(None, Callbacks(config))  # pyright: ignore[reportArgumentType]  nothing asks for a loader
-        _ = run_job(main, config, "hydra.run.dir", None, context).return_value  # raises what the job has raised
+    if HydraConfig.initialized():  # in a sweep's job
+        from lockstep.sweeps.local import run_composed
+
+        run_composed(main, HydraConfig.instance().cfg)
     else:
         main()
 

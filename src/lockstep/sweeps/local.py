@@ -6,13 +6,15 @@ import signal
 import sys
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.utils import setup_globals
+from hydra.core.utils import run_job, setup_globals
+from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.construct import construct
@@ -227,6 +229,12 @@ def run_program(arguments: list[str], config: DictConfig | None) -> None:
     setup_globals()
     HydraConfig.instance().cfg = config  # pyright: ignore[reportAttributeAccessIssue]  for lockstep.cli
     runpy.run_path(arguments[0], run_name="__main__")
+
+
+def run_composed(main: Callable[..., Any], config: Any) -> None:
+    """Call a main function of Hydra's with a composed config, as Hydra's own launchers do. Raise what it raises."""
+    context = HydraContext(None, Callbacks(config))  # pyright: ignore[reportArgumentType]  nothing asks for a loader
+    _ = run_job(main, config, "hydra.run.dir", None, context).return_value
 
 
 def _environment(job: Job, slots: tuple[str, ...], core_count: int) -> dict[str, str]:

@@ -46,7 +46,8 @@ class Sweep:
 
     def __init__(self, config: DictConfig, loader: Any) -> None:
         self.config, self.loader = config, loader
-        self.executor = create_executor(config)
+        self.executor, given = create_executor(config), OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+        self.constants = constants(given)  # pyright: ignore[reportArgumentType]
         self.directory = Path(str(config.hydra.sweep.dir)).absolute()
         self.sweep_jobs = SweepJobs(self.directory, is_running=False)
         self.runner: Runner | None = None
@@ -98,9 +99,7 @@ class Sweep:
         return JobReturn([*job.overrides], working_dir=str(known.directory), _return_value=value, status=JobStatus.COMPLETED)
 
     def _job(self, number: int, overrides: list[str]) -> Job:
-        given: Any = OmegaConf.to_container(self.config.hydra.overrides.task, resolve=False)
-        constant = constants(given)
-        swept = [override for override in overrides if override not in constant]
+        swept = [override for override in overrides if override not in self.constants]
         try:
             if folders := [item.partition("=")[2] for item in swept if override_key(item) == _DATA_DIR]:
                 raise config_error(_DATA_DIR, folders[0], "does not tell jobs apart; use a sweep for each folder")
