@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from lockstep.atomic_files import read_json
 from lockstep.config.overrides import flat
 from lockstep.errors import ExitCode
 from lockstep.launchers.outcome import killed_by
 from lockstep.runs.locks import is_held
-from lockstep.runs.saved import read_config
+from lockstep.runs.saved import FILE, read_yaml
 
 REPEATS = ("seed", "datamodule.fold")  # keys over which results are averaged
 OUTSIDE = ("datamodule.data_dir", "fresh_processes", "mirror")  # keys that do not change a result: the last command's count
@@ -32,9 +32,9 @@ class JobState(NamedTuple):
     metric: float | None = None
 
 
-def computed_config(cfg: DictConfig) -> dict[str, Any]:
+def computed_config(cfg: Any) -> dict[str, Any]:
     """Return the composed config less what does not change a result: paths, how processes are started, and the run's copy."""
-    content: Any = OmegaConf.to_container(cfg, resolve=False)
+    content: Any = OmegaConf.to_container(cfg, resolve=False) if OmegaConf.is_config(cfg) else cfg
     for key in ("run_dir", "run_id", "forked_from", *OUTSIDE):
         above, _, name = key.rpartition(".")
         ((content.get(above) if above else content) or {}).pop(name, None)
@@ -43,7 +43,7 @@ def computed_config(cfg: DictConfig) -> dict[str, Any]:
 
 def read_computed_config(directory: Path) -> dict[str, Any]:
     """Return the same of a job's directory, with the values that its run has begun with; empty if it has none."""
-    return {} if (cfg := read_config(directory)) is None else computed_config(cfg)
+    return computed_config(read_yaml(directory / FILE) or {})
 
 
 def identity(content: dict[str, Any]) -> str:
