@@ -1,13 +1,21 @@
 """Hydra's seams for multirun: discovered by Hydra and imported at every start, so that they import nothing heavy."""
 
+import atexit
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn
+from hydra.experimental.callback import Callback
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
+
+from lockstep.config.overrides import values_by_key
+from lockstep.errors import config_error
+from lockstep.runs.directory import absolute, take_sweep_directory
+from lockstep.runs.validation import refusing
 
 
 class LockstepLauncher(Launcher):
@@ -20,7 +28,7 @@ class LockstepLauncher(Launcher):
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         from lockstep.sweeps.sweep import Sweep
 
-        self.sweep = Sweep.current = Sweep(config, hydra_context.config_loader)
+        self.sweep = EndSweep.sweep = Sweep(config, hydra_context.config_loader)
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         return self.sweep.launch(job_overrides)
@@ -34,3 +42,26 @@ class LockstepSweeper(BasicSweeper):
         """Check the jobs of all batches before the first one, where max_batch_size makes several."""
         if self.batch_index == 1 and len(self.overrides or ()) > 1:
             self.launcher.sweep.check([job for batch in self.overrides or () for job in batch])  # pyright: ignore
+
+
+class EndSweep(Callback):
+    """The lock of a sweep's directory before the first batch of jobs, and the table and the exit code after the last."""
+
+    sweep: ClassVar[Any] = None
+
+    @refusing()
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        HydraConfig.instance().set_config(config)
+        given: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
+        if (value := values_by_key(given).get("hydra.run.dir")) is not None:
+            raise config_error("hydra.run.dir", value, f"is for one run; use hydra.sweep.dir={value}")
+        for group in ("launcher", "sweeper"):
+            if not OmegaConf.is_dict(node := config.hydra[group]):  # hydra.launcher=slurm takes the place of the whole group
+                raise config_error(f"hydra.{group}", node, f"a group of values; use hydra/{group}={node}")
+        own = take_sweep_directory(absolute(config.hydra.sweep.dir))
+        atexit.register(own.remove_without_jobs)  # however it ends: refused, a dry run, a bug
+
+    @refusing()
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        if self.sweep is not None:  # else another launcher has run the jobs
+            self.sweep.end()
