@@ -147,11 +147,23 @@ def test_runs_started_together_have_directories_of_their_own(tmp_path: Path) -> 
     assert len(runs(tmp_path)) == 2
 
 
-def test_one_batch_is_overfitted(tmp_path: Path) -> None:
-    done = train("debug=overfit", "model=mlp", "model.optimizer.lr=1e-2", "trainer.max_epochs=40", cwd=tmp_path)
+OWN = (f"hydra.searchpath=[file://{ROOT / 'tests' / 'support' / 'plain_conf'}]", "model=mine", "datamodule=mine")
+
+
+@pytest.mark.parametrize(
+    ("options", "loss"),
+    [
+        (("model=mlp", "model.optimizer.lr=1e-2", "datamodule.augment=null"), "train/loss"),
+        ((*OWN, "+model.dropout=0", "model.lr=0.5"), "train_loss"),
+    ],
+    ids=["shipped", "of one's own"],
+)
+def test_one_batch_is_overfitted(options: tuple[str, ...], loss: str, tmp_path: Path) -> None:
+    done = train("debug=overfit", *options, f"optimized_metric={loss}", "trainer.max_epochs=40", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (run,) = runs(tmp_path)
-    assert record(run)["metrics"]["train/loss"] < 0.01
+    assert record(run)["metrics"][loss] < 0.01
+    assert record(run)["steps"] == 40
 
 
 def test_help_is_worth_reading(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from in_process import BARE, become_rank, prepared
-from lightning import Callback, LightningModule, Trainer
+from lightning import Callback, Trainer
 from ranks import in_ranks
 
 from lockstep.callbacks.equivalence import EquivalenceReport
