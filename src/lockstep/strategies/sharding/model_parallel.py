@@ -4,6 +4,7 @@ torch's fully_shard (FSDP2) and parallelize_module, which Lightning's ModelParal
 configure_model. Here they are applied to any model as it is, so that neither it nor what trains it knows of them.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from datetime import timedelta
@@ -26,8 +27,7 @@ from lockstep.checkpointing import read_checkpoint
 from lockstep.console import join_first
 from lockstep.errors import check_at_least, config_error
 from lockstep.strategies.ddp import PlannedWorldSize
-from lockstep.strategies.sharding.parts import tensor_name, write_parts
-from lockstep.strategies.sharding.shards import Keys, local_tensor, map_tensors, norm, shard_like
+from lockstep.strategies.sharding.parts import Keys, local_tensor, map_tensors, shard_like, tensor_name, write_parts
 from lockstep.trainer.batchnorm import is_batchnorm
 
 # torch's division of a linear layer by a key of the plan, and the dimension that it divides.
@@ -131,13 +131,28 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
                     raise config_error("trainer.strategy.tensor_parallel_size", self.tensor_parallel_size, needs)
                 parallelize_module(layer, self.device_mesh["tensor_parallel"], style())
 
+    @torch.no_grad()
     def _clip_by_norm(self, optimizer: Optimizer, clip_val: float) -> None:
-        """Clip as torch.nn.utils.clip_grad_norm_ does, which does not take gradients that are divided differently."""
-        parameters = self.precision_plugin.main_params(optimizer)
-        if gradients := [parameter.grad for parameter in parameters if parameter.grad is not None]:
-            factor = (clip_val / (norm(gradients) + 1e-6)).clamp(max=1.0)
-            for gradient in gradients:
-                local_tensor(gradient).mul_(factor)
+        """Clip as torch.nn.utils.clip_grad_norm_ does, which does not take gradients that are divided differently; one
+        all-reduce."""
+        gradients = {one: one.grad for one in self.precision_plugin.main_params(optimizer) if one.grad is not None}
+        total = torch.zeros((), dtype=torch.float64, device=self.root_device)
+        for parameter, gradient in gradients.items():
+            local = local_tensor(gradient)
+            norm = torch.linalg.vector_norm(local, dtype=torch.promote_types(local.dtype, torch.float32))
+            total += norm.double().square() * self._part_of_norm(parameter)
+        dist.all_reduce(total)
+        factor = (clip_val / (total.sqrt() + 1e-6)).clamp(max=1.0)
+        for gradient in gradients.values():
+            local_tensor(gradient).mul_(factor)
+
+    def _part_of_norm(self, parameter: Tensor) -> float:
+        """Return 1 / n if n processes hold the same numbers of the parameter as this one."""
+        divisors: list[int] = []
+        if isinstance(parameter, DTensor):
+            divided = (axis for axis, placement in enumerate(parameter.placements) if not placement.is_replicate())
+            divisors = [parameter.device_mesh.size(axis) for axis in divided]
+        return math.prod(divisors) / dist.get_world_size()
 
     def _gathered(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
         """Gather one tensor at a time, to the CPU of rank zero."""

@@ -5,6 +5,7 @@ key `tensor_files`, {"folder": "parts/0", "files": {NAME: SHA-256}}, says where 
 code. torch's own format has a pickle for the list of shards.
 """
 
+import copy
 import dataclasses
 import functools
 import hashlib
@@ -31,14 +32,15 @@ from torch.distributed.checkpoint import (
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
 from lockstep.atomic_files import Stamp, read_stamp, sync_folder
 from lockstep.checkpointing import write_checkpoint
 from lockstep.errors import config_error
-from lockstep.strategies.sharding.shards import Keys, map_tensors
 
 _FOLDER = "parts"
+Keys = tuple[Any, ...]  # that lead to a tensor in a container
 
 
 def tensor_name(at: Keys) -> str:
@@ -155,3 +157,33 @@ def _used(folder: Path) -> set[str]:
         with suppress(RuntimeError, EOFError, UnpicklingError):  # a damaged checkpoint has no use for its parts
             used.add(torch.load(path, map_location="cpu", weights_only=True, mmap=True).get("tensor_files", {}).get("folder"))
     return used
+
+
+def local_tensor(tensor: Tensor) -> Tensor:
+    """Return this process's part of a tensor, which shares its memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def shard_like(value: Any, target: Any) -> Any:
+    """Shard a full tensor as `target` is sharded; return anything else as it is."""
+    is_full = isinstance(value, Tensor) and not isinstance(value, DTensor)
+    if not (is_full and isinstance(target, DTensor) and value.shape == target.shape):
+        return value
+    (chunk,) = target.__create_chunk_list__()  # torch.distributed.checkpoint's protocol: which part is here
+    local = value[tuple(slice(begin, begin + length) for begin, length in zip(chunk.offsets, chunk.sizes, strict=True))]
+    local = local.to(target.device, copy=True)
+    layout = {"shape": target.shape, "stride": target.stride()}
+    return DTensor.from_local(local, target.device_mesh, target.placements, run_check=False, **layout)
+
+
+def map_tensors(content: Any, change: Callable[[Tensor, Keys], Any], at: Keys = ()) -> Any:
+    """Return the same containers, with change(tensor, keys that lead to it) in the place of each tensor."""
+    if isinstance(content, Tensor):
+        return change(content, at)
+    if isinstance(content, dict):
+        same = copy.copy(content)  # state_dict's versions are attributes of it
+        same.update((key, map_tensors(value, change, (*at, key))) for key, value in content.items())
+        return same
+    if type(content) in (list, tuple):
+        return type(content)(map_tensors(value, change, (*at, number)) for number, value in enumerate(content))
+    return content
