@@ -84,6 +84,10 @@ def test_it_holds_what_a_checkpoint_in_one_file_does(two: list[dict[str, Any]], 
     assert {tensor.device.type for name, tensor in weights.items() if name.endswith("weight")} == {"meta"}
     assert two[0]["tested"] == two[1]["tested"]
     assert two[0]["tested"][0]["test/loss"] > 0
+
+
+@pytest.mark.usefixtures("two")
+def test_no_process_writes_the_whole(folder: Path) -> None:
     sizes = [path.stat().st_size for path in (folder / "parts" / "checkpoints" / "parts").glob("*/*.safetensors")]
     assert max(sizes) < 0.75 * (folder / "one file" / LAST).stat().st_size
 

@@ -20,9 +20,7 @@ from lockstep.trainer.batchnorm import is_batchnorm
 
 
 class Pipeline(ModelParallel):
-    """Each process has some layers, and all take the same samples.
-
-    Models are built whole, on the CPU. Rank zero has all weights and optimizer states, on the CPU, while it saves them.
+    """Each process has some layers, and all take the same samples. Checkpoints are those of ModelParallel, in one file.
 
     Args:
         stages: the number of processes.

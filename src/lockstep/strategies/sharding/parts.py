@@ -43,52 +43,46 @@ _FOLDER = "parts"
 Keys = tuple[Any, ...]  # that lead to a tensor in a container
 
 
-def tensor_name(at: Keys) -> str:
-    return "/".join(map(str, at))
-
-
-class Parts:
-    """The tensors of a checkpoint that are in other files. Raises ConfigError if one of these is missing or damaged."""
-
-    def __init__(self, key: str, path: Path, listed: Any) -> None:
-        self.folder = path.parent / listed["folder"]
-        for name, expected in listed["files"].items():
-            file, at = self.folder / name, f"{listed['folder']}/{name}"
-            if not file.is_file():
-                raise config_error(key, path, f"the checkpoint is corrupt ({at} is missing)")
-            if _file_sum(file, read_stamp(file)) != expected:
-                raise config_error(key, path, f"the checkpoint is corrupt (at {at})")
-
-    def fill(
-        self, checkpoint: dict[str, Any], keys: Collection[str], into: Callable[[Tensor, Keys], Tensor | None] | None = None
-    ) -> None:
-        """Read all tensors under these keys: into the tensor that `into` returns, of which a process reads its shard alone, if
-        that has the same shape and dtype; else into a new one, whole, on the CPU."""
-        targets: dict[str, Tensor] = {}
-
-        def place(tensor: Tensor, at: Keys) -> Tensor:
-            if not tensor.is_meta:
-                return tensor
-            target = into(tensor, at) if into else None
-            if target is None or (target.shape, target.dtype) != (tensor.shape, tensor.dtype):
-                target = torch.empty(tensor.shape, dtype=tensor.dtype)
-            targets[tensor_name(at)] = target.detach()
-            return target
-
-        checkpoint.update({key: map_tensors(checkpoint[key], place, (key,)) for key in keys if key in checkpoint})
-        if targets:
-            planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-            with warnings.catch_warnings(action="ignore"):
-                load(targets, storage_reader=HuggingFaceStorageReader(str(self.folder)), planner=planner, no_dist=True)
-
-
 def complete(key: str, path: Path, checkpoint: dict[str, Any], whole: Collection[str] | None) -> None:
-    """Verify the parts of a checkpoint, and read the tensors under the keys `whole`, or all. The object that then stands under
-    `tensor_files` reads the others. Called by lockstep.checkpointing.read_checkpoint."""
-    checkpoint["tensor_files"] = parts = Parts(key, path, checkpoint["tensor_files"])
-    parts.fill(checkpoint, [*checkpoint] if whole is None else whole)
-    if whole is None:
-        del checkpoint["tensor_files"]
+    """Verify the parts of a checkpoint, and read the tensors under the keys `whole`, or all. The function that then stands under
+    `tensor_files`, `fill` of their folder, reads the others. Called by lockstep.checkpointing.read_checkpoint.
+
+    Raises ConfigError if a part is missing or damaged.
+    """
+    listed = checkpoint.pop("tensor_files")
+    folder = path.parent / listed["folder"]
+    for name, expected in listed["files"].items():
+        file, at = folder / name, f"{listed['folder']}/{name}"
+        if not file.is_file():
+            raise config_error(key, path, f"the checkpoint is corrupt ({at} is missing)")
+        if _file_sum(file, read_stamp(file)) != expected:
+            raise config_error(key, path, f"the checkpoint is corrupt (at {at})")
+    fill(folder, checkpoint, [*checkpoint] if whole is None else whole)
+    if whole is not None:
+        checkpoint["tensor_files"] = functools.partial(fill, folder)
+
+
+def fill(
+    folder: Path, checkpoint: dict[str, Any], keys: Collection[str], into: Callable[[Tensor, Keys], Tensor | None] | None = None
+) -> None:
+    """Read all tensors under these keys: into the tensor that `into` returns, of which a process reads its shard alone, if that
+    has the same shape and dtype; else into a new one, whole, on the CPU."""
+    targets: dict[str, Tensor] = {}
+
+    def place(tensor: Tensor, at: Keys) -> Tensor:
+        if not tensor.is_meta:
+            return tensor
+        target = into(tensor, at) if into else None
+        if target is None or (target.shape, target.dtype) != (tensor.shape, tensor.dtype):
+            target = torch.empty(tensor.shape, dtype=tensor.dtype)
+        targets["/".join(map(str, at))] = target.detach()
+        return target
+
+    checkpoint.update({key: map_tensors(checkpoint[key], place, (key,)) for key in keys if key in checkpoint})
+    if targets:
+        planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+        with warnings.catch_warnings(action="ignore"):
+            load(targets, storage_reader=HuggingFaceStorageReader(str(folder)), planner=planner, no_dist=True)
 
 
 @functools.cache
@@ -165,7 +159,10 @@ def local_tensor(tensor: Tensor) -> Tensor:
 
 
 def shard_like(value: Any, target: Any) -> Any:
-    """Shard a full tensor as `target` is sharded; return anything else as it is."""
+    """Shard a full tensor as `target` is sharded; return anything else as it is. A tensor on the meta device, which another
+    stage of a pipeline has, stays there."""
+    if isinstance(target, Tensor) and target.is_meta:
+        return target
     is_full = isinstance(value, Tensor) and not isinstance(value, DTensor)
     if not (is_full and isinstance(target, DTensor) and value.shape == target.shape):
         return value
