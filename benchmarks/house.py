@@ -34,7 +34,7 @@ OPTIONS = (
     *("mirror.py", "new_project.py", "tracking.py", "tuning.py", "launchers/torchrun.py"),
     *(f"callbacks/{name}.py" for name in ("averaging", "early_stopping", "equivalence", "freeze", "monitor", "noise_scale")),
     *(f"callbacks/{name}.py" for name in ("nonfinite", "pictures", "progress", "ranks", "rates")),
-    *(f"datamodules/{name}.py" for name in ("curriculum", "decoding", "file_cache", "hf_dataset", "image_cache")),
+    *(f"datamodules/{name}.py" for name in ("curriculum", "file_cache", "hf_dataset", "image_cache")),
     *(f"datamodules/{name}.py" for name in ("image_folder", "random_regression", "synthetic_images", "torchvision_images")),
     *("models/torch_schedules.py", "nets/lora.py", "nets/resnet.py", "nets/vit.py", "trainer/profilers.py"),
 )

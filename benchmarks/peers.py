@@ -7,7 +7,7 @@ PYTHON is that of a virtual environment with this package and what is compared, 
     .venv/bin/python -m venv /tmp/peers
     site=lib/python3.11/site-packages
     echo "import site; site.addsitedir('$PWD/.venv/$site')" > /tmp/peers/$site/peers.pth
-    /tmp/peers/bin/pip install accelerate transformers pytorch-ignite
+    /tmp/peers/bin/pip install accelerate transformers
 
 What is not installed is left out, and named. Composer 0.32.1 accepts no torch above 2.7.0. Each library's program is
 competitors/peer.py, in processes of its own, one thread a process; their steps are made in turns of a fifth of a second
@@ -30,7 +30,6 @@ PEERS = {
     "fabric": ("Lightning Fabric", "lightning"),
     "accelerate": ("Accelerate", "accelerate"),
     "transformers": ("Hugging Face's Trainer", "transformers"),
-    "ignite": ("Ignite", "pytorch-ignite"),
 }
 STEPS_OF = {"mlp": 1500, "cnn": 100}
 ABOUT = {

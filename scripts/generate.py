@@ -42,7 +42,7 @@ def text(arguments: Any, checkpoint: Path, tokenizer: str | None) -> str:
 
     from lockstep.language.gpt import GPT
     from lockstep.language.sampling import continuation
-    from lockstep.language.vocabulary import Vocabulary
+    from lockstep.language.tokens import Vocabulary
     from lockstep.models.from_checkpoint import load_model
 
     model = load_model(checkpoint)

@@ -23,9 +23,9 @@ def main() -> None:
     parser.add_argument("--update", action="store_true")
     given = parser.parse_args()
     if given.update:
-        changes = update(given.path)
-        lines = [f"written: {file}" for file in changes.written] or ["Nothing to write."]
-        print("\n".join(lines + [f"kept, for you have changed it: {file}" for file in changes.kept]))
+        written, kept = update(given.path)
+        lines = [f"written: {file}" for file in written] or ["Nothing to write."]
+        print("\n".join(lines + [f"kept, for you have changed it: {file}" for file in kept]))
     else:
         create(given.path, given.model)
         print(f"{given.path} is a project that trains. Next:\n  cd {given.path}\n  make train\n  make test")

@@ -80,7 +80,7 @@ def _predictions(model: Any, paths: list[Path], batch_size: int) -> Iterator[tup
     """Yield a row for each image."""
     import torch
 
-    from lockstep.datamodules.decoding import decode
+    from lockstep.datamodules.image_folder import decode
 
     model = model.to("cuda" if torch.cuda.is_available() else "cpu")
     names = model.spec.class_names or range(model.spec.num_outputs)

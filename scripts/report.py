@@ -15,8 +15,7 @@ from pathlib import Path
 
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
-from lockstep.report.all_reduce import read_all_reduce
-from lockstep.report.page import write_report
+from lockstep.report.page import read_all_reduce, write_report
 
 
 def main() -> None:

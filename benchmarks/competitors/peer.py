@@ -113,28 +113,6 @@ def transformers(work: Workload, model: Net, loader: DataLoader[Any], watch: Sto
         Trainer(model, arguments, data_collator=_as_it_is, train_dataset=data, callbacks=[Count()]).train()
 
 
-def ignite(work: Workload, model: Net, loader: DataLoader[Any], watch: Stopwatch) -> None:
-    import ignite.distributed as idist  # pyright: ignore[reportMissingImports]
-    from ignite.engine import Engine, Events  # pyright: ignore[reportMissingImports]
-
-    def train(_: int) -> None:
-        net, optimizer = idist.auto_model(model), idist.auto_optim(work.optimizer(model))
-        together = work.batch_size * work.processes  # which it divides among them
-        batches = idist.auto_dataloader(loader.dataset, batch_size=together, shuffle=True, collate_fn=_as_it_is)
-
-        def step(_: Engine, batch: dict[str, Tensor]) -> None:
-            optimizer.zero_grad()
-            net(**batch)["loss"].backward()
-            optimizer.step()
-
-        engine = Engine(step)
-        engine.add_event_handler(Events.ITERATION_COMPLETED, lambda: watch.count(work.batch_size))
-        engine.run(batches, max_epochs=1)
-
-    with idist.Parallel(backend="gloo" if work.processes > 1 else None) as parallel:
-        parallel.run(train)
-
-
 def _as_it_is(batch: Any) -> Any:
     return batch
 
@@ -144,7 +122,6 @@ PEERS: dict[str, Peer] = {
     "fabric": fabric,
     "accelerate": accelerate,
     "transformers": transformers,
-    "ignite": ignite,
 }
 
 

@@ -10,7 +10,6 @@ from importlib import metadata
 from importlib.util import find_spec
 from keyword import iskeyword
 from pathlib import Path
-from typing import NamedTuple
 
 from lockstep.atomic_files import read_json, replace_text, write_json
 from lockstep.errors import config_error
@@ -24,17 +23,6 @@ _NAME, _REQUIREMENT = "my_project", "ENGINE"  # in the templates
 _RESERVED = ("train", "conf", "src", "scripts", "tests", "docs", "benchmarks", "logs")
 
 
-class Update(NamedTuple):
-    """The files that were written, and those that would have been but for the user's own changes."""
-
-    written: list[str]
-    kept: list[str]
-
-
-def models() -> list[str]:
-    return sorted(folder.name for folder in TEMPLATES.iterdir() if folder.name != EVERY)
-
-
 def create(path: Path, model: str) -> None:
     """Write a project into a folder that is empty or not there yet. Raises ConfigError for one that is neither."""
     name = path.absolute().name.replace("-", "_")
@@ -45,25 +33,26 @@ def create(path: Path, model: str) -> None:
         raise config_error("PATH", path, f"there is a module {name}, {module.origin}; use another name")
     if path.exists() and not (path.is_dir() and next(path.iterdir(), None) is None):
         raise config_error("PATH", path, "is there already; use a new folder, or an empty one")
-    files = _render(name, _known(model))
+    files = _render(name, model)
     _write(path, files, [*files])
     (path / "logs").mkdir()
     _record(path, name, model, files)
 
 
-def update(path: Path) -> Update:
-    """Write the project's files as this version has them, except those that the user has changed or deleted."""
+def update(path: Path) -> tuple[list[str], list[str]]:
+    """Write the project's files as this version has them. Return the files that were written, and those that were kept because
+    the user has changed or deleted them."""
     record = read_json(path / RECORD) or {}
     name, model, hashes = record.get("name"), str(record.get("model")), record.get("files")
     if not isinstance(name, str) or not _can_be_a_package(name) or not isinstance(hashes, dict):
         raise config_error("PATH", path, f"has no {RECORD}; use a project that `{ENGINE} new` has written")
-    files = _render(name, _known(model))
+    files = _render(name, model)
     new = [file for file, text in files.items() if _hash(text) != hashes.get(file)]
     kept = [file for file in new if _hash_on_disk(path / file) not in (hashes.get(file), _hash(files[file]))]
     written = [file for file in new if file not in kept]
     _write(path, files, written)
     _record(path, name, model, files)
-    return Update(written, kept)
+    return written, kept
 
 
 def engine() -> str:
@@ -85,14 +74,11 @@ def _can_be_a_package(name: str) -> bool:
     return name.isidentifier() and name.islower() and not iskeyword(name) and not is_taken
 
 
-def _known(model: object) -> str:
-    if model not in models():
-        raise config_error("--model", model, f"use {', '.join(models())}")
-    return str(model)
-
-
 def _render(name: str, model: str) -> dict[str, str]:
     """Return the text of each file by its path in the project."""
+    models = sorted(folder.name for folder in TEMPLATES.iterdir() if folder.name != EVERY)
+    if model not in models:
+        raise config_error("--model", model, f"use {', '.join(models)}")
     requirement, files = engine(), {}
     for folder in (TEMPLATES / EVERY, TEMPLATES / model):
         for file in sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"):

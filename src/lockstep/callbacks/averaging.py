@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging
-from torch import Tensor, nn
+from torch import Tensor
 
 from lockstep.callbacks.checkpoints import find_last_checkpoint
 
@@ -28,7 +27,7 @@ class EMA(EMAWeightAveraging):
         Lightning has copied the model while it was on the CPU."""
         assert self._average_model is not None
         getattr(trainer.strategy, "parallelize", lambda _: None)(self._average_model.module)
-        _bring(self._average_model, pl_module.device)
+        self._average_model.to(pl_module.device)
         for own, current in zip(self._average_model.module.buffers(), pl_module.buffers(), strict=True):
             if not _is_averaged(own):  # buffers set after the copy, which no checkpoint has
                 own.copy_(current)
@@ -72,12 +71,3 @@ def _or_current(average: Callable[..., Any] | None) -> Callable[[Tensor, Tensor,
     """Average floating-point numbers, and take the current value of integers, as 0.9 * 3 + 0.1 * 3 would be truncated to 2."""
     assert average is not None
     return lambda own, current, count: average(own, current, count) if _is_averaged(own) else current
-
-
-def _bring(module: nn.Module, device: torch.device) -> None:
-    """Move a module to a device, except for layers on the meta device, such as those of another stage of a pipeline."""
-    if any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers())):
-        for child in module.children():
-            _bring(child, device)
-    else:
-        module.to(device)

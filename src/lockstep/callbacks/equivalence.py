@@ -33,7 +33,6 @@ class EquivalenceReport(Monitor, Callback):
     def __init__(self) -> None:
         self.causes: list[str] = []
         self._states: tuple[bytes, bytes] | None = None  # the generators' states before a step
-        self._means: dict[str, torch.Tensor] = {}  # running means before training
         self._has_samples = False  # True if a batch has several
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -41,43 +40,27 @@ class EquivalenceReport(Monitor, Callback):
         if trainer.world_size > 1:
             for cause in find_causes(trainer, pl_module):
                 self._say(cause)
-            self._means = {name: mean.clone() for name, mean in running_means(pl_module).items()}
 
     def _say(self, cause: str) -> None:
         if cause not in self.causes:
             self.causes.append(cause)
             log.info(f"Not as on one process: {cause}")
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self._look_before(trainer, pl_module, batch, batch_idx)
-
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self._look_after(trainer, pl_module, batch_idx, "training")
-
-    def on_validation_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, *_: Any, **__: Any
     ) -> None:
-        self._look_before(trainer, pl_module, batch, batch_idx)
-
-    def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        self._look_after(trainer, pl_module, batch_idx, "validation")
-
-    def _look_before(self, trainer: Any, module: LightningModule, batch: Any, batch_idx: int) -> None:
         if batch_idx == 0 and trainer.world_size > 1:
-            self._states, self._has_samples = _states(module.device), (samples_in(batch) or 0) > 1
+            self._states, self._has_samples = _states(pl_module.device), (samples_in(batch) or 0) > 1
 
-    def _look_after(self, trainer: Any, module: LightningModule, batch_idx: int, stage: str) -> None:
-        if batch_idx or trainer.world_size == 1:
-            return
-        now = running_means(module)
-        changed = [name for name, mean in self._means.items() if name in now and not torch.equal(now[name], mean)]
-        if changed:
-            self._say(f"running statistics of each process's own samples, which only BatchNorm shares: {join_first(changed)}")
-        if self._states != _states(module.device):
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any, **__: Any
+    ) -> None:
+        if batch_idx == 0 and trainer.world_size > 1 and self._states != _states(pl_module.device):
+            stage = "training" if trainer.training else "validation"
             alike = "lockstep.nets.Dropout and lockstep.noise draw them alike on any number of processes"
             self._say(f"random numbers are drawn in a {stage} step, by each process its own; {alike}")
+
+    on_validation_batch_start, on_validation_batch_end = on_train_batch_start, on_train_batch_end
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Name metrics that are means over batches."""
@@ -86,15 +69,6 @@ class EquivalenceReport(Monitor, Callback):
                 self._say(f"{name} is a mean of batches' values, which other batches do not have; update it with samples' values")
 
     on_train_epoch_end = on_validation_epoch_end
-
-
-def running_means(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the running means of layers other than BatchNorm, by name."""
-    from lockstep.trainer.batchnorm import is_batchnorm
-
-    layers = {f"{name} ({type(layer).__name__})": layer for name, layer in model.named_modules() if not is_batchnorm(layer)}
-    means = {name: getattr(layer, "running_mean", None) for name, layer in layers.items()}
-    return {name: mean for name, mean in means.items() if isinstance(mean, torch.Tensor)}
 
 
 def metrics_of_batches(model: nn.Module) -> list[str]:

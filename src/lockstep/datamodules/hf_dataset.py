@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from lockstep.datamodules.base import DataModule, DataSpec
-from lockstep.datamodules.decoding import WORKERS, decode
+from lockstep.datamodules.image_folder import WORKERS, decode
 from lockstep.datamodules.splits import Splits
 from lockstep.errors import check_at_least
 

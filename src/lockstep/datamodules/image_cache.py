@@ -1,6 +1,7 @@
 """Images decoded once, into a file of bytes that every process of a machine maps into its memory."""
 
 import hashlib
+import inspect
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +14,10 @@ from torch.utils.data import DataLoader
 
 from lockstep.atomic_files import replacing
 from lockstep.config.plan import cores
-from lockstep.datamodules import decoding
 from lockstep.datamodules.base import ignore_sigterm
 from lockstep.datamodules.batches import InMemory
 from lockstep.datamodules.file_cache import write_once
-from lockstep.datamodules.image_folder import ImageFolder, LabelledImages
+from lockstep.datamodules.image_folder import ImageFolder, LabelledImages, decode
 from lockstep.datamodules.splits import Splits
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def cached(images: LabelledImages, shape: Sequence[int], folder: Path) -> Mapped
     name depends on the image files' names, sizes and times, and on the code that decodes them."""
     paths = [Path(path) for path, _ in images.samples]
     files = [(str(path.relative_to(images.root)), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
-    key = hashlib.sha256(repr((files, Path(decoding.__file__).read_text())).encode()).hexdigest()[:16]
+    key = hashlib.sha256(repr((files, Path(inspect.getfile(decode)).read_text())).encode()).hexdigest()[:16]
     path = folder / f"{Path(images.root).absolute().name}-{'x'.join(map(str, shape))}-{key}.uint8"
     write_once(path, lambda: _write(path, images))
     return Mapped(path, shape, torch.tensor(images.targets))

@@ -1,12 +1,10 @@
-"""The gradients and the state that virtual workers leave of a step: summed as vectors, then averaged."""
-
-from collections.abc import Sequence
+"""The gradients and the state that virtual workers leave of a step: summed, then averaged."""
 
 import torch
 from lightning import LightningModule
 from torch import Tensor
 
-from lockstep.exact.tree import Vectors
+from lockstep.exact.tree import Tensors
 
 
 class Step:
@@ -38,16 +36,16 @@ class Step:
             parameter.grad = None
 
     @torch.no_grad()
-    def leaf(self, loss: Tensor | None, is_first: bool, has_logged: bool) -> Vectors:
-        """Return copies of the gradients and the state that a worker has left in the model. A gradient that it has not left is
+    def leaf(self, loss: Tensor | None, is_first: bool, has_logged: bool) -> Tensors:
+        """Return the gradients and copies of the state that a worker has left in the model. A gradient that it has not left is
         zero, and so is the state of a worker without a loss: it had no sample, or left it out."""
         self._take_replaced_buffers()
-        gradients = [_zeros(p) if p.grad is None else p.grad for p in self._trained]
-        real = self._real if loss is not None else [_zeros(tensor) for tensor in self._real]
-        others = self._others if is_first else [_zeros(tensor) for tensor in self._others]
+        gradients = [_zeros(p) if p.grad is None else p.grad.contiguous() for p in self._trained]
+        real = [_zeros(tensor) if loss is None else tensor.detach().clone() for tensor in self._real]
+        others = [tensor.detach().clone() if is_first else _zeros(tensor) for tensor in self._others]
+        mean = (self.loss if loss is None else loss.detach().reshape(())).double().clone()
         facts = [loss is not None, has_logged, *(p.grad is not None for p in self._trained)]
-        mean = self.loss if loss is None else loss.detach().double()
-        return _joined([*gradients, *real, *others, mean, torch.tensor(facts, dtype=mean.dtype, device=mean.device)])
+        return [*gradients, *real, *others, mean, torch.tensor(facts, dtype=mean.dtype, device=mean.device)]
 
     def _take_replaced_buffers(self) -> None:
         """Copy the values of a tensor that a step has assigned to a buffer, as by `self.mean = 0.9 * self.mean + ...`, to the
@@ -61,12 +59,10 @@ class Step:
                 setattr(module, attribute, buffer)
 
     @torch.no_grad()
-    def take(self, total: Vectors) -> None:
+    def take(self, total: Tensors) -> None:
         """Take the sum over all workers."""
-        number = len(self._trained)
-        like = [*self._trained, *self._real, *self._others, self.loss, self.loss.new_empty(2 + number)]
-        *parts, loss, counts = _parted(total, like)
-        gradients, state = parts[:number], parts[number:]
+        *parts, loss, counts = total
+        gradients, state = parts[: len(self._trained)], parts[len(self._trained) :]
         had_loss, has_logged, *had_gradient = counts.tolist()
         self.had_loss, self.has_logged = had_loss > 0, has_logged > 0
         self._gradients = [g.div_(self._workers) if n else None for g, n in zip(gradients, had_gradient, strict=True)]
@@ -83,23 +79,4 @@ class Step:
 
 
 def _zeros(tensor: Tensor) -> Tensor:
-    return torch.zeros_like(tensor, requires_grad=False)
-
-
-def _joined(tensors: Sequence[Tensor]) -> Vectors:
-    """Return a vector for each type."""
-    return [
-        torch.cat([tensor.detach().reshape(-1) for tensor in tensors if tensor.dtype == dtype])
-        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors)
-    ]
-
-
-def _parted(vectors: Vectors, like: Sequence[Tensor]) -> list[Tensor]:
-    """Return views of such vectors, taken from the front of the list, in the shapes of the tensors that were joined."""
-    dtypes = dict.fromkeys(tensor.dtype for tensor in like)
-    left = {dtype: vectors.pop(0) for dtype in dtypes}
-    parts: list[Tensor] = []
-    for tensor in like:
-        part, left[tensor.dtype] = left[tensor.dtype].split((tensor.numel(), len(left[tensor.dtype]) - tensor.numel()))
-        parts.append(part.view(tensor.shape))
-    return parts
+    return torch.zeros_like(tensor, memory_format=torch.contiguous_format, requires_grad=False)

@@ -21,7 +21,7 @@ from lockstep.errors import config_error
 from lockstep.exact.loaders import Share, shares_of_workers
 from lockstep.exact.metrics import WorkerMetrics
 from lockstep.exact.step import Step
-from lockstep.exact.tree import Vectors, local_sum, sum_over_processes
+from lockstep.exact.tree import Tensors, local_sum, sum_over_processes
 from lockstep.plain_lightning.lightning_internals import log_batch_as
 from lockstep.strategies.ddp import PlannedWorldSize
 
@@ -123,7 +123,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
                     output, loss = self._train(share, rest)
             return loss
 
-        def leaf(index: int) -> Vectors:
+        def leaf(index: int) -> Tensors:
             return step.leaf(work(index), self._number(index) == 0, self._trainer._logger_connector.has_synced)
 
         self._metrics.begin_step()

@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-Vectors = list[Tensor]
+Tensors = list[Tensor]
 
 
-def local_sum(count: int, leaf: Callable[[int], Vectors], first: int = 0, step: int = 1) -> Vectors:
+def local_sum(count: int, leaf: Callable[[int], Tensors], first: int = 0, step: int = 1) -> Tensors:
     """Return the sum of the leaves `first`, `first + step`, ... below `count`, a power of two; `leaf(0)` is computed last.
 
     At most log2(count) + 1 sums are alive at once.
@@ -25,9 +25,9 @@ def local_sum(count: int, leaf: Callable[[int], Vectors], first: int = 0, step: 
     return add(local_sum(count, leaf, first, 2 * step), others)
 
 
-def sum_over_processes(own: Vectors) -> Vectors:
-    """Replace `own` by the sum of the vectors of all processes, a power of two of them, and return it; a collective. The vectors
-    are as many, as long and of the same types in each process."""
+def sum_over_processes(own: Tensors) -> Tensors:
+    """Replace `own` by the sum of the tensors of all processes, a power of two of them, and return it; a collective. The tensors
+    have the same shapes and types in each process."""
     distance = dist.get_world_size() // 2 if dist.is_initialized() else 0
     while distance:
         add(own, _exchange(own, dist.get_rank() ^ distance))
@@ -35,19 +35,19 @@ def sum_over_processes(own: Vectors) -> Vectors:
     return own
 
 
-def _exchange(sent: Vectors, partner: int) -> Vectors:
-    """Return the vectors of the partner. GPUs exchange through the host's memory by gloo, which takes any memory for the
+def _exchange(sent: Tensors, partner: int) -> Tensors:
+    """Return the tensors of the partner. GPUs exchange through the host's memory by gloo, which takes any memory for the
     host's."""
     if sent and sent[0].is_cuda and dist.get_backend() == "gloo":
-        there = _exchange([vector.cpu() for vector in sent], partner)
-        return [vector.to(own.device) for vector, own in zip(there, sent, strict=True)]
-    received = [torch.empty_like(vector) for vector in sent]
+        there = _exchange([tensor.cpu() for tensor in sent], partner)
+        return [tensor.to(own.device) for tensor, own in zip(there, sent, strict=True)]
+    received = [torch.empty_like(tensor) for tensor in sent]
     pairs = [(dist.isend, sent), (dist.irecv, received)]
-    operations = [dist.P2POp(name, vector, partner) for name, vectors in pairs for vector in vectors if len(vector)]
+    operations = [dist.P2POp(name, tensor, partner) for name, tensors in pairs for tensor in tensors if tensor.numel()]
     for request in dist.batch_isend_irecv(operations) if operations else ():
         request.wait()
     return received
 
 
-def add(a: Vectors, b: Vectors) -> Vectors:
+def add(a: Tensors, b: Tensors) -> Tensors:
     return [x.add_(y) for x, y in zip(a, b, strict=True)]

@@ -11,8 +11,7 @@ import numpy
 from lockstep.datamodules.base import DataModule, DataSpec
 from lockstep.datamodules.splits import Splits
 from lockstep.errors import check_at_least, config_error
-from lockstep.language.tokens import Windows, token_file
-from lockstep.language.vocabulary import Vocabulary
+from lockstep.language.tokens import Vocabulary, Windows, token_file
 
 # Folders of the standard library with what is installed beside it, with tests, an editor, and generated tables and texts.
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idlelib", "turtledemo", "lib2to3", "encodings", "pydoc_data"}

@@ -1,10 +1,11 @@
-"""Texts as one row of tokens, in a file that processes map into their memory, and windows of that row."""
+"""The tokens of texts: one row of them, in a file that processes map into their memory, and windows of that row."""
 
 import hashlib
 import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy
 import torch
@@ -13,11 +14,36 @@ from torch.utils.data import Dataset
 
 from lockstep.atomic_files import replacing
 from lockstep.datamodules.file_cache import write_once
-from lockstep.language.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
 NOT_COUNTED = -100  # a target that is none: torch's ignore_index
+
+
+class Vocabulary:
+    """The 256 bytes, or the tokens of a JSON file of the library `tokenizers`; and after them the separator of documents."""
+
+    def __init__(self, path: str | None = None) -> None:
+        self._tokenizer: Any = None
+        self.name, self.separator = "bytes", 256
+        if path is not None:
+            from tokenizers import Tokenizer  # pyright: ignore[reportMissingImports]  it is optional
+
+            self._tokenizer = Tokenizer.from_file(path)
+            self._tokenizer.no_truncation()
+            self._tokenizer.no_padding()
+            self.name, self.separator = hashlib.sha256(Path(path).read_bytes()).hexdigest(), self._tokenizer.get_vocab_size()
+        self.size = self.separator + 1
+
+    def encode(self, text: bytes) -> numpy.ndarray:
+        """Return the tokens of a text, (length,)."""
+        if self._tokenizer is None:
+            return numpy.frombuffer(text, numpy.uint8)
+        return numpy.array(self._tokenizer.encode(text.decode(), add_special_tokens=False).ids)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens, none of which is the separator."""
+        return bytes(tokens).decode(errors="replace") if self._tokenizer is None else self._tokenizer.decode(tokens)
 
 
 def token_file(paths: Sequence[Path], vocabulary: Vocabulary, folder: Path) -> Path:

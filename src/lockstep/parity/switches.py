@@ -17,11 +17,6 @@ from lockstep.plain_lightning.processes import all_ranks
 from lockstep.trainer.batchnorm import Synchronised
 
 
-def _wrap(model: LightningModule, name: str, around: Callable[..., Any]) -> None:
-    step = getattr(model, name)
-    setattr(model, name, functools.wraps(step)(functools.partial(around, step)))
-
-
 class OneRate(Callback):
     """Take one learning rate in all steps."""
 
@@ -39,7 +34,8 @@ class WholeBatch(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         for name in {"fit": ("training_step", "validation_step"), "test": ("test_step",)}.get(stage, ()):
-            _wrap(pl_module, name, functools.partial(self._step, trainer))
+            step = getattr(pl_module, name)
+            setattr(pl_module, name, functools.wraps(step)(functools.partial(self._step, trainer, step)))
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for layer in (layer for layer in pl_module.modules() if isinstance(layer, Synchronised)):

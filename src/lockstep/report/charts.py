@@ -11,8 +11,7 @@ import numpy
 from matplotlib.figure import Figure
 
 from lockstep.atomic_files import replacing
-from lockstep.report.estimates import Estimate
-from lockstep.report.series import Series
+from lockstep.report.series import Estimate, Series
 
 _STYLE: Any = ["tableau-colorblind10", {"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False}]
 _SIZE: Any = {"figsize": (8, 3.2), "layout": "constrained"}

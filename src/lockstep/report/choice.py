@@ -2,9 +2,8 @@
 
 import math
 
-from lockstep.report.estimates import Estimate, geometric
 from lockstep.report.measurements import Measurement, Measurements
-from lockstep.report.series import BETTER, MIXED, Point, Series
+from lockstep.report.series import BETTER, MIXED, Estimate, Point, Series, geometric
 
 IMPOSSIBLE = 1.1  # an efficiency that neither caches nor the noise of a quiet machine explain
 BUSY = 1.25  # load per core of the machine above which processes wait for a core

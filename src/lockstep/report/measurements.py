@@ -1,6 +1,5 @@
 """Measurements of a sweep: one row per job, also for jobs that have not finished."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -28,8 +27,7 @@ class Measurement:
 
     status: finished, failed, diverged (failed by a number that was not finite) or missing (waiting, running, interrupted).
     devices, global_batch: over all nodes; lr: as configured; config: by dotted keys; record: metrics.json.
-    variant: the values of other keys in which the sweep's jobs differ.
-    group: the same text for jobs that differ in the axes only.
+    variant: the values of other keys in which the sweep's jobs differ; jobs of another one are not compared.
     """
 
     job: str
@@ -42,7 +40,6 @@ class Measurement:
     metric: float | None
     variant: tuple[str, ...]
     overrides: tuple[str, ...]
-    group: str = field(compare=False)
     config: dict[str, Any] = field(compare=False)
     record: dict[str, Any] = field(compare=False)
 
@@ -80,15 +77,15 @@ def read(sweep_dir: Path, only: Sequence[str] = ()) -> Measurements:
     if not jobs:
         raise config_error("--only", " ".join(only), "no job has these; use overrides of the sweep's jobs")
     rows = [_row(job) for job in jobs]
-    sizes, finished = Counter(row.group for row in rows), Counter(row.group for row in rows if row.status == FINISHED)
-    largest = max(rows, key=lambda row: (finished[row.group], sizes[row.group])).group
-    first = next(job for job, row in zip(jobs, rows, strict=True) if row.group == largest)
+    sizes, finished = Counter(row.variant for row in rows), Counter(row.variant for row in rows if row.status == FINISHED)
+    largest = max(rows, key=lambda row: (finished[row.variant], sizes[row.variant])).variant
+    first = next(job for job, row in zip(jobs, rows, strict=True) if row.variant == largest)
     return Measurements(
         directory=sweep_dir.absolute(),
-        rows=sorted((row for row in rows if row.group == largest), key=lambda row: (row.devices, row.lr or 0.0, str(row.seed))),
+        rows=sorted((row for row in rows if row.variant == largest), key=lambda row: (row.devices, row.lr or 0.0, str(row.seed))),
         metric=first.optimized_metric,
         maximize=first.optimized_mode == "max",
-        left_out=Counter(row.variant for row in rows if row.group != largest),
+        left_out=Counter(row.variant for row in rows if row.variant != largest),
         total=len(every),
     )
 
@@ -110,8 +107,6 @@ def _row(job: Job) -> Measurement:
         metric=job.metric,
         variant=tuple(item for item in swept if item.partition("=")[0] not in axes),
         overrides=tuple(job.overrides),
-        # A config file that was edited between two jobs makes two groups.
-        group=json.dumps({key: value for key, value in config.items() if key not in axes}, sort_keys=True),
         config=config,
         record=record,
     )

@@ -1,19 +1,39 @@
-"""Speed and final metric by the number of devices."""
+"""Speed and final metric by the number of devices: means over repeats, with their 95% confidence intervals."""
 
 import itertools
+import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, variance
 from typing import Any
 
-from lockstep.report.estimates import Estimate, difference, estimate, geometric
+from scipy.special import stdtrit  # the quantile of Student's t
+
 from lockstep.report.measurements import DIVERGED, Measurement, Measurements
 
 SAME = 0.01  # the part of the metric that a change has to have to matter
 EQUAL, CHANCE, SMALL, BETTER, WORSE = "equal", "not beyond chance", "less than 1%", "better", "worse"
 WEAK, STRONG, MIXED = "weak", "strong", "mixed"
 _SAME_BATCH = {WEAK: "batch_per_device", STRONG: "global_batch"}  # the attribute of a job that is the same over a series
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean and its interval, which is None if nothing was repeated."""
+
+    mean: float
+    interval: tuple[float, float] | None = None
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The interval, or the mean twice if there is none."""
+        return self.interval or (self.mean, self.mean)
+
+    def __format__(self, spec: str) -> str:
+        """Format the mean, and the interval in brackets if there is one that can be seen."""
+        mean, low, high = (format(number, spec) for number in (self.mean, *self.bounds))
+        return mean if low == mean == high else f"{mean} [{low} to {high}]"
 
 
 @dataclass(frozen=True)
@@ -141,3 +161,31 @@ def grouped(rows: Iterable[Measurement], name: str) -> dict[Any, list[Measuremen
     key = operator.attrgetter(name)
     ordered = sorted(rows, key=lambda row: (key(row) is None, key(row) or 0))
     return {value: [*same] for value, same in itertools.groupby(ordered, key)}
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Return the mean with Student's t interval."""
+    mean, count = fmean(values), len(values)
+    return _around(mean, variance(values) / count, count - 1) if count > 1 else Estimate(mean)
+
+
+def difference(values: Sequence[float], others: Sequence[float]) -> Estimate:
+    """Subtract two means; the interval is Welch's and exists if both were repeated."""
+    mean = fmean(values) - fmean(others)
+    if min(len(values), len(others)) < 2:
+        return Estimate(mean)
+    parts = [(variance(some) / len(some), len(some) - 1) for some in (values, others)]
+    total = sum(part for part, _ in parts)
+    return _around(mean, total, total**2 / sum(part**2 / freedom for part, freedom in parts) if total else 1)
+
+
+def geometric(values: Sequence[float], others: Sequence[float] = ()) -> Estimate:
+    """Return the geometric mean of positive numbers, divided by that of others if there are any."""
+    logs = [[math.log(value) for value in some] for some in (values, others) if some]
+    change = difference(*logs) if others else estimate(*logs)
+    return Estimate(math.exp(change.mean), change.interval and (math.exp(change.interval[0]), math.exp(change.interval[1])))
+
+
+def _around(mean: float, squared_error: float, freedom: float) -> Estimate:
+    half = float(stdtrit(freedom, 0.975)) * math.sqrt(squared_error)
+    return Estimate(mean, (mean - half, mean + half))

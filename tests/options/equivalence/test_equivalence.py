@@ -10,7 +10,6 @@ from lightning import LightningModule
 from torch import nn
 from torchmetrics import MeanMetric, SumMetric
 from torchmetrics.classification import MulticlassAccuracy
-from torchvision.ops import FrozenBatchNorm2d
 
 from lockstep.callbacks.equivalence import EquivalenceReport, metrics_of_batches
 from lockstep.nets import Dropout
@@ -65,19 +64,6 @@ def test_noise_for_parts_of_samples() -> None:
     net = nn.Sequential(Dropout(0.1), Dropout(0.0))
     assert causes(net=net) == []
     assert causes(net=net, shares=1) == ["noise is drawn for parts of samples, in net.0"]
-
-
-def test_running_statistics_are_named_that_change_in_a_step() -> None:
-    norms = [nn.InstanceNorm2d(2, track_running_stats=True), nn.InstanceNorm2d(2, track_running_stats=True), FrozenBatchNorm2d(2)]
-    report, trainer, module = EquivalenceReport(), on_two_processes(), LightningModule()
-    module.net = nn.Sequential(*norms)
-    norms[1].eval()
-    report.on_fit_start(trainer, module)
-    report.on_train_batch_start(trainer, module, batch := torch.rand(2, 2, 3, 3), 0)
-    module.net(batch)
-    report.on_train_batch_end(trainer, module, None, batch, 0)
-    why = "running statistics of each process's own samples, which only BatchNorm shares"
-    assert report.causes == [f"{why}: net.0 (InstanceNorm2d)"]
 
 
 class OfBatches(SumMetric):

@@ -1,4 +1,4 @@
-"""The sum over processes is that of the tree, to the bit, for vectors of any length."""
+"""The sum over processes is that of the tree, to the bit, for tensors of any shape."""
 
 from pathlib import Path
 
@@ -13,7 +13,8 @@ LENGTHS = (0, 1, 3, 64, 1001)
 
 def drawn(rank: int) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(rank)
-    return [torch.randn(length, generator=generator) for length in LENGTHS] + [torch.arange(5) + rank]
+    tensors = [torch.randn(length, generator=generator) for length in LENGTHS]
+    return [*tensors, torch.randn(2, 3, generator=generator), torch.randn((), generator=generator), torch.arange(5) + rank]
 
 
 def sum_of_rows(rows: torch.Tensor) -> torch.Tensor:

@@ -7,8 +7,8 @@ import pytest
 import torch
 from image_files import write_noise
 
-from lockstep.datamodules.decoding import decode
 from lockstep.datamodules.hf_dataset import HFDataset
+from lockstep.datamodules.image_folder import decode
 
 datasets: Any = pytest.importorskip("datasets", reason="the library `datasets` is not installed: pip install datasets")
 

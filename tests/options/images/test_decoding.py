@@ -10,7 +10,7 @@ from image_files import write_image, write_noise
 from PIL import Image
 from torchvision.transforms import v2
 
-from lockstep.datamodules.decoding import decode
+from lockstep.datamodules.image_folder import decode
 from lockstep.errors import ConfigError
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from lockstep.language import tokens as packing
 from lockstep.language.text import Text
-from lockstep.language.tokens import NOT_COUNTED, Windows, token_file
-from lockstep.language.vocabulary import Vocabulary
+from lockstep.language.tokens import NOT_COUNTED, Vocabulary, Windows, token_file
 
 TEXTS = {"a.txt": b"abcdef", "b.txt": b"gh", "c.md": b"", "sub/d.py": b"ijklm\n", "e.bin": b"\xff"}
 

@@ -1,8 +1,6 @@
 """Modules and data that know nothing of Lockstep, small enough to be compared in a second, each with something of its own."""
 
-import os
 import random
-import signal
 import time
 from typing import Any
 
@@ -110,8 +108,6 @@ class Plain(LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         self.trainer.should_stop |= self.defect == "ends"
-        if self.defect == "killed" and world() == (1, 2):
-            os.kill(os.getpid(), signal.SIGKILL)
         if self.defect == "branches" and world() == (1, 2):  # into something for which the first process never comes
             time.sleep(60 * batch_idx)
         loss = self.loss(batch)

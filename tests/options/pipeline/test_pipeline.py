@@ -26,14 +26,10 @@ PIPELINE = ("trainer/strategy=pipeline",)
 EXACT = ("trainer.precision=64-true", "trainer.max_epochs=2", "datamodule.drop_last=false", "trainer.gradient_clip_val=0.5")
 EXACT += ("++callbacks.progress=null", "++callbacks.pictures=null", "guards.preemption.every_n_steps=1")
 EXACT += ("guards.checkpoint.every_n_steps=null",)  # but at each epoch's end
-KEPT = ("guards.nonfinite.action=skip", "callbacks=ema", "callbacks.ema.decay=0.9")
+KEPT = ("guards.nonfinite.action=skip",)
 # 11 documents in windows: steps of 7 of them and a last one of fewer, in micro-batches that do not divide them
 GPT = ("model=gpt_nano", "model.net.width=16", "model.net.heads=2", "model.net.depth=4", "model/optimizer=adamw")
 GPT += ("optimized_metric=val/loss", "optimized_mode=min", "datamodule.global_batch_size=7", *EXACT, *KEPT)
-VIT = ("datamodule=synthetic_images", "datamodule.shape=[1,8,8]", "datamodule.num_classes=3", "datamodule.length=21")
-VIT += ("model=vit", "model.net.width=16", "model.net.heads=2", "model.net.depth=3", "model.net.registers=1", *EXACT)
-# the bias of attention's keys has no gradient but rounding, of which Adam makes steps
-VIT += ("datamodule.val_length=11", "datamodule.test_length=4", "model/optimizer=sgd", "datamodule.global_batch_size=12")
 # 21 samples by steps of 20, accumulated in two batches
 OWN = ("datamodule=synthetic_images", "datamodule.shape=[1,4,4]", "datamodule.num_classes=3", "datamodule.length=21")
 OWN += ("model.net._target_=stage_net.Residual", "~model.net.hidden", "~model.net.dropout", "trainer.accumulate_grad_batches=2")
@@ -85,8 +81,7 @@ def stopped(folder: Path, *options: str, extra: list[Callback]) -> int:
 def assert_equal(own: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     """Checkpoints of two trainings, up to the rounding of float64."""
     assert own["global_step"] == expected["global_step"]
-    for key in {"state_dict", "current_model_state"} & expected.keys():
-        assert furthest(own[key], expected[key]) < 1e-10, key
+    assert furthest(own["state_dict"], expected["state_dict"]) < 1e-10
     states = [content["optimizer_states"][0]["state"] for content in (own, expected)]
     assert list(states[0]) == list(states[1])
     assert furthest(*states) < 1e-10
@@ -104,7 +99,6 @@ def check_two(rank: int, world_size: int, folder: Path, gpt: tuple[str, ...]) ->
     resumed, tester = trained(folder / "stopped", *gpt, *split, extra=[Spoilt()], ckpt_path=left)
     model: Any = tester.lightning_module
     best = folder / "stopped" / "checkpoints" / "best.ckpt"
-    vit, _ = trained(folder / "vit", *VIT, *split, "trainer.strategy.microbatches=5")
     return {
         "gpt": whole,
         "previous": str(folder / "gpt" / "checkpoints" / "previous.ckpt"),
@@ -114,7 +108,6 @@ def check_two(rank: int, world_size: int, folder: Path, gpt: tuple[str, ...]) ->
         "number": number,
         "resumed": differences(whole | NOWHERE, resumed | NOWHERE),
         "tested": tester.test(model, tester.datamodule, ckpt_path=str(best), verbose=False),
-        "vit": vit,
     }
 
 
@@ -141,20 +134,14 @@ def one(folder: Path, gpt: tuple[str, ...], of_two: list[dict[str, Any]]) -> dic
     return {
         "gpt": trained(folder / "one", *gpt, extra=[Spoilt()])[0],
         "from stages": trained(folder / "one from stages", *gpt, extra=[Spoilt()], ckpt_path=left)[0],
-        "vit": trained(folder / "one vit", *VIT)[0],
     }
 
 
 def test_two_stages_give_the_result_of_one_process(of_two: list[dict[str, Any]], one: dict[str, Any]) -> None:
-    """With clipping by the norm of all stages, an average of weights, tied weights, and a step that all stages leave out."""
+    """With clipping by the norm of all stages, tied weights, and a step that all stages leave out."""
     assert [rank["skipped"] for rank in of_two] == [[SKIPPED], [SKIPPED]]
     assert_equal(of_two[0]["gpt"], one["gpt"])
-    assert furthest(one["gpt"]["state_dict"], one["gpt"]["current_model_state"]) > 1e-4  # else there is no average
     assert of_two[0]["results"] == of_two[1]["results"]
-
-
-def test_a_batch_that_the_micro_batches_do_not_divide_is_the_same(of_two: list[dict[str, Any]], one: dict[str, Any]) -> None:
-    assert_equal(of_two[0]["vit"], one["vit"])
 
 
 def test_each_stage_has_its_layers_alone(of_two: list[dict[str, Any]]) -> None:
@@ -182,40 +169,15 @@ def test_a_checkpoint_is_read_as_any_other(of_two: list[dict[str, Any]], folder:
     assert of_two[0]["tested"][0]["test/loss"] > 0
 
 
-# Four stages
-
-
-def check_four(rank: int, world_size: int, folder: Path, gpt: tuple[str, ...], left: Path) -> dict[str, Any]:
+def check_four(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
     become_rank(rank, world_size)
     four = (*PIPELINE, "trainer.devices=4", "trainer.strategy.stages=4", "trainer.strategy.microbatches=2")
     own, trainer = trained(folder / "own", *OWN, *four)
-    number = stopped(folder / "stopped", *OWN, *four, extra=[])
-    dist.barrier()
-    resumed, _ = trained(folder / "stopped", *OWN, *four, ckpt_path=folder / "stopped" / "checkpoints" / "last.ckpt")
-    return {
-        "own": own,
-        "results": logged_numbers(trainer),
-        "number": number,
-        "resumed": differences(own | NOWHERE, resumed | NOWHERE),
-        "of four": trained(folder / "gpt", *gpt, *four, extra=[Spoilt()], ckpt_path=left)[0],
-    }
+    return {"own": own, "results": logged_numbers(trainer)}
 
 
-@pytest.fixture(scope="module")
-def of_four(of_two: list[dict[str, Any]], gpt: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    left, group = Path(of_two[0]["previous"]), tmp_path_factory.mktemp("four")
-    return in_ranks(4, partial(check_four, folder=group, gpt=gpt, left=left), group)
-
-
-def test_four_stages_of_an_own_net_give_the_result_of_one_process(of_four: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_four_stages_of_an_own_net_give_the_result_of_one_process(tmp_path: Path) -> None:
     """With counted dropout and accumulation."""
-    assert_equal(of_four[0]["own"], trained(tmp_path / "own", *OWN)[0])
+    of_four = in_ranks(4, partial(check_four, folder=tmp_path), tmp_path)
+    assert_equal(of_four[0]["own"], trained(tmp_path / "one", *OWN)[0])
     assert all(rank["results"] == of_four[0]["results"] for rank in of_four)
-
-
-def test_four_stages_go_on_to_the_bit(of_four: list[dict[str, Any]]) -> None:
-    assert [(rank["number"], rank["resumed"]) for rank in of_four] == [(signal.SIGTERM, [])] * 4
-
-
-def test_four_stages_go_on_with_what_two_have_begun(of_two: list[dict[str, Any]], of_four: list[dict[str, Any]]) -> None:
-    assert_equal(of_four[0]["of four"], of_two[0]["gpt"])

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -44,18 +43,9 @@ def test_stages_share_samples(compose: Callable[..., DictConfig]) -> None:
     assert Plan.from_config(compose(*STAGES, "trainer.strategy.stages=1")).world_size == 1
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("trainer.devices=4",), "trainer.strategy.stages=2: is not the number of processes; use 4, or trainer.devices=2"),
-        (("trainer.strategy.microbatches=0",), "trainer.strategy.microbatches=0: is less than 1; use at least 1"),
-    ],
-)
-def test_settings_that_stages_do_not_bear_are_refused(
-    options: tuple[str, ...], said: str, compose: Callable[..., DictConfig]
-) -> None:
-    cfg = compose(*STAGES, *options)
-    with pytest.raises(ConfigError, match=f"^{said}"):
+def test_stages_that_are_not_the_processes_are_refused(compose: Callable[..., DictConfig]) -> None:
+    cfg = compose(*STAGES, "trainer.devices=4")
+    with pytest.raises(ConfigError, match=r"^trainer.strategy.stages=2: is not the number of processes; use 4, or trainer.dev"):
         build_trainer(cfg, Plan.from_config(cfg))
 
 
@@ -65,37 +55,12 @@ def test_parity_does_not_compare_stages() -> None:
         Sides.of(compose_of(*STAGES, config_name="parity"))
 
 
-def with_layer(layer: nn.Module) -> Residual:
-    net = Residual((4,), 3)
-    net.layers[2] = layer
-    return net
-
-
-def with_more(**parts: Any) -> Residual:
-    net = Residual((4,), 3)
-    for name, part in parts.items():
-        setattr(net, name, part)
-    return net
-
-
-@pytest.mark.parametrize(
-    ("net", "said"),
-    [
-        (
-            nn.Linear(4, 3),
-            "model.net._target_=Linear: has no layers, stage(inputs, x, layers) and stage_ends, by which",
-        ),
-        (with_layer(nn.BatchNorm1d(8)), "model.net._target_=Residual: layers.2 would have the statistics of a micro-batch"),
-        (
-            with_more(scale=nn.Parameter(torch.ones(()))),
-            "model.net._target_=Residual: net.scale is in no stage; use",
-        ),
-    ],
-)
-def test_nets_that_can_not_be_cut_are_refused(net: nn.Module, said: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        check_model(classifier(net), 2)
-    assert str(refused.value).startswith(said)
+def test_nets_that_can_not_be_cut_are_refused() -> None:
+    norm, scale = Residual((4,), 3), Residual((4,), 3)
+    norm.layers[2], scale.scale = nn.BatchNorm1d(8), nn.Parameter(torch.ones(()))
+    for net, said in ((norm, "layers.2 would have the statistics of a micro-batch"), (scale, "net.scale is in no stage; use")):
+        with pytest.raises(ConfigError, match=f"^model.net._target_=Residual: {said}"):
+            check_model(classifier(net), 2)
 
 
 def test_more_stages_than_layers_and_stages_without_training_are_refused() -> None:

@@ -29,14 +29,6 @@ def test_jobs_that_have_not_finished_are_rows_with_their_reason(tmp_path: Path) 
     assert all(row.samples_per_second is None for row in rows)
 
 
-def test_jobs_of_an_edited_config_file_are_not_compared(tmp_path: Path) -> None:
-    sweep = measured.sweep(tmp_path, [cell(1), cell(2), cell(4)])
-    (path,) = sweep.glob("devices=4*/.hydra/config.yaml")
-    path.write_text(path.read_text().replace("trainer:\n", "trainer:\n  max_epochs: 9\n"))
-    rows = read(sweep)
-    assert ([row.devices for row in rows.rows], rows.left_out) == ([1, 2], {(): 1})
-
-
 def test_a_job_that_was_continued_on_other_devices_counts_for_those(tmp_path: Path) -> None:
     """The speed of two devices counted as that of eight."""
     assert [row.devices for row in read(measured.sweep(tmp_path, [cell(8, world_size=2)])).rows] == [2]

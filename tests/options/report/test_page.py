@@ -9,8 +9,7 @@ import pytest
 from measured import cell
 
 from lockstep.report import measurements
-from lockstep.report.all_reduce import Times
-from lockstep.report.page import render, scaling_page, write_report
+from lockstep.report.page import Times, render, scaling_page, write_report
 
 
 def whole() -> list[dict[str, Any]]:

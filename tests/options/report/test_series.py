@@ -34,15 +34,6 @@ def test_weak_scaling_keeps_the_batch_of_a_device(tmp_path: Path) -> None:
     assert low < series.points[2].speedup.mean < high < low + 0.2  # six runs that vary by 2%
 
 
-def test_a_job_without_a_speed_counts_for_its_metric(tmp_path: Path) -> None:
-    """It was resumed after its last step."""
-    jobs = [cell(n, seed=seed) for n in (1, 2) for seed in (0, 1)]
-    jobs[0] = cell(1, metric=0.95, samples_per_second=None)
-    series = find_series(read(measured.sweep(tmp_path, jobs)))
-    assert [(len(point.rows), len(point.speeds)) for point in series.points] == [(2, 1), (2, 2)]
-    assert series.base.metric.mean == pytest.approx(0.925)
-
-
 def test_a_rate_at_which_a_repeat_has_diverged_is_the_best_where_there_is_no_other(tmp_path: Path) -> None:
     """The mean of those that have finished is that of the lucky ones."""
     jobs = [cell(1, 0.1, seed, metric=0.8) for seed in (0, 1)] + [cell(1, 0.3, metric=0.9)]

@@ -13,7 +13,7 @@ from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
-from lockstep.strategies.sharding.shards import local_tensor
+from lockstep.strategies.sharding.parts import local_tensor
 
 
 class Watched(Callback):

@@ -54,9 +54,6 @@ def divided(**options: Any) -> ModelParallel:
 
 
 def test_layers_that_can_not_be_divided_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^trainer.strategy.plan=null: says which layers are divided; use a group"):
-        divided(tensor_parallel_size=2)
-    assert divided().plan is None
     strategy, model = divided(tensor_parallel_size=3, plan={}), Model()
     with pytest.raises(ConfigError, match=r"^trainer.strategy.plan.colwise=tail: matches no linear layer; use part of net"):
         strategy._divide_layers(model, {"colwise": "tail"})
@@ -65,7 +62,7 @@ def test_layers_that_can_not_be_divided_are_refused() -> None:
     ):
         strategy._divide_layers(model, {"colwise": "head$"})
     with pytest.raises(ConfigError, match=r"^trainer.strategy.tensor_parallel_size=3: 0 would count a sample once for each proc"):
-        strategy._check_norms(nn.Sequential(nn.BatchNorm1d(3)))
+        strategy._divide_layers(nn.Sequential(nn.BatchNorm1d(3)), {})
 
 
 def test_processes_with_the_same_samples_share_a_batch(compose: Callable[..., DictConfig]) -> None:

@@ -10,20 +10,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from lockstep.errors import check_at_least, config_error
 from lockstep.models.supervised import Supervised
 from lockstep.strategies.pipeline.stages import Stage, layers_of
 from lockstep.strategies.sharding.model_parallel import ModelParallel
-from lockstep.strategies.sharding.shards import local_square, map_tensors
+from lockstep.strategies.sharding.parts import map_tensors
 from lockstep.trainer.batchnorm import is_batchnorm
 
 
 class Pipeline(ModelParallel):
-    """Each process has some layers, and all take the same samples.
-
-    Models are built whole, on the CPU. Rank zero has all weights and optimizer states, on the CPU, while it saves them.
+    """Each process has some layers, and all take the same samples. Checkpoints are those of ModelParallel, in one file.
 
     Args:
         stages: the number of processes.
@@ -59,16 +56,13 @@ class Pipeline(ModelParallel):
         """Do nothing: the stage of this process is on its device already."""
 
     def parallelize(self, model: Any) -> None:
-        """Leave this process its stage of the model, on its device. The trained one is computed by stages from here on; an
-        average of it is not computed."""
-        if any(parameter.is_meta for parameter in model.parameters()):
+        """Leave this process its stage of the model, on its device, which is computed by stages from here on."""
+        if any(parameter.is_meta for parameter in self.lightning_module.parameters()):  # pyright: ignore[reportOptionalMemberAccess]
+            if model is not self.lightning_module:
+                raise config_error("callbacks.ema", "...", "a pipeline has no average of its weights; use null, or trainer=fsdp")
             return
-        if is_trained := model is self.lightning_module:
-            check_model(model, self.stages)
+        check_model(model, self.stages)
         stages = [_parameters(model.net, stage, self.stages) for stage in range(self.stages)]
-        if not is_trained:
-            _leave_only(model, stages[self.global_rank], self.root_device)
-            return
         self._begin_as_rank_zero(model)
         tied = [parameter for parameter in model.net.parameters() if parameter in stages[0] & stages[-1]]
         ends: Any = dist.new_group([0, self.stages - 1]) if tied else None
@@ -82,16 +76,9 @@ class Pipeline(ModelParallel):
         assert self.lightning_module is not None
         return self.lightning_module.training_step(*args, **kwargs)
 
-    def _clip_by_norm(self, optimizer: Optimizer, clip_val: float) -> None:
-        """Clip as torch.nn.utils.clip_grad_norm_ does, by the norm over all stages."""
-        gradients = {p: p.grad for p in self.precision_plugin.main_params(optimizer) if p.grad is not None}
-        counted_before = {*self._tied} if self.global_rank else set()
-        squares = [local_square(gradient) for p, gradient in gradients.items() if p not in counted_before]
-        total = torch.stack([*squares, torch.zeros((), dtype=torch.float64, device=self.root_device)]).sum()
-        dist.all_reduce(total)
-        factor = (clip_val / (total.sqrt() + 1e-6)).clamp(max=1.0)
-        for gradient in gradients.values():
-            gradient.mul_(factor)
+    def _part_of_norm(self, parameter: Tensor) -> float:
+        """Count a parameter of both ends once, in the first stage."""
+        return float(self.global_rank == 0 or not any(parameter is tied for tied in self._tied))
 
     def _gathered(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
         own = map_tensors(checkpoint, lambda tensor, _: tensor if tensor.is_meta else tensor.detach().cpu())

@@ -47,8 +47,7 @@ class Stage(nn.Module):
         self.model = model
         self.net: Any = model.net
         self.device, self.context = device, context
-        self.microbatches = microbatches
-        self.tied, self.ends = tied, ends
+        self.microbatches, self.tied, self.ends = microbatches, tied, ends
         self.number, self.count = dist.get_rank(), dist.get_world_size()
         self.layers = layers_of(self.number, self.count, len(self.net.layers))
         self.is_first, self.is_last = self.number == 0, self.number == self.count - 1
@@ -102,8 +101,7 @@ class Stage(nn.Module):
 
     def _run(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Run forward and backward passes of n > 0 samples, and log what the last stage's steps have logged, on every stage."""
-        samples = len(batch[0])
-        count = max(number for number in range(1, self.microbatches + 1) if samples % number == 0)
+        count = max(number for number in range(1, self.microbatches + 1) if len(batch[0]) % number == 0)
         self._pieces = list(zip(*(part.tensor_split(count) for part in batch), strict=True))
         number, losses = torch.arange(count), []
         self._logged = {}
@@ -176,14 +174,13 @@ class Stage(nn.Module):
     @contextmanager
     def _noise_of(self, samples: slice) -> Iterator[None]:
         """Give dropout that is counted from the samples of a batch the keys of some of them."""
-        layers = [layer for layer in self.net.modules() if isinstance(layer, Dropout) and layer.keys is not None]
-        keys: Sequence[Any] = [layer.keys for layer in layers]
-        for layer, all_keys in zip(layers, keys, strict=True):
+        keys = {layer: layer.keys for layer in self.net.modules() if isinstance(layer, Dropout) and layer.keys is not None}
+        for layer, all_keys in keys.items():
             layer.keys = all_keys[samples]
         try:
             yield
         finally:
-            for layer, all_keys in zip(layers, keys, strict=True):
+            for layer, all_keys in keys.items():
                 layer.keys = all_keys
 
 

@@ -1,1 +1,1 @@
-"""Models larger than one device: sharded weights, divided layers, and activations that are computed again."""
+"""Models larger than one device: sharded weights and divided layers."""

@@ -4,6 +4,7 @@ torch's fully_shard (FSDP2) and parallelize_module, which Lightning's ModelParal
 configure_model. Here they are applied to any model as it is, so that neither it nor what trains it knows of them.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from datetime import timedelta
@@ -26,8 +27,7 @@ from lockstep.checkpointing import read_checkpoint
 from lockstep.console import join_first
 from lockstep.errors import check_at_least, config_error
 from lockstep.strategies.ddp import PlannedWorldSize
-from lockstep.strategies.sharding.parts import tensor_name, write_parts
-from lockstep.strategies.sharding.shards import Keys, local_tensor, map_tensors, norm, shard_like
+from lockstep.strategies.sharding.parts import Keys, local_tensor, map_tensors, shard_like, write_parts
 from lockstep.trainer.batchnorm import is_batchnorm
 
 # torch's division of a linear layer by a key of the plan, and the dimension that it divides.
@@ -82,9 +82,6 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
             re.compile(pattern)  # raises re.error if it is invalid
         self.planned_world_size, self.blocks = world_size, blocks
         self.tensor_parallel_size, self.plan, self.sharded_checkpoints = tensor_parallel_size, plan, sharded_checkpoints
-        if 1 < tensor_parallel_size <= world_size and plan is None:
-            needs = "says which layers are divided; use a group: trainer/plan=OPTION chooses one"
-            raise config_error("trainer.strategy.plan", "null", needs)
 
     def setup_optimizers(self, trainer: Trainer) -> None:
         super().setup_optimizers(trainer)
@@ -101,23 +98,19 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
         """Leave this process its part of each parameter; a model that is in parts already stays as it is."""
         if any(isinstance(module, FSDPModule) for module in model.modules()):
             return
-        if self.tensor_parallel_size > 1:
-            self._check_norms(model)
         units = _units(model, self.blocks)
         self._begin_as_rank_zero(model)
-        if self.plan is not None and self.tensor_parallel_size > 1:
-            self._divide_layers(model, self.plan)
+        if self.tensor_parallel_size > 1:
+            self._divide_layers(model, self.plan or {})
         # Over gloo torch asks for a mean of what is float32 and gets the sum (pytorch issue 162338), but not of what is float64.
         policy = MixedPrecisionPolicy(reduce_dtype=torch.float64 if dist.get_backend() == "gloo" else None)
         for unit in units:
             fully_shard(unit, mesh=self.device_mesh["data_parallel"], mp_policy=policy, reshard_after_forward=True)
 
-    def _check_norms(self, model: nn.Module) -> None:
-        for name in (name for name, layer in model.named_modules() if is_batchnorm(layer)):
-            needs = f"{name} would count a sample once for each process that has it; use 1 for a model with BatchNorm"
-            raise config_error("trainer.strategy.tensor_parallel_size", self.tensor_parallel_size, needs)
-
     def _divide_layers(self, model: nn.Module, plan: Mapping[str, str]) -> None:
+        if norms := [name for name, layer in model.named_modules() if is_batchnorm(layer)]:
+            needs = f"{norms[0]} would count a sample once for each process that has it; use 1 for a model with BatchNorm"
+            raise config_error("trainer.strategy.tensor_parallel_size", self.tensor_parallel_size, needs)
         torch.backends.mha.set_fastpath_enabled(False)  # torch's encoder layers read weights there that are in parts
         linear = [(name, layer) for name, layer in model.named_modules() if type(layer) is nn.Linear]
         for key, pattern in plan.items():
@@ -131,13 +124,26 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
                     raise config_error("trainer.strategy.tensor_parallel_size", self.tensor_parallel_size, needs)
                 parallelize_module(layer, self.device_mesh["tensor_parallel"], style())
 
+    @torch.no_grad()
     def _clip_by_norm(self, optimizer: Optimizer, clip_val: float) -> None:
-        """Clip as torch.nn.utils.clip_grad_norm_ does, which does not take gradients that are divided differently."""
-        parameters = self.precision_plugin.main_params(optimizer)
-        if gradients := [parameter.grad for parameter in parameters if parameter.grad is not None]:
-            factor = (clip_val / (norm(gradients) + 1e-6)).clamp(max=1.0)
-            for gradient in gradients:
-                local_tensor(gradient).mul_(factor)
+        """Clip as torch.nn.utils.clip_grad_norm_ does, which does not take gradients that are divided differently; one
+        all-reduce."""
+        gradients = {one: one.grad for one in self.precision_plugin.main_params(optimizer) if one.grad is not None}
+        total = torch.zeros((), dtype=torch.float64, device=self.root_device)
+        for parameter, gradient in gradients.items():
+            local = local_tensor(gradient)
+            norm = torch.linalg.vector_norm(local, dtype=torch.promote_types(local.dtype, torch.float32))
+            total += norm.double().square() * self._part_of_norm(parameter)
+        dist.all_reduce(total)
+        factor = (clip_val / (total.sqrt() + 1e-6)).clamp(max=1.0)
+        for gradient in gradients.values():
+            local_tensor(gradient).mul_(factor)
+
+    def _part_of_norm(self, parameter: Tensor) -> float:
+        """Return 1 / n if n processes hold the same numbers of the parameter as this one."""
+        is_whole = not isinstance(parameter, DTensor)
+        axes = () if is_whole else zip(parameter.placements, parameter.device_mesh.shape, strict=True)
+        return math.prod(size for placement, size in axes if not placement.is_replicate()) / dist.get_world_size()
 
     def _gathered(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
         """Gather one tensor at a time, to the CPU of rank zero."""
@@ -178,20 +184,19 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None) -> None:
         if not self.sharded_checkpoints:
-            ParallelStrategy.save_checkpoint(self, self._gathered(checkpoint), filepath, storage_options)
-            return
+            return ParallelStrategy.save_checkpoint(self, self._gathered(checkpoint), filepath, storage_options)
         parts: dict[str, Tensor] = {}
 
         def take(tensor: Tensor, at: Keys) -> Tensor:
             if not isinstance(tensor, DTensor):
                 return tensor
-            parts[tensor_name(at)] = tensor
+            parts["/".join(map(str, at))] = tensor
             return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
         rest = self._gathered(map_tensors(checkpoint, take))
         write = partial(write_parts, parts=parts, path=Path(filepath), keep_as=(storage_options or {}).get("keep_as"))
         io: Any = self.checkpoint_io
-        io.save(rest, Path(filepath), write)
+        return io.save(rest, Path(filepath), write)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Read weights from shards to where they are needed. Optimizer states follow when the optimizers are there."""
@@ -199,21 +204,17 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
             return ParallelStrategy.load_checkpoint(self, checkpoint_path, weights_only)
         assert self.lightning_module is not None
         checkpoint = read_checkpoint("checkpoint", Path(checkpoint_path), whole=())
-        if (parts := checkpoint.get("tensor_files")) is not None:
+        if (read_parts := checkpoint.get("tensor_files")) is not None:
             weights = self.lightning_module.state_dict()
             others = checkpoint.keys() - {"tensor_files", "optimizer_states"}
-            parts.fill(checkpoint, others, lambda _, at: weights.get(at[-1]) if at[0] == "state_dict" else None)
+            read_parts(checkpoint, others, lambda _, at: weights.get(at[-1]) if at[0] == "state_dict" else None)
         return checkpoint
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Load into a whole model, or, in a test after training, into one that is in parts."""
         assert self.lightning_module is not None
         current = self.lightning_module.state_dict()
-        is_elsewhere = {name for name, value in current.items() if isinstance(value, Tensor) and value.is_meta}
-        own = {
-            name: current[name] if name in is_elsewhere else shard_like(value, current.get(name))
-            for name, value in checkpoint["state_dict"].items()
-        }
+        own = {name: shard_like(value, current.get(name)) for name, value in checkpoint["state_dict"].items()}
         self.lightning_module.load_state_dict(own, strict=strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
@@ -222,10 +223,10 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
         def as_its_parameter(tensor: Tensor, at: Keys) -> Tensor:
             return torch.empty_like(parameters[at[1]][at[3]].detach(), dtype=tensor.dtype)
 
-        if (parts := checkpoint.get("tensor_files")) is not None:
-            parts.fill(checkpoint, ["optimizer_states"], as_its_parameter)
-        pairs = zip(self.optimizers, parameters, checkpoint["optimizer_states"], strict=False)  # a fork may have none
-        for optimizer, own, saved in pairs:
+        if (read_parts := checkpoint.get("tensor_files")) is not None:
+            read_parts(checkpoint, ["optimizer_states"], as_its_parameter)
+        saved_states = checkpoint["optimizer_states"]  # a fork may have none
+        for optimizer, own, saved in zip(self.optimizers, parameters, saved_states, strict=False):
             states = {
                 number: {name: shard_like(value, own[number]) for name, value in state.items()}
                 for number, state in saved["state"].items()

@@ -5,6 +5,7 @@ key `tensor_files`, {"folder": "parts/0", "files": {NAME: SHA-256}}, says where 
 code. torch's own format has a pickle for the list of shards.
 """
 
+import copy
 import dataclasses
 import functools
 import hashlib
@@ -31,62 +32,57 @@ from torch.distributed.checkpoint import (
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
 from lockstep.atomic_files import Stamp, read_stamp, sync_folder
 from lockstep.checkpointing import write_checkpoint
 from lockstep.errors import config_error
-from lockstep.strategies.sharding.shards import Keys, map_tensors
 
 _FOLDER = "parts"
-
-
-def tensor_name(at: Keys) -> str:
-    return "/".join(map(str, at))
-
-
-class Parts:
-    """The tensors of a checkpoint that are in other files. Raises ConfigError if one of these is missing or damaged."""
-
-    def __init__(self, key: str, path: Path, listed: Any) -> None:
-        self.folder = path.parent / listed["folder"]
-        for name, expected in listed["files"].items():
-            file, at = self.folder / name, f"{listed['folder']}/{name}"
-            if not file.is_file():
-                raise config_error(key, path, f"the checkpoint is corrupt ({at} is missing)")
-            if _file_sum(file, read_stamp(file)) != expected:
-                raise config_error(key, path, f"the checkpoint is corrupt (at {at})")
-
-    def fill(
-        self, checkpoint: dict[str, Any], keys: Collection[str], into: Callable[[Tensor, Keys], Tensor | None] | None = None
-    ) -> None:
-        """Read all tensors under these keys: into the tensor that `into` returns, of which a process reads its shard alone, if
-        that has the same shape and dtype; else into a new one, whole, on the CPU."""
-        targets: dict[str, Tensor] = {}
-
-        def place(tensor: Tensor, at: Keys) -> Tensor:
-            if not tensor.is_meta:
-                return tensor
-            target = into(tensor, at) if into else None
-            if target is None or (target.shape, target.dtype) != (tensor.shape, tensor.dtype):
-                target = torch.empty(tensor.shape, dtype=tensor.dtype)
-            targets[tensor_name(at)] = target.detach()
-            return target
-
-        checkpoint.update({key: map_tensors(checkpoint[key], place, (key,)) for key in keys if key in checkpoint})
-        if targets:
-            planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-            with warnings.catch_warnings(action="ignore"):
-                load(targets, storage_reader=HuggingFaceStorageReader(str(self.folder)), planner=planner, no_dist=True)
+Keys = tuple[Any, ...]  # that lead to a tensor in a container
 
 
 def complete(key: str, path: Path, checkpoint: dict[str, Any], whole: Collection[str] | None) -> None:
-    """Verify the parts of a checkpoint, and read the tensors under the keys `whole`, or all. The object that then stands under
-    `tensor_files` reads the others. Called by lockstep.checkpointing.read_checkpoint."""
-    checkpoint["tensor_files"] = parts = Parts(key, path, checkpoint["tensor_files"])
-    parts.fill(checkpoint, [*checkpoint] if whole is None else whole)
-    if whole is None:
-        del checkpoint["tensor_files"]
+    """Verify the parts of a checkpoint, and read the tensors under the keys `whole`, or all. The function that then stands under
+    `tensor_files`, `fill` of their folder, reads the others. Called by lockstep.checkpointing.read_checkpoint.
+
+    Raises ConfigError if a part is missing or damaged.
+    """
+    listed = checkpoint.pop("tensor_files")
+    folder = path.parent / listed["folder"]
+    for name, expected in listed["files"].items():
+        file, at = folder / name, f"{listed['folder']}/{name}"
+        if not file.is_file():
+            raise config_error(key, path, f"the checkpoint is corrupt ({at} is missing)")
+        if _file_sum(file, read_stamp(file)) != expected:
+            raise config_error(key, path, f"the checkpoint is corrupt (at {at})")
+    fill(folder, checkpoint, [*checkpoint] if whole is None else whole)
+    if whole is not None:
+        checkpoint["tensor_files"] = functools.partial(fill, folder)
+
+
+def fill(
+    folder: Path, checkpoint: dict[str, Any], keys: Collection[str], into: Callable[[Tensor, Keys], Tensor | None] | None = None
+) -> None:
+    """Read all tensors under these keys: into the tensor that `into` returns, of which a process reads its shard alone, if that
+    has the same shape and dtype; else into a new one, whole, on the CPU."""
+    targets: dict[str, Tensor] = {}
+
+    def place(tensor: Tensor, at: Keys) -> Tensor:
+        if not tensor.is_meta:
+            return tensor
+        target = into(tensor, at) if into else None
+        if target is None or (target.shape, target.dtype) != (tensor.shape, tensor.dtype):
+            target = torch.empty(tensor.shape, dtype=tensor.dtype)
+        targets["/".join(map(str, at))] = target.detach()
+        return target
+
+    checkpoint.update({key: map_tensors(checkpoint[key], place, (key,)) for key in keys if key in checkpoint})
+    if targets:
+        planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+        with warnings.catch_warnings(action="ignore"):
+            load(targets, storage_reader=HuggingFaceStorageReader(str(folder)), planner=planner, no_dist=True)
 
 
 @functools.cache
@@ -155,3 +151,36 @@ def _used(folder: Path) -> set[str]:
         with suppress(RuntimeError, EOFError, UnpicklingError):  # a damaged checkpoint has no use for its parts
             used.add(torch.load(path, map_location="cpu", weights_only=True, mmap=True).get("tensor_files", {}).get("folder"))
     return used
+
+
+def local_tensor(tensor: Tensor) -> Tensor:
+    """Return this process's part of a tensor, which shares its memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def shard_like(value: Any, target: Any) -> Any:
+    """Shard a full tensor as `target` is sharded; return anything else as it is. A tensor on the meta device, which another
+    stage of a pipeline has, stays there."""
+    if isinstance(target, Tensor) and target.is_meta:
+        return target
+    is_full = isinstance(value, Tensor) and not isinstance(value, DTensor)
+    if not (is_full and isinstance(target, DTensor) and value.shape == target.shape):
+        return value
+    (chunk,) = target.__create_chunk_list__()  # torch.distributed.checkpoint's protocol: which part is here
+    local = value[tuple(slice(begin, begin + length) for begin, length in zip(chunk.offsets, chunk.sizes, strict=True))]
+    local = local.to(target.device, copy=True)
+    layout = {"shape": target.shape, "stride": target.stride()}
+    return DTensor.from_local(local, target.device_mesh, target.placements, run_check=False, **layout)
+
+
+def map_tensors(content: Any, change: Callable[[Tensor, Keys], Any], at: Keys = ()) -> Any:
+    """Return the same containers, with change(tensor, keys that lead to it) in the place of each tensor."""
+    if isinstance(content, Tensor):
+        return change(content, at)
+    if isinstance(content, dict):
+        same = copy.copy(content)  # state_dict's versions are attributes of it
+        same.update((key, map_tensors(value, change, (*at, key))) for key, value in content.items())
+        return same
+    if type(content) in (list, tuple):
+        return type(content)(map_tensors(value, change, (*at, number)) for number, value in enumerate(content))
+    return content
