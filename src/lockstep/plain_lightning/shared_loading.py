@@ -9,6 +9,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
 from lockstep.callbacks.randomness import CounterBasedRandomness
+from lockstep.checkpointing import why_unreadable
 from lockstep.counter_rng import derive_seed
 from lockstep.datamodules.base import DataModule, order_key
 from lockstep.errors import config_error
@@ -21,7 +22,6 @@ from lockstep.plain_lightning.loaders import (
     samples_per_batch,
     shared_loader,
 )
-from lockstep.plain_lightning.plain_values import is_plain
 from lockstep.plain_lightning.processes import all_shares
 from lockstep.plain_lightning.streams import Positioned, in_step, is_stateful, is_stream, share_stream
 from lockstep.runs.shares import dp_rank_and_size, has_same_bits
@@ -78,7 +78,7 @@ class SharedLoading(Callback):
         for _, one in divided:
             one.sampler.begin_with(self._made_in)
         if dp_rank_and_size(trainer)[1] > 1 and not isinstance(trainer.datamodule, DataModule):
-            from lockstep.plain_lightning.same_samples import check_processes
+            from lockstep.plain_lightning.fingerprints import check_processes
 
             check_processes(name, [(loader.dataset, one.sampler) for loader, one in divided])
         if training:
@@ -199,7 +199,8 @@ class SharedLoading(Callback):
         batches = batches_trained(trainer)
         own = [loader.states.get(batches) for loader in self._positioned]
         shares = all_shares(trainer, own)
-        if len(self._positioned) == len(self._samplers) and all(s is not None and is_plain(s) for rank in shares for s in rank):
+        is_known = all(state is not None for rank in shares for state in rank) and why_unreadable(shares) is None
+        if is_known and len(self._positioned) == len(self._samplers):
             checkpoint["loader_positions"] = {"batches": batches, "ranks": shares}
 
 

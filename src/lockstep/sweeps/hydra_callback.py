@@ -5,12 +5,15 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, flag_override
 
 from lockstep.config.overrides import override_key
+from lockstep.config.plan import rate_key
 from lockstep.errors import config_error
 from lockstep.runs.directory import absolute, take_sweep_directory
 from lockstep.runs.validation import refusing
+
+_RATE = "model.optimizer.lr"  # a shipped model's key, which the configs of conf/sweep name
 
 
 class EndSweep(Callback):
@@ -29,6 +32,7 @@ class EndSweep(Callback):
                     raise config_error(f"hydra.{group}", node, f"a group of values; use hydra/{group}={node}")
             own = take_sweep_directory(absolute(config.hydra.sweep.dir))
             atexit.register(own.remove_without_jobs)  # however it ends: refused, a dry run, a bug
+        rename_rate(config)
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         from lockstep.sweeps.sweep import Sweep  # Hydra makes this callback for single runs too
@@ -36,3 +40,13 @@ class EndSweep(Callback):
         if Sweep.current is not None:
             with refusing():
                 Sweep.current.end()
+
+
+def rename_rate(config: DictConfig) -> None:
+    """Rename the learning rate in `hydra.sweeper.params` for a LightningModule that has it as an own argument. Hydra then creates
+    the sweeper."""
+    params: Any = OmegaConf.to_container(OmegaConf.select(config, "hydra.sweeper.params") or OmegaConf.create())
+    key = rate_key(config.get("model") or {})
+    if _RATE in params and key not in (None, "optimizer.lr"):
+        with flag_override(config.hydra.sweeper, ["readonly", "struct"], False):
+            config.hydra.sweeper.params = {f"model.{key}" if name == _RATE else name: params[name] for name in params}

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.optim.lr_scheduler import OneCycleLR
 
 from lockstep.errors import ConfigError
 from lockstep.models import schedules
@@ -123,3 +124,23 @@ def test_a_schedule_with_an_end_is_refused_where_training_has_none(interval: str
 def test_schedules_without_an_end_train_forever() -> None:
     assert factors(schedules.constant, FOREVER, 3, **WHEN | {"warmup_epochs": 1}) == [1 / 11, 2 / 11, 3 / 11]
     assert factors(schedules.step, FOREVER, 3, **WHEN, step_size=1, gamma=0.5) == [1, 0.5, 0.25]
+
+
+@pytest.mark.parametrize(("interval", "total"), [("step", 100), ("epoch", 10)])
+def test_one_cycle_is_as_long_as_training(interval: str, total: int) -> None:
+    sgd = optimizer(lr=0.5, momentum=0.9)
+    one_cycle: Any = schedules.one_cycle  # called with words that are only known at run time to be an interval
+    entry = one_cycle(sgd, TEN_EPOCHS, interval=interval, pct_start=0.3, div_factor=25.0, final_div_factor=1e4)
+    scheduler = entry["scheduler"]
+    assert isinstance(scheduler, OneCycleLR)
+    assert scheduler.total_steps == total
+    rates, momenta = [], []
+    for _ in range(total):
+        rates.append(sgd.param_groups[0]["lr"])
+        momenta.append(sgd.param_groups[0]["momentum"])
+        sgd.step()
+        scheduler.step()  # after the last step too, as Lightning does
+    assert rates[0] == pytest.approx(0.5 / 25)
+    assert rates[-1] == pytest.approx(0.5 / 25 / 1e4)
+    assert max(rates) <= 0.5
+    assert momenta[0] == momenta[-1] == pytest.approx(0.95)  # the other way: high when the rate is low
