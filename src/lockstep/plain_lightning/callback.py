@@ -3,7 +3,7 @@
 import logging
 import time
 from contextlib import ExitStack
-from functools import partial
+from functools import partial, wraps
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +20,6 @@ from lockstep.plain_lightning.loaders import SharedSampler
 from lockstep.plain_lightning.processes import (
     GATHERED,
     agree_on_batches,
-    agree_on_steps,
     combine_outputs,
     gather_unequal_lengths,
     names_that_differ,
@@ -78,7 +77,8 @@ class PlainLightning(SharedLoading):
         if trainer.world_size > 1 and not _is_shipped(model):
             if "training_step" not in vars(model):
                 take_skipped_steps(trainer)
-                agree_on_steps(model, partial(self._agree, trainer, model))
+                step, agree = model.training_step, partial(self._agree, trainer, model)
+                model.training_step = wraps(step)(lambda *arguments, **named: agree(step(*arguments, **named)))
             if "on_train_batch_start" not in vars(model) and is_overridden("on_train_batch_start", model, LightningModule):
                 agree_on_batches(model, self.warn, self._around_batch.close)
             if "all_gather" not in vars(model):

@@ -112,17 +112,6 @@ def agree_on_batches(module: LightningModule, warn: Callable[[str], None], skip:
     module.on_train_batch_start = begun
 
 
-def agree_on_steps(module: LightningModule, agree: Callable[[Any], Any]) -> None:
-    """Replace the output of each training step by `agree(output)`."""
-    step = module.training_step
-
-    @wraps(step)
-    def stepped(*arguments: Any, **named: Any) -> Any:
-        return agree(step(*arguments, **named))
-
-    module.training_step = stepped
-
-
 def combine_outputs(output: Any, samples: int, model: LightningModule, finds_unused: bool) -> tuple[Any, int]:
     """Return the output of a training step, and the number of samples of all processes, given this one's. A process whose step
     returned None takes part in the backward pass with zero gradients; if all have returned None, the step is skipped."""

@@ -12,13 +12,13 @@ from lockstep.callbacks.randomness import CounterBasedRandomness
 from lockstep.checkpointing import why_unreadable
 from lockstep.counter_rng import derive_seed
 from lockstep.datamodules.base import DataModule, order_key
+from lockstep.datamodules.seeded import Restored
 from lockstep.errors import config_error
 from lockstep.plain_lightning.lightning_internals import begin_batches_again, count_reloads_from, leaves_samplers
 from lockstep.plain_lightning.loaders import (
     LOADERS,
     SharedSampler,
     begins_anew,
-    drawing_from,
     samples_per_batch,
     shared_loader,
 )
@@ -66,7 +66,7 @@ class SharedLoading(Callback):
         """While loaders are made, draw the numbers of one process for the current epoch; they may select a part of the data."""
         self._made_in = _epoch_of_loaders(trainer)
         count_reloads_from(trainer, self._made_in)
-        return drawing_from(derive_seed(self.seed, self._made_in, len(LOADERS)))
+        return Restored(seed=derive_seed(self.seed, self._made_in, len(LOADERS)))
 
     def _share_all(self, trainer: Any, name: str, loaders: list[Any]) -> list[Any]:
         """Return loaders with this rank's part of each loader's batches."""
