@@ -21,10 +21,11 @@ from lockstep.plain_lightning.processes import (
     GATHERED,
     agree_on_batches,
     combine_outputs,
+    gather_lists_whole,
     gather_unequal_lengths,
     names_that_differ,
 )
-from lockstep.plain_lightning.reduced_logs import gather_lists_whole, reduce_logs, source_of
+from lockstep.plain_lightning.reduced_logs import reduce_logs, source_of
 from lockstep.plain_lightning.shared_loading import SharedLoading
 from lockstep.runs.results import ended_by, logged_numbers
 

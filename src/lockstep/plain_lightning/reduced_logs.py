@@ -1,4 +1,4 @@
-"""Reduce logged values and metrics over processes, with private names of Lightning and torchmetrics."""
+"""Reduce logged values over processes, with private names of Lightning."""
 
 import inspect
 import math
@@ -6,19 +6,14 @@ import sys
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property, partial
-from itertools import chain, zip_longest
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from lightning.pytorch.trainer.connectors.logger_connector.logger_connector import _LoggerConnector
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection, _ResultMetric, _Sync
-from lightning_utilities.core.apply_func import apply_to_collection
-from torch import Tensor, nn
-from torchmetrics import Metric
-from torchmetrics.utilities import dim_zero_cat
-from torchmetrics.utilities.distributed import gather_all_tensors
+from torch import Tensor
 
 from lockstep.datamodules.batches import samples_in
 from lockstep.plain_lightning.processes import all_ranks, all_shares, any_process, gather_number
@@ -267,33 +262,3 @@ def source_of(code: Any) -> str:
     with suppress(OSError, TypeError):
         return inspect.getsource(code)
     return ""
-
-
-_NONE = object()
-
-
-def gather_lists_whole(module: nn.Module) -> None:
-    """Make the module's metrics gather list states as a whole, unless the user has set `dist_sync_fn`.
-
-    torchmetrics gathers entry by entry, so that a process with fewer entries blocks the others; padding would change the metric.
-    """
-    for metric in module.modules():
-        if isinstance(metric, Metric) and metric.dist_sync_fn is None:
-            vars(metric)["_sync_dist"] = partial(_sync, metric)  # copied and pickled with the metric
-
-
-def _sync(metric: Metric, dist_sync_fn: Callable[..., Any] = gather_all_tensors, process_group: Any = None) -> None:
-    states = {name: getattr(metric, name) for name, reduce in metric._reductions.items() if reduce is not dim_zero_cat}
-    lists = {name: state for name, state in states.items() if isinstance(state, list)}
-    group = process_group or metric.process_group
-    ranks: list[Any] = [{}] * dist.get_world_size(group)
-    if lists:
-        dist.all_gather_object(ranks, apply_to_collection(lists, Tensor, Tensor.cpu), group)
-        vars(metric).update({name: [] for name in lists})
-    type(metric)._sync_dist(metric, dist_sync_fn, process_group)
-    device = "cpu" if metric.compute_on_cpu else metric.device
-    for name in lists:
-        entries = chain.from_iterable(zip_longest(*(rank[name] for rank in ranks), fillvalue=_NONE))  # as on one process
-        state = apply_to_collection([entry for entry in entries if entry is not _NONE], Tensor, Tensor.to, device)
-        reduce: Any = metric._reductions[name]
-        setattr(metric, name, reduce(state) if reduce and state else state)

@@ -72,17 +72,16 @@ class SharedLoading(Callback):
         """Return loaders with this rank's part of each loader's batches."""
         training = name == LOADERS[0]
         shared = [self._share(trainer, loader, name, training) for loader in loaders]
-        divided = [
-            pair for pair in zip(loaders, shared, strict=True) if isinstance(getattr(pair[1], "sampler", None), SharedSampler)
-        ]
-        for _, one in divided:
-            one.sampler.begin_with(self._made_in)
+        samplers = [getattr(loader, "sampler", None) for loader in shared]
+        divided = [(loader.dataset, one) for loader, one in zip(loaders, samplers, strict=True) if isinstance(one, SharedSampler)]
+        for _, sampler in divided:
+            sampler.begin_with(self._made_in)
         if dp_rank_and_size(trainer)[1] > 1 and not isinstance(trainer.datamodule, DataModule):
-            from lockstep.plain_lightning.fingerprints import check_processes
+            from lockstep.plain_lightning.checks import check_processes
 
-            check_processes(name, [(loader.dataset, one.sampler) for loader, one in divided])
+            check_processes(name, divided)
         if training:
-            self._samplers = [getattr(loader, "sampler", None) for loader in shared]
+            self._samplers = samplers
             self._positioned = [loader for loader in shared if isinstance(loader, Positioned)]
             self._samples = [samples_per_batch(loader, dp_rank_and_size(trainer)[1]) for loader in shared]
             self._count(trainer, -1)  # Lightning starts loading right after this

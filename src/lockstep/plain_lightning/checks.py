@@ -1,28 +1,37 @@
-"""Compare data between processes and with the checkpoint's, and find state that no checkpoint has, by checksums."""
+"""Checks of a user's module and data: monitored metrics that are not logged, samples that differ between processes or from the
+checkpoint's, state that no checkpoint has."""
 
 import logging
 import pickle
 import random
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
 from copy import copy
 from typing import Any
 
 import numpy as np
 import torch
-from lightning import Callback, LightningModule
+from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils.data import Dataset, IterableDataset
 from torchmetrics import Metric
 
 from lockstep.callbacks.stepped_rate import is_own_checkpoint
+from lockstep.config.metrics import monitored
 from lockstep.console import join_first
 from lockstep.datamodules.seeded import Restored, Seeded
 from lockstep.errors import config_error
+from lockstep.plain_lightning.lightning_internals import (
+    names_logged_in_training,
+    names_logged_in_validation,
+    own_values_of_a_step,
+)
 from lockstep.plain_lightning.processes import all_ranks
 from lockstep.plain_lightning.reduced_logs import source_of
 from lockstep.plain_lightning.streams import Positioned, is_stateful
@@ -34,6 +43,63 @@ _LIBRARIES = ("torch", "lightning", "pytorch_lightning", "lockstep", "torchmetri
 _DEEP = 6  # levels of nested containers and objects that are inspected
 _MANY = 100  # entries of a container that are inspected; in a longer one, those at its ends
 _GENERATORS = (random.Random, np.random.Generator, torch.Generator)
+
+
+class MonitoredMetrics(Callback):
+    """Raise ConfigError, before the first optimizer step, if the model has not logged a monitored metric, neither in Lightning's
+    sanity check (one batch of validation) nor in its first training step.
+
+    A name that may be logged later is accepted: a test metric, or one not of validation if an epoch-end hook is overridden or
+    the model uses manual optimization. A run that starts from a checkpoint has no sanity check.
+
+    On several processes, warn if a callback or schedule monitors the value of a step, which differs between processes.
+    """
+
+    def __init__(self, cfg: DictConfig, warn: Callable[[str], None]) -> None:
+        self.cfg, self._warn = cfg, warn
+        self._validated: set[str] = set()
+        self._is_first_step = False
+
+    def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        self._is_first_step = True
+
+    def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._validated = {*trainer.callback_metrics} | names_logged_in_validation(trainer)
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        if not self._is_first_step:
+            return
+        self._is_first_step = False
+        if trainer.world_size > 1:
+            self._name_own_values(trainer)
+        validates_later = trainer.num_sanity_val_steps == 0 and trainer.enable_validation
+        if trainer.ckpt_path is not None or validates_later:
+            return
+        known = self._validated | names_logged_in_training(trainer)
+        logs_later = _may_log_later(trainer, pl_module)
+        for key, metric in monitored(self.cfg):
+            if metric not in known and not metric.startswith("test") and not (logs_later and not metric.startswith("val")):
+                mode = ", with its optimized_mode, or null" if key == "optimized_metric" else ""
+                logged = f"{', '.join(sorted(known)) or 'nothing'} up to its first optimizer step; use what it logs{mode}"
+                if metric.startswith("val") and trainer.enable_validation:
+                    logged += "; trainer.num_sanity_val_steps=0 if it logs other names in Lightning's sanity check"
+                raise config_error(key, metric, f"the model logs {logged}")
+
+    def _name_own_values(self, trainer: Any) -> None:
+        own = own_values_of_a_step(trainer)
+        monitors = [(type(one).__name__, getattr(one, "monitor", None)) for one in trainer.callbacks]
+        schedules = [one for one in trainer.lr_scheduler_configs if one.reduce_on_plateau and one.interval == "step"]
+        monitors += [(type(one.scheduler).__name__, one.monitor) for one in schedules]
+        for name, metric in monitors:
+            if metric in own:
+                self._warn(f"{name} monitors each process's own {metric}; self.log(..., sync_dist=True) makes it that of all")
+
+
+def _may_log_later(trainer: Any, model: LightningModule) -> bool:
+    """Return whether hooks at the end of a batch or an epoch may log names that the first step has not."""
+    hooks = ("on_train_batch_end", "on_train_epoch_end")
+    has_own = any(not type(one).__module__.startswith(("lockstep.", "lightning.")) for one in trainer.callbacks)
+    return has_own or not model.automatic_optimization or any(is_overridden(hook, model, LightningModule) for hook in hooks)
 
 
 class SameSamples(Callback):
@@ -165,24 +231,24 @@ def checksum(value: Any, saved: Set[int] = frozenset()) -> int:
 
 
 def _bytes(value: Any, saved: Set[int], depth: int) -> Iterator[bytes]:
-    if id(value) in saved or depth == 0 or type(value).__module__.startswith("lightning"):
+    if id(value) in saved or depth == 0 or isinstance(value, type) or type(value).__module__.startswith("lightning"):
         return
     if isinstance(value, Tensor):
         value = value.detach().cpu().to_dense().contiguous().flatten().view(torch.uint8).numpy()  # NumPy has no bfloat16
     inner: Any = ()
     if isinstance(value, list | tuple | deque | set | Mapping):
-        entries = list(value.items() if isinstance(value, Mapping) else value)
-        inner = entries if len(entries) <= _MANY else (*entries[: _MANY // 2], *entries[-_MANY // 2 :])
-        yield repr(len(entries)).encode()
+        inner = list(value.items() if isinstance(value, Mapping) else value)
+        if (length := len(inner)) > _MANY:
+            inner = (length, *inner[: _MANY // 2], *inner[-_MANY // 2 :])
     elif hasattr(value, "tobytes"):  # NumPy's, and images
         yield value.tobytes()
     elif isinstance(value, str | bytes | int | float | complex | None):
         yield repr(value).encode()
     elif isinstance(value, _GENERATORS):
         yield pickle.dumps(value)
-    elif is_stateful(value) and not isinstance(value, type):
+    elif is_stateful(value):
         inner = (value.state_dict(),)
-    elif hasattr(value, "__dict__") and not callable(value) and not _is_of_library(value):
+    elif hasattr(value, "__dict__") and not _is_of_library(value):
         inner = (vars(value),)
     for part in inner:
         yield from _bytes(part, saved, depth - 1)
