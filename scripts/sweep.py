@@ -22,7 +22,6 @@ from lockstep.errors import ExitCode, config_error
 from lockstep.launchers.stop_signals import Preempted
 from lockstep.places import project
 from lockstep.runs.directory import SWEEP_FILE
-from lockstep.sweeps.sweep import sweep_command
 from lockstep.sweeps.sweep_jobs import SweepJobs
 from lockstep.sweeps.table import look_at, print_table, queue
 
@@ -71,7 +70,8 @@ def show(sweep_jobs: SweepJobs) -> None:
     print_table(sweep_jobs)
     if not sweep_jobs.is_running and sweep_jobs.exit_code != ExitCode.FINISHED:
         queued = "; a cluster has jobs in its queue" if sweep_jobs.in_queue() else ""
-        print(f"No sweep process{queued}. Continue it: {sweep_command('resume', sweep_jobs.directory)}", flush=True)
+        resume = console.command_line("scripts/sweep.py", "resume", sweep_jobs.directory)
+        print(f"No sweep process{queued}. Continue it: {resume}", flush=True)
 
 
 def is_under_way(sweep_jobs: SweepJobs) -> bool:

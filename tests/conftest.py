@@ -43,8 +43,11 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # what auto finds, and what a process may fork, is then the same on every machine
     gc.disable()  # until everything is imported
     atexit.register(gc.unfreeze)  # or libraries count what is left at the interpreter's end
-    # The one server of this process, whoever starts it, imports once and then forks: see forked.py.
-    multiprocessing.get_context("forkserver").set_forkserver_preload(list(PRELOADED))
+    # The one server of this process, whoever starts it, imports once and then forks: see forked.py. That of runs would block
+    # signals and end with code 0 in what tests fork from it, if a test that launches ranks came first.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOADED))
+    context.set_forkserver_preload = lambda _: None
     # what Lightning says on any machine that has SLURM
     config.addinivalue_line("filterwarnings", "ignore:The `srun` command is available on your system")
 

@@ -21,7 +21,7 @@ def main() -> None:
         spec=data.spec,
         optimizer=partial(torch.optim.AdamW, lr=RATE, weight_decay=DECAY, fused=True),
         lr_scheduler=partial(constant, interval="step", warmup_steps=0, warmup_epochs=0),
-        metrics=["loss", "acc", "top3"],
+        metrics=["loss", "acc"],
     )
     settings: dict[str, Any] = {"strategy": "ddp", "devices": work.processes} if work.processes > 1 else {"devices": 1}
     trainer = Trainer(accelerator="cpu", max_epochs=1, barebones=True, **settings)

@@ -1,13 +1,24 @@
 """Hydra's seams for multirun: discovered by Hydra and imported at every start, so that they import nothing heavy."""
 
+import atexit
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn
+from hydra.experimental.callback import Callback
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf, flag_override
+
+from lockstep.config.overrides import values_by_key
+from lockstep.config.plan import rate_key
+from lockstep.errors import config_error
+from lockstep.runs.directory import absolute, take_sweep_directory
+from lockstep.runs.validation import refusing
+
+_RATE = "model.optimizer.lr"  # a shipped model's key, which the configs of conf/sweep name
 
 
 class LockstepLauncher(Launcher):
@@ -20,7 +31,7 @@ class LockstepLauncher(Launcher):
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         from lockstep.sweeps.sweep import Sweep
 
-        self.sweep = Sweep.current = Sweep(config, hydra_context.config_loader)
+        self.sweep = EndSweep.sweep = Sweep(config, hydra_context.config_loader)
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         return self.sweep.launch(job_overrides)
@@ -34,3 +45,41 @@ class LockstepSweeper(BasicSweeper):
         """Check the jobs of all batches before the first one, where max_batch_size makes several."""
         if self.batch_index == 1 and len(self.overrides or ()) > 1:
             self.launcher.sweep.check([job for batch in self.overrides or () for job in batch])  # pyright: ignore
+
+
+class EndSweep(Callback):
+    """The lock of a sweep's directory before the first batch of jobs, and the table and the exit code after the last."""
+
+    sweep: ClassVar[Any] = None
+
+    @refusing()
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        HydraConfig.instance().set_config(config)
+        given: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
+        if (value := values_by_key(given).get("hydra.run.dir")) is not None:
+            raise config_error("hydra.run.dir", value, f"is for one run; use hydra.sweep.dir={value}")
+        for group in ("launcher", "sweeper"):
+            if not OmegaConf.is_dict(node := config.hydra[group]):  # hydra.launcher=slurm takes the place of the whole group
+                raise config_error(f"hydra.{group}", node, f"a group of values; use hydra/{group}={node}")
+        rename_rate(config)
+        own = take_sweep_directory(absolute(config.hydra.sweep.dir))
+        atexit.register(own.remove_without_jobs)  # however it ends: refused, a dry run, a bug
+
+    @refusing()
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        if self.sweep is not None:  # else another launcher has run the jobs
+            self.sweep.end()
+
+
+def rename_rate(config: DictConfig) -> None:
+    """Rename the learning rate in `hydra.sweeper.params` for a LightningModule that has it as an own argument. Hydra then creates
+    the sweeper. Raise ConfigError for a module that has none."""
+    params: Any = OmegaConf.to_container(OmegaConf.select(config, "hydra.sweeper.params") or OmegaConf.create())
+    model = config.get("model") or {}
+    key = rate_key(model)
+    if _RATE in params and key is None and "optimizer" not in model:
+        needs = "its YAML has no lr or learning_rate for this sweep to vary; add one, an argument of the class"
+        raise config_error("model._target_", model.get("_target_"), f"{needs}, or use -m with keys that it has")
+    if _RATE in params and key not in (None, "optimizer.lr"):
+        with flag_override(config.hydra.sweeper, ["readonly", "struct"], False):
+            config.hydra.sweeper.params = {f"model.{key}" if name == _RATE else name: params[name] for name in params}

@@ -105,7 +105,7 @@ def _build_datamodule(cfg: DictConfig, plan: Plan) -> LightningDataModule | None
         given = {"global_batch_size": total} if own is None and total is not None else {}
     datamodule = construct("datamodule", settings, given)
     if not isinstance(datamodule, LightningDataModule):
-        accepted = "use a LightningDataModule of lightning.pytorch, not of pytorch_lightning"
+        accepted = "use a LightningDataModule of lightning.pytorch, not of pytorch_lightning: import lightning.pytorch as pl"
         raise config_error("datamodule._target_", cfg.datamodule._target_, accepted)
     return datamodule
 

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
+
 from lockstep import console
 from lockstep.config.overrides import null_groups_left_out, quote_equals, split_flags, values_by_key
 from lockstep.errors import ConfigError, ExitCode
@@ -20,7 +22,7 @@ from lockstep.places import import_from_project
 register_resolvers()
 
 
-def start(main: Callable[[], Any]) -> None:
+def start(main: Callable[..., Any]) -> None:
     """Run a @hydra.main function; exit with one line and code 2 for an error in the config."""
     try:
         return _run(main)
@@ -37,7 +39,7 @@ def start(main: Callable[[], Any]) -> None:
     sys.exit(code)
 
 
-def _run(main: Callable[[], Any]) -> None:
+def _run(main: Callable[..., Any]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise instead of printing many lines and exiting with 1
     # Hydra misreads -m between overrides, so it comes first
     given = null_groups_left_out(sorted(map(quote_equals, sys.argv[1:]), key=lambda item: item not in ("-m", "--multirun")))
@@ -49,7 +51,12 @@ def _run(main: Callable[[], Any]) -> None:
         console.say("The run has finished already. With an override, trainer.max_epochs=20 say, it goes on.")
         return
     sys.argv[1:] = arguments
-    main()
+    if HydraConfig.initialized():  # in a sweep's job
+        from lockstep.sweeps.local import run_composed
+
+        run_composed(main, HydraConfig.instance().cfg)
+    else:
+        main()
 
 
 def _for_hydra(given: list[str]) -> list[str] | None:

@@ -60,7 +60,7 @@ def check_new(prefix: str, directory: Path) -> None:
     except Exception as error:  # each library has its own
         words = f"can't be read ({error}); use the URL of a folder, s3://BUCKET/PREFIX for example"
         raise config_error("mirror", prefix, words) from error
-    if is_taken and not (directory / "attempts").exists():  # else a sweep tries its job again
+    if is_taken:
         words = f"{url} has an earlier run; fetch and resume it, or choose another hydra.run.dir"
         raise config_error("mirror", prefix, words)
 

@@ -24,7 +24,6 @@ def status(folder: Path) -> dict[str, object]:
     [
         ("raise in barrier", 1, "rank 1: ArithmeticError: planted fault"),
         ("kill", 0, "rank 0 was killed by SIGKILL"),
-        ("exit", 1, "rank 1 ended with code 7 and no word"),
     ],
 )
 def test_a_failing_rank_ends_the_run(tmp_path: Path, how: str, rank: int, reason: str) -> None:
@@ -60,11 +59,12 @@ def test_a_rank_that_raises_does_not_wait_for_what_it_has_asked_the_others(tmp_p
 
 
 def test_ranks_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
-    slow = "+callbacks.slow={_target_:faults.Slow}"
+    """And so do their data workers."""
+    slow = ("datamodule.num_workers=1", "+callbacks.slow={_target_:faults.Slow}")
     mark = uuid.uuid4().hex
-    with started(ROOT / "train.py", "trainer.accelerator=cpu", *TWO, slow, cwd=tmp_path, **{MARK: mark}) as run:
+    with started(ROOT / "train.py", "trainer.accelerator=cpu", *TWO, *slow, cwd=tmp_path, **{MARK: mark}) as run:
         wait_for((tmp_path / "run" / "training").exists)
-        wait_for(lambda: len(processes_marked(mark)) == 5, pause=0.2)  # with the fork server, and the tracker of multiprocessing
+        wait_for(lambda: len(processes_marked(mark)) >= 7, pause=0.2)  # with the fork server, and the tracker of multiprocessing
         run.kill()
         run.wait()
         wait_for(lambda: not processes_marked(mark), seconds=30, pause=0.2)

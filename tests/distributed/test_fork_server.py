@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -86,123 +85,81 @@ def test_what_is_imported_touches_no_gpu_starts_no_thread_and_prints_nothing(tmp
     assert done.stdout.splitlines() == ["[] []", "[] False []", "1 1"], done.stderr
 
 
-CLIENT = """
-import os, sys, time
-from pathlib import Path
-from lockstep.launchers.processes import start
-from sleeper import sleep
-
-start(sleep, *map(int, sys.argv[2:]), title="sleeper", environment=dict(os.environ))
-time.sleep(float(sys.argv[1]))
-os._exit(0)
-"""
 SLEEPER = """
-import os, time, torch
+import os, time
 from lockstep.launchers.processes import start
-
-def sleep(*children):
-    if children:
-        start(sleep, *children[1:], title="sleeper", environment=dict(os.environ))
-    else:
-        loader = iter(torch.utils.data.DataLoader(range(10), num_workers=1))
-        print("up", next(loader).item(), flush=True)
-    time.sleep(60)
+start(time.sleep, 60, title="sleeper", environment=dict(os.environ))
+time.sleep(60)
 """
-
-
-def client(folder: Path, mark: str, *arguments: str) -> "subprocess.Popen[str]":
-    """A process that starts another, and that one a child; the last has a data worker."""
-    (folder / "sleeper.py").write_text(SLEEPER)
-    command = [sys.executable, "-c", CLIENT, *arguments]
-    return subprocess.Popen(command, cwd=folder, env=environment(**{MARK: mark}), stdout=subprocess.PIPE, text=True)
-
-
-@pytest.mark.parametrize("children", [(), ("1",)])
-def test_all_end_with_a_parent_that_is_killed(children: tuple[str, ...], tmp_path: Path) -> None:
-    mark = uuid.uuid4().hex
-    with client(tmp_path, mark, "60", *children) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "up 0\n"
-        process.kill()
-        wait_for(lambda: not processes_marked(mark))
 
 
 def test_a_server_that_still_imports_ends_with_its_parent(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("import time, pathlib; pathlib.Path('importing').touch(); time.sleep(0.3); 1 / 0")
     mark = uuid.uuid4().hex
     env = environment(**{MARK: mark}) | {"PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"}
-    begin = CLIENT.replace("from sleeper import sleep", "sleep = time.sleep")
-    with subprocess.Popen([sys.executable, "-c", begin, "60", "60"], cwd=tmp_path, env=env) as process:
+    with subprocess.Popen([sys.executable, "-c", SLEEPER], cwd=tmp_path, env=env) as process:
         wait_for((tmp_path / "importing").exists)
         process.kill()
         wait_for(lambda: not processes_marked(mark), seconds=60)
 
 
-def test_no_server_outlives_a_parent_that_ends(tmp_path: Path) -> None:
-    mark = uuid.uuid4().hex
-    with client(tmp_path, mark, "0"):
-        wait_for(lambda: not processes_marked(mark))
+PROGRAM = """
+import atexit, json, os, signal, sys, threading, time
+from pathlib import Path
+from lockstep.launchers.processes import importable, start
 
-
-NEW = """
-import json, os, signal, sys, threading, time, torch
+with open("imported", "a") as file:
+    print(os.environ.get("GIVEN"), file=file)
 
 def tell(file):
-    with open(file, "w") as output:
-        json.dump({
-            "leads": os.getsid(0) == os.getpgid(0) == os.getpid(), "given": os.environ.get("GIVEN"), "path": "PATH" in os.environ,
-            "threads": torch.get_num_threads(), "cores": sorted(os.sched_getaffinity(0)), "frozen": "lightning" in sys.modules,
-            "title": open("/proc/self/cmdline").read().strip(chr(0)), "term": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
-        }, output)
-    print("said", flush=True)
+    import torch
+    file.write_text(json.dumps({
+        "leads": os.getsid(0) == os.getpgid(0) == os.getpid(), "given": os.environ.get("GIVEN"), "path": "PATH" in os.environ,
+        "threads": torch.get_num_threads(), "cores": sorted(os.sched_getaffinity(0)), "frozen": "lightning" in sys.modules,
+        "title": open("/proc/self/cmdline").read().strip(chr(0)), "term": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
+    }))
+    print("said", __name__, flush=True)
 
 def end(code):
-    import atexit
     atexit.register(print, "last")
     threading.Thread(target=lambda: (time.sleep(0.3), print("later"))).start()
     print("first")
     if code == "bug":
         raise ValueError(code)
     sys.exit(code)
-"""
-STARTS = """
-import json, os, signal, time
-from pathlib import Path
-from lockstep.launchers.processes import start
-from new import end, tell
+
+def begin(function, argument, output, **options):
+    environment = {"GIVEN": "x y", "OMP_NUM_THREADS": "2", "PYTHONPATH": os.environ["PYTHONPATH"]}
+    return start(importable(function), argument, title="a job", environment=environment, output=Path(output), **options)
 
 def ended(process):
     while (code := process.poll()) is None:
         time.sleep(0.02)
     return code
 
-def main():
-    given = {"GIVEN": "x y", "OMP_NUM_THREADS": "3", "PYTHONPATH": os.environ["PYTHONPATH"]}
+if __name__ == "__main__":
     for fresh in (False, True):
-        file = Path(f"told.{fresh}")
-        assert ended(start(tell, file, title="a job", environment=given, output=Path("output"), cores=[0], fresh=fresh)) == 0
+        assert ended(begin(tell, Path(f"told.{fresh}"), "output", cores=[0], fresh=fresh)) == 0
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the process begins
-    asked = start(end, 0, title="a job", environment=given, output=Path("output.asked"), fresh=True)
+    asked = begin(end, 0, "output.asked", fresh=True)
     asked.send_signal(signal.SIGINT)
     print("asked", ended(asked))
     for code in (0, 5, "why", "bug"):
-        print(code, ended(start(end, code, title="a job", environment=given, output=Path(f"output.{code}"))))
-
-if __name__ == "__main__":
-    main()
+        print(code, ended(begin(end, code, f"output.{code}")))
 """
 
 
 def test_a_process_is_what_a_fresh_one_is_and_ends_as_one(tmp_path: Path) -> None:
-    (tmp_path / "new.py").write_text(NEW)
-    (tmp_path / "starts.py").write_text(STARTS)
-    done = python("starts.py", cwd=tmp_path)
+    """The program's module is imported once in each, and sees the environment that the process is given."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    done = python("program.py", cwd=tmp_path)
     told, other = (json.loads((tmp_path / f"told.{fresh}").read_text()) for fresh in (False, True))
     assert (told.pop("frozen"), other.pop("frozen")) == (True, False)
     assert told == other
-    expected = {"leads": True, "given": "x y", "path": False, "threads": 3, "cores": [0], "title": "a job"}
+    expected = {"leads": True, "given": "x y", "path": False, "threads": 2, "cores": [0], "title": "a job"}
     assert told == expected | {"term": True}, done.stderr
-    assert (tmp_path / "output").read_text() == "said\nsaid\n"
+    assert (tmp_path / "output").read_text() == "said __mp_main__\n" * 2
+    assert (tmp_path / "imported").read_text().splitlines() == ["None", *["x y"] * 6]
     assert done.stdout.splitlines() == ["asked -2", "0 0", "5 5", "why 1", "bug 1"], done.stderr
     assert (tmp_path / "output.asked").read_text() == ""
     assert "Traceback" not in done.stderr
@@ -211,34 +168,6 @@ def test_a_process_is_what_a_fresh_one_is_and_ends_as_one(tmp_path: Path) -> Non
         assert [line for line in lines if line in ("first", "later", "last")] == ["first", "later", "last"]
     assert "why" in (tmp_path / "output.why").read_text()
     assert "ValueError: bug" in (tmp_path / "output.bug").read_text()
-
-
-PROGRAM = """
-import os
-from pathlib import Path
-from lockstep.launchers.processes import importable, start
-
-with open("imported", "a") as file:
-    print(os.environ.get("GIVEN"), file=file)
-
-def work():
-    print("done", __name__)
-
-if __name__ == "__main__":
-    environment = {**os.environ, "GIVEN": "before the imports"}
-    for fresh in (False, True):
-        process = start(importable(work), title="work", environment=environment, output=Path("output"), fresh=fresh)
-        while process.poll() is None:
-            pass
-"""
-
-
-def test_the_program_s_module_is_imported_once_and_sees_its_environment(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM)
-    done = python("program.py", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "imported").read_text().splitlines() == ["None", "before the imports", "before the imports"]
-    assert (tmp_path / "output").read_text() == "done __mp_main__\n" * 2
 
 
 JOB = """
@@ -278,29 +207,6 @@ def test_a_job_that_is_killed_takes_suspended_ranks_with_it_and_its_exit_functio
         os.kill(ranks[1], signal.SIGSTOP)
         os.kill(int((tmp_path / "job").read_text()), signal.SIGKILL)
         wait_for(lambda: not any(map(is_alive, ranks)), seconds=20)
-
-
-HANGS = """
-import sys, threading, time
-from pathlib import Path
-from lockstep.launchers.launch import launch
-from lockstep.launchers.outcome import Outcome
-
-def hang(report):
-    report(Outcome(code=1, reason="planted"))
-    threading.Thread(target=time.sleep, args=(60,)).start()
-    sys.exit(1)
-
-if __name__ == "__main__":
-    print(launch(hang, world_size=2, log=Path("train.log")).reason)
-"""
-
-
-def test_a_rank_that_has_said_why_it_ends_does_not_hang(tmp_path: Path) -> None:
-    (tmp_path / "hangs.py").write_text(HANGS)
-    began = time.monotonic()
-    assert python("hangs.py", cwd=tmp_path).stdout == "planted\n"
-    assert time.monotonic() - began < 45
 
 
 def test_a_request_while_the_server_imports_is_met(tmp_path: Path) -> None:

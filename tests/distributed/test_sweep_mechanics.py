@@ -67,7 +67,7 @@ def test_a_preempted_job_is_continued_by_its_sweep_and_a_value_given_twice_is_on
     job, other = SweepJobs(tmp_path / "sweep").jobs.values()
     assert (job.status, job.attempt) == ("finished", 2)
     assert (other.status, other.attempt, other.metric) == ("finished", 1, job.metric)
-    assert not (tmp_path / "sweep" / job.directory.name / "attempts").exists()  # it went on, it was not begun again
+    assert not [*(tmp_path / "sweep").glob("*.failed-*")]  # it went on, it was not begun again
 
 
 def test_more_values_run_only_the_new_jobs_in_any_order(tmp_path: Path) -> None:
@@ -120,22 +120,6 @@ def test_ctrl_c_ends_a_sweep_to_be_resumed(tmp_path: Path) -> None:
     done = sweep(tmp_path, "seed=6,0")
     assert done.returncode == 0
     assert jobs(tmp_path)["seed=6"].metric == jobs(tmp_path)["seed=0"].metric  # continued from its checkpoint
-
-
-def test_a_terminal_that_closes_ends_a_sweep_to_be_resumed(tmp_path: Path) -> None:
-    arguments = ("-m", *FIXED, "hydra.sweep.dir=sweep", "seed=8,0")
-    with started(PROGRAM, *arguments, cwd=tmp_path, FAULTS="1") as process:
-        wait_for(lambda: list((tmp_path / "sweep").glob("*/checkpoints/last.ckpt")))
-        process.stdout.close()
-        process.stderr.close()
-        for _ in range(2):  # a shell passes it on to what the terminal has sent already
-            process.send_signal(signal.SIGHUP)
-            time.sleep(0.3)
-        assert process.wait(timeout=TIMEOUT) == 75
-    results = {name: (job.status, job.reason) for name, job in jobs(tmp_path).items()}
-    assert results == {"seed=8": ("interrupted", "interrupted by SIGHUP"), "seed=0": ("waiting", None)}
-    names = [job.directory.name.rpartition("_")[0] for job in jobs(tmp_path).values()]
-    assert names == ["seed=8", "seed=0"]  # what all jobs have in common is not in their names
 
 
 @pytest.mark.timeout(900)  # its jobs hang, and are waited for

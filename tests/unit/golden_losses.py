@@ -4,14 +4,17 @@ They are written anew by `python tests/unit/golden_losses.py`: look at the diffe
 """
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning import Callback
 
-ROOT = Path(__file__).resolve().parents[2]
+from lockstep.build import build
+from lockstep.callbacks import CounterBasedRandomness
+from lockstep.config.plan import Plan
+from lockstep.runs.composition import compose
+
 FOLDER = Path(__file__).parents[1] / "golden"
 IMAGES = ("datamodule=synthetic_images", "datamodule.shape=[3,8,8]", "datamodule.batch_size=8", "datamodule.length=40")
 TEXT = ("datamodule=text", "datamodule.context=32", "datamodule.batch_size=4", "datamodule.val_fraction=0.0")
@@ -25,16 +28,8 @@ CONFIGS = {
     "gpt": (*TEXT, "model.net.kv_heads=2", "trainer.max_steps=3"),
     "gpt_nano": (*TEXT, "trainer.max_steps=3"),
 }
-
-
-def is_there(group: str, option: str) -> bool:
-    return (ROOT / "conf" / group / f"{option}.yaml").is_file()
-
-
-DATA = {
-    model: config[0].partition("=")[2] if config[0].startswith("datamodule=") else "digits" for model, config in CONFIGS.items()
-}
-MODELS = {model: config for model, config in CONFIGS.items() if is_there("model", model) and is_there("datamodule", DATA[model])}
+FIXED = ("trainer=cpu", "trainer.precision=64-true", "trainer.enable_progress_bar=false", "trainer.limit_val_batches=0")
+FIXED += ("~logger", "~guards", "~callbacks", "test=false", "datamodule.augment=null", "optimized_metric=train/loss")
 
 
 class Losses(Callback):
@@ -49,27 +44,11 @@ class Losses(Callback):
 
 def losses(model: str, folder: Path) -> list[float]:
     """Of the first steps on one process in float64."""
-    from lockstep.build import build
-    from lockstep.callbacks import CounterBasedRandomness
-    from lockstep.config.plan import Plan
-    from lockstep.runs.composition import compose
-
-    fixed = ("trainer=cpu", "trainer.precision=64-true", "trainer.enable_progress_bar=false", "trainer.limit_val_batches=0")
-    alone = (
-        "~logger",
-        "~guards",
-        "~callbacks",
-        "test=false",
-        "datamodule.augment=null",
-        "optimized_metric=train/loss",
-        f"model={model}",
-        f"run_dir={folder}",
-    )
     text = (f"datamodule.paths=[{FOLDER}/text]", "datamodule.test_fraction=0.0", f"datamodule.cache_dir={folder}")
-    cfg = compose(*fixed, *alone, *MODELS[model], *(text if "datamodule=text" in MODELS[model] else ()))
+    here = (f"model={model}", f"run_dir={folder}", *CONFIGS[model], *(text if CONFIGS[model][0] == TEXT[0] else ()))
+    cfg = compose(*FIXED, *here)
     datamodule, module, trainer = build(cfg, Plan.from_config(cfg))
-    seen = Losses()
-    trainer.callbacks = [CounterBasedRandomness(cfg.seed), seen]  # pyright: ignore[reportAttributeAccessIssue]
+    trainer.callbacks = [CounterBasedRandomness(cfg.seed), seen := Losses()]  # pyright: ignore[reportAttributeAccessIssue]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     trainer.fit(module, datamodule)
@@ -77,12 +56,8 @@ def losses(model: str, folder: Path) -> list[float]:
     return seen.values
 
 
-def main() -> None:
-    for model in MODELS:
-        content = {"config": MODELS[model], "losses": losses(model, Path("data"))}
+if __name__ == "__main__":
+    for model in CONFIGS:
+        content = {"config": CONFIGS[model], "losses": losses(model, Path("data"))}
         (FOLDER / f"{model}.json").write_text(json.dumps(content, indent=2) + "\n")
         print(model, content["losses"])
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,22 +1,20 @@
 """From a config to a datamodule, a model and a trainer."""
 
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from built import SMALL, built, same_weights
+from bitwise import differences
+from in_process import prepared
 from lightning.pytorch.callbacks import LambdaCallback
-from omegaconf import DictConfig
 from torch import nn
 
 from lockstep.trainer.batchnorm import Synchronised
 
 
-@pytest.fixture(scope="module")
-def initial(compose: Callable[..., DictConfig]) -> dict[str, torch.Tensor]:
-    """The weights that seed 0 draws."""
-    return built(compose(*SMALL))[1].state_dict()
+def built(folder: Path, *overrides: str) -> tuple[Any, Any, Any]:
+    return prepared(folder, "trainer.accelerator=cpu", "logger=csv", *overrides, base=())
 
 
 @pytest.mark.parametrize(
@@ -27,34 +25,29 @@ def initial(compose: Callable[..., DictConfig]) -> dict[str, torch.Tensor]:
         ["datamodule.batch_size=7", "datamodule.val_fraction=0.5", "datamodule.standardize=true"],
     ],
 )
-def test_initial_weights_are_the_seed_s_whatever_else_changes(
-    overrides: list[str], initial: dict[str, torch.Tensor], compose: Callable[..., DictConfig]
-) -> None:
+def test_initial_weights_are_the_seed_s_whatever_else_changes(overrides: list[str], tmp_path: Path) -> None:
+    initial = built(tmp_path)[1].state_dict()
     torch.rand(17)  # nor do they depend on what was drawn before
-    assert same_weights(built(compose(*SMALL, *overrides))[1].state_dict(), initial)
+    assert not differences(built(tmp_path, *overrides)[1].state_dict(), initial)
 
 
-def test_another_seed_draws_other_weights(initial: dict[str, torch.Tensor], compose: Callable[..., DictConfig]) -> None:
-    assert not same_weights(built(compose(*SMALL, "seed=1"))[1].state_dict(), initial)
+def test_another_seed_draws_other_weights(tmp_path: Path) -> None:
+    assert differences(built(tmp_path, "seed=1")[1].state_dict(), built(tmp_path)[1].state_dict())
 
 
-def test_the_model_fits_the_data_and_has_the_planned_learning_rate(compose: Callable[..., DictConfig]) -> None:
-    cfg = compose(*SMALL, "trainer.devices=4", "datamodule.batch_size=64", "lr_scaling=linear", "model.optimizer.lr=1e-3")
-    _, model, _ = built(cfg)
-    assert model.net.layers[1].in_features == 64  # pyright: ignore[reportIndexIssue, reportAttributeAccessIssue, reportOptionalSubscript]
+def test_the_model_fits_the_data_and_has_the_planned_learning_rate(tmp_path: Path) -> None:
+    rate = ("datamodule.batch_size=64", "lr_scaling=linear", "model.optimizer.lr=1e-3")
+    _, model, _ = built(tmp_path, "trainer.devices=4", *rate)
+    assert model.net.layers[1].in_features == 64
     assert model(torch.rand(2, 1, 8, 8)).shape == (2, 10)
     assert model.make_optimizer(model.parameters()).param_groups[0]["lr"] == 4e-3  # 1e-3 * (4 * 64) / 64
 
 
-# The trainer
-
-
-def test_batchnorm_is_synchronised_where_there_is_more_than_one_process(compose: Callable[..., DictConfig]) -> None:
+def test_batchnorm_is_synchronised_where_there_is_more_than_one_process(tmp_path: Path) -> None:
     def is_synchronised(*overrides: str) -> bool:
-        model: Any = built(compose("model=cnn", "trainer.accelerator=cpu", *overrides))[1]
-        return isinstance(model.net.features[0][1], Synchronised)
+        return isinstance(built(tmp_path, "model=cnn", *overrides)[1].net.features[0][1], Synchronised)
 
-    _, model, trainer = built(compose(*SMALL, "trainer.devices=2"))
+    _, model, trainer = built(tmp_path, "trainer.devices=2")
     model.later = nn.BatchNorm1d(3)  # as by a hook of Lightning's, configure_model say
     for callback in trainer.callbacks:
         if isinstance(callback, LambdaCallback):
@@ -65,10 +58,11 @@ def test_batchnorm_is_synchronised_where_there_is_more_than_one_process(compose:
     assert not is_synchronised("trainer.devices=1")
 
 
-def test_a_callback_can_be_taken_out_and_the_last_checkpoint_is_saved_last(compose: Callable[..., DictConfig]) -> None:
+def test_a_callback_can_be_taken_out_and_the_last_checkpoint_is_saved_last(tmp_path: Path) -> None:
     def own(*overrides: str) -> list[str]:
-        return [type(one).__name__ for one in built(compose("trainer=cpu", *overrides))[2].callbacks]
+        return [type(one).__name__ for one in built(tmp_path, *overrides)[2].callbacks]
 
     assert {"BestCheckpoint", "Preemption", "Watchdog", "SteppedRate", "CounterBasedRandomness"} <= {*own()}
     assert own().index("BestCheckpoint") < own().index("LastCheckpoint")
     assert "BestCheckpoint" not in own("callbacks.best_checkpoint=null")
+    assert {"LastCheckpoint", "Preemption", "SteppedRate", "CounterBasedRandomness"} <= {*own("~callbacks")}

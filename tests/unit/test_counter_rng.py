@@ -4,7 +4,6 @@ from itertools import product
 
 import pytest
 import torch
-from torch import Tensor
 
 from lockstep.counter_rng import derive_seed, mix, random_bits
 
@@ -32,11 +31,6 @@ def test_mix_is_splitmix64() -> None:
     assert [splitmix(1234567 + k * GAMMA) for k in range(5)] == REFERENCE  # and so is this file's own
 
 
-def test_mix_of_the_extremes() -> None:
-    states = [0, -1, 2**63 - 1, -(2**63)]
-    assert mix(torch.tensor(states)).tolist() == [signed(splitmix(state % 2**64)) for state in states]
-
-
 @pytest.mark.parametrize(("seed", "epoch", "stream"), [(0, 0, 0), (7, 3, 2), (2**32 - 1, 1000, 1)])
 def test_draw_is_seed_epoch_id_and_purpose_mixed_in_turn(seed: int, epoch: int, stream: int) -> None:
     ids = [0, 1, 2, 59_999]
@@ -54,44 +48,6 @@ def test_draw_is_of_the_sample_not_of_its_batch() -> None:
     assert torch.equal(random_bits(1, 2, ids.view(10, 100), 0), whole.view(10, 100))
 
 
-def test_draw_of_no_samples_is_empty() -> None:
-    assert random_bits(0, 0, torch.empty(0, dtype=torch.int64), 0).tolist() == []
-
-
-def test_draws_are_63_bit_integers_spread_evenly() -> None:
-    values = random_bits(seed=0, epoch=0, ids=torch.arange(100_000), stream=0)
-    assert values.dtype == torch.int64
-    assert values.min() >= 0
-    assert values.unique().numel() == 100_000
-    for bins in (values % 10, values // (2**63 // 10 + 1)):  # the low bits and the high ones
-        counts = torch.bincount(bins, minlength=10).double()
-        chi_squared = float(((counts - 10_000) ** 2 / 10_000).sum())
-        assert chi_squared < 27.9  # 9 degrees of freedom: exceeded once in a thousand seeds
-
-
-def correlation(x: Tensor, y: Tensor) -> float:
-    return float(torch.corrcoef(torch.stack([x.double(), y.double()]))[0, 1])
-
-
-def test_draws_of_other_seeds_epochs_samples_and_purposes_have_nothing_in_common() -> None:
-    ids = torch.arange(10_000)
-    base = random_bits(0, 0, ids, 0)
-    others = [
-        random_bits(1, 0, ids, 0),
-        random_bits(0, 1, ids, 0),
-        random_bits(0, 0, ids + 1, 0),
-        random_bits(0, 0, ids, 1),
-        random_bits(0, 0, ids, 2),
-    ]
-    for other in others:
-        assert not (other == base).any()
-        assert abs(correlation(base, other)) < 0.04  # four standard deviations of 1 / sqrt(10,000)
-
-
-def test_seed_of_one_counter_is_the_reference() -> None:
-    assert derive_seed(1234567) == REFERENCE[0] >> 1
-
-
 def test_seeds_are_the_same_each_time_and_differ_for_every_combination() -> None:
     combinations = list(product(range(5), range(100), range(8)))  # seed, step, rank
     seeds = [derive_seed(*counters) for counters in combinations]
@@ -103,7 +59,4 @@ def test_seeds_are_the_same_each_time_and_differ_for_every_combination() -> None
 def test_order_and_number_of_counters_matter() -> None:
     counters = [(1, 2), (2, 1), (1,), (2,), (1, 2, 0), (3,), (0, 3)]
     assert len({derive_seed(*one) for one in counters}) == 7
-
-
-def test_torch_takes_such_a_seed() -> None:
-    torch.Generator().manual_seed(max(derive_seed(step) for step in range(1000)))
+    assert derive_seed(1234567) == REFERENCE[0] >> 1

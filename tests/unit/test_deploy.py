@@ -9,6 +9,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from omegaconf import DictConfig
 from torch.distributed.run import get_args_parser, parse_args
 
 from lockstep.config.checks import check
@@ -37,35 +38,29 @@ def instructions(name: str) -> list[str]:
     return re.findall(rf"^{name} (.+)$", IMAGE.replace("\\\n", " "), re.MULTILINE)
 
 
-def torchrun_arguments() -> Any:
-    if "--shutdown-timeout" not in get_args_parser().format_help():
-        pytest.skip("the torchrun of the image has --shutdown-timeout, this one has not")
-    return parse_args([*CONTAINER["command"][1:], *CONTAINER["args"]])
-
-
-def copied() -> list[Path]:
-    return [ROOT / source for line in instructions("COPY") for source in line.split()[:-1]]
-
-
 def test_the_image_has_what_a_run_needs_and_its_context_lets_it_through() -> None:
-    names = {str(path.relative_to(ROOT)) for path in copied()}
+    names = {source for line in instructions("COPY") for source in line.split()[:-1]}
     assert names >= {"requirements.lock", "pyproject.toml", "train.py", "src", "conf", "scripts"}
-    assert all(path.exists() for path in copied())
+    assert all((ROOT / name).exists() for name in names)
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     assert {line[1:] for line in ignored if line.startswith("!")} == names
     assert "*" in ignored
 
 
+def composed(arguments: list[str], data: Path) -> DictConfig:
+    cfg = compose(*(one.replace("/runs/data", str(data)) for one in arguments if not one.startswith("hydra.")))
+    check(cfg)
+    return cfg
+
+
 def test_the_job_s_command_is_one_that_torchrun_and_train_py_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.config.plan.visible_gpus", lambda: 4)
-    arguments = torchrun_arguments()
-    assert CONTAINER["command"][0] == "torchrun"
+    if "--shutdown-timeout" not in get_args_parser().format_help():
+        pytest.skip("the torchrun of the image has --shutdown-timeout, this one has not")
+    arguments = parse_args([*CONTAINER["command"][1:], *CONTAINER["args"]])
     assert Path(arguments.training_script) == Path(instructions("WORKDIR")[0]) / "train.py"
-    overrides = [one.replace("/runs/data", str(tmp_path)) for one in arguments.training_script_args]
-    cfg = compose(*(override for override in overrides if not override.startswith("hydra.")))
-    check(cfg)
     nodes = sum(replica["replicas"] for replica in REPLICAS.values())
-    plan = Plan.from_config(cfg, (int(JOB["spec"]["nprocPerNode"]), nodes))
+    plan = Plan.from_config(composed(arguments.training_script_args, tmp_path), (int(JOB["spec"]["nprocPerNode"]), nodes))
     assert (plan.devices, plan.num_nodes, plan.world_size) == (4, 2, 8)
     assert int(CONTAINER["resources"]["limits"]["nvidia.com/gpu"]) == plan.devices
 
@@ -81,21 +76,16 @@ def test_kubernetes_schemas_accept_it_and_no_other_key(name: str) -> None:
 
 def test_the_job_of_one_node_is_one_that_train_py_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.config.plan.visible_gpus", lambda: 4)
-    cfg = compose(*(one.replace("/runs/data", str(tmp_path)) for one in TRAIN["args"]))
-    check(cfg)
+    cfg = composed(TRAIN["args"], tmp_path)
     assert Plan.from_config(cfg).world_size == int(TRAIN["resources"]["limits"]["nvidia.com/gpu"]) == 4
     assert cfg.guards.preemption.deadline < ONE_POD["terminationGracePeriodSeconds"]
 
 
 def test_a_preempted_job_is_not_a_failed_one_and_a_refused_one_is_not_tried_again() -> None:
-    rules = {
-        rule["action"]: rule["onExitCodes"] for rule in ONE_NODE["spec"]["podFailurePolicy"]["rules"] if "onExitCodes" in rule
-    }
-    assert {action: codes["values"] for action, codes in rules.items()} == {
-        "FailJob": [ExitCode.REFUSED],
-        "Ignore": [ExitCode.PREEMPTED],
-    }
-    assert {codes["containerName"] for codes in rules.values()} == {TRAIN["name"]}
+    rules = [rule for rule in ONE_NODE["spec"]["podFailurePolicy"]["rules"] if "onExitCodes" in rule]
+    values = {rule["action"]: rule["onExitCodes"]["values"] for rule in rules}
+    assert values == {"FailJob": [ExitCode.REFUSED], "Ignore": [ExitCode.PREEMPTED]}
+    assert {rule["onExitCodes"]["containerName"] for rule in rules} == {TRAIN["name"]}
 
 
 def test_a_pod_in_the_place_of_another_goes_on_with_its_run(tmp_path: Path) -> None:

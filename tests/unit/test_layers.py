@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-from house import OPTIONS, PACKAGE, is_option
+from house import is_option
 
 import lockstep
 
@@ -56,10 +56,6 @@ def is_core(module: str) -> bool:
 def test_every_package_has_its_place_and_there_are_at_most_twenty_one() -> None:
     assert {room(module) for module in IMPORTED if is_core(module)} == set(ROOMS)
     assert len(ROOMS) <= 21
-
-
-def test_every_option_is_there() -> None:
-    assert [name for name in OPTIONS if not (PACKAGE / name).exists()] == []
 
 
 def test_no_import_of_the_core_points_upward() -> None:

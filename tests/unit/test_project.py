@@ -43,13 +43,6 @@ def test_its_configs_stand_before_lockstep_s_and_win(project: Path) -> None:
     assert places.config_file("parity.yaml") == places.CONF / "parity.yaml"
 
 
-def test_its_packages_and_what_is_beside_its_program_can_be_imported(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By scripts, too: lockstep evaluate did not find the module that python train.py had trained."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    places.import_from_project()
-    assert sys.path[1:3] == [str(project / "src"), str(project)]
-
-
 def test_the_command_runs_its_programs_before_lockstep_s(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda _, arguments: started.append(arguments))

@@ -59,3 +59,7 @@ def watched(method: Callable[..., Any], to_the_end: bool = False) -> Callable[..
 
     call.is_watched = True  # pyright: ignore[reportAttributeAccessIssue]
     return call
+
+
+# For a hook with a collective: a process whose monitor is off still takes part, or the others would wait for it.
+watched_to_the_end = functools.partial(watched, to_the_end=True)

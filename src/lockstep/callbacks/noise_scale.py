@@ -11,7 +11,7 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lockstep.callbacks.monitor import Monitor, watched
+from lockstep.callbacks.monitor import Monitor, watched, watched_to_the_end
 from lockstep.datamodules.batches import samples_in
 from lockstep.errors import check_at_least
 from lockstep.plain_lightning.callback import PlainLightning
@@ -101,18 +101,24 @@ class NoiseScale(Monitor, Callback):
             handle.remove()
         self._handles = []
 
+    @watched_to_the_end  # a process whose monitor is off takes part in the collective
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         if not self._is_measured(trainer):
             return
-        rows = [(float(square) * factor, 1, samples) for square, factor, samples in self._parts]
+        ranks = all_ranks(None if self.is_off else self._rows())
+        if None in ranks:
+            raise RuntimeError("it is off on another rank")
         # fsum rounds once: the sums have the same bits however the parts are divided among processes
-        squares, parts, samples = (math.fsum(column) for column in zip((0, 0, 0), *chain(*all_ranks(rows)), strict=True))
+        squares, parts, samples = (math.fsum(column) for column in zip((0, 0, 0), *chain(*ranks), strict=True))
         norms = [_norm(parameter.grad) for parameter in pl_module.parameters() if parameter.grad is not None]
         if norms:  # otherwise the step was skipped, because it was not finite
             self._estimate(squares, parts, samples, float(_squared(norms)))
         if self.ratio is not None:
             for logger in trainer.loggers:
                 logger.log_metrics({"noise_scale": self.ratio}, step=trainer.global_step)
+
+    def _rows(self) -> list[tuple[float, int, int]]:
+        return [(float(square) * factor, 1, samples) for square, factor, samples in self._parts]
 
     def _estimate(self, squares: float, parts: float, samples: float, whole: float) -> None:
         """Update the estimates from |g|^2 of the step and of its parts, whose sizes may differ. The sum of samples * |mean

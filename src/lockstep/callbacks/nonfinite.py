@@ -13,6 +13,7 @@ from lockstep.console import join_first
 from lockstep.errors import NamedFailure, check_at_least
 from lockstep.plain_lightning.lightning_internals import remember_logs
 from lockstep.plain_lightning.loaders import SharedSampler
+from lockstep.runs.results import steps_made
 from lockstep.trainer.steps import begins_step, ends_step
 
 log = logging.getLogger(__name__)
@@ -90,6 +91,14 @@ class NonFinite(Callback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self.action == "stop":
             self._look(trainer)
+            if not pl_module.automatic_optimization:  # whose loss is not seen after loss.backward()
+                self._look_at_weights(trainer, pl_module)
+
+    def _look_at_weights(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        weights: Any = {name: parameter.detach() for name, parameter in pl_module.named_parameters() if parameter.requires_grad}
+        local = {name: getattr(weight, "to_local", lambda own=weight: own)() for name, weight in weights.items()}
+        if names := [name for name, weight in local.items() if not torch.isfinite(weight).all()]:
+            raise NonFiniteLoss(f"up to step {steps_made(trainer)} weights have become NaN or infinite: {join_first(names)}")
 
     def _look(self, trainer: Trainer) -> None:
         if self._losses and not torch.isfinite(torch.stack([loss for _, loss, _ in self._losses])).all():

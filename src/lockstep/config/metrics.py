@@ -11,7 +11,7 @@ from lockstep.errors import config_error
 
 UNKNOWN = "unknown"
 # How the words in the names of metrics end. Others, and those that turn one around, need a mode.
-_LESS = re.compile(r"(loss|error|mse|mae|mape|perplexity|nll|entropy)(?![a-z])", re.IGNORECASE)
+_LESS = re.compile(r"(loss|error|mse|mae|mape|perplexity|nll|entropy|(?<![a-z])(wer|cer|ppl|fid))(?![a-z])", re.IGNORECASE)
 _MORE = re.compile(r"(acc|accuracy|auc|roc|precision|recall|f1|iou|dice|psnr|bleu|score|reward|top\d+)(?![a-z])", re.IGNORECASE)
 STAGES = ("train", "val", "test")
 

@@ -81,10 +81,12 @@ def leaves(batch: Any, name: str = "batch") -> Iterator[tuple[str, Tensor]]:
 
 
 def _parts(batch: Any) -> Iterator[tuple[Any, Any]]:
-    if isinstance(batch, Mapping):
-        yield from batch.items()
-    elif isinstance(batch, tuple) and hasattr(batch, "_fields"):
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         yield from zip(batch._fields, batch, strict=True)  # pyright: ignore[reportAttributeAccessIssue]
+    elif isinstance(batch, list | tuple):
+        yield from enumerate(batch)
+    elif isinstance(batch, Mapping):
+        yield from batch.items()
     elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
         yield from enumerate(batch)
     elif is_dataclass(batch) and not isinstance(batch, type):
@@ -93,4 +95,6 @@ def _parts(batch: Any) -> Iterator[tuple[Any, Any]]:
 
 def samples_in(batch: Any) -> int | None:
     """Return the number of samples of a batch: the length of its first tensor that has dimensions, or None without one."""
-    return next((len(tensor) for _, tensor in leaves(batch) if tensor.ndim), None)
+    if isinstance(batch, Tensor):
+        return len(batch) if batch.ndim else None
+    return next((number for _, part in _parts(batch) if (number := samples_in(part)) is not None), None)

@@ -133,6 +133,7 @@ class PlainStep:
         interval = self.trainer.val_check_batch
         self.validates_every = interval if isinstance(interval, int) else 1  # inf if an epoch's length is not known
         self.connector, self.results = self.trainer._logger_connector, loop._results
+        self.values: list[Any] = []  # what the steps have logged last
         self.schedules = [config for config in self.trainer.lr_scheduler_configs if config.interval == "step"]
 
     def _training_step(self) -> Callable[..., Any]:
@@ -174,9 +175,9 @@ class PlainStep:
         batches.increment_processed()
         self._step_schedules(batch_idx)
         self._call("on_train_batch_end", output, batch, batch_idx)
-        has_logged = self._end_results()
+        is_logged = self._end_results()
         batches.increment_completed()
-        if has_logged:
+        if is_logged:
             self.connector.update_train_step_metrics()
 
     def _train(self, batch: Any, batch_idx: int) -> dict[str, Any] | None:
@@ -249,11 +250,13 @@ class PlainStep:
         self.results.batch, self.results.batch_size, self.results.dataloader_idx = batch, None, None
 
     def _end_results(self) -> bool:
-        has_logged = self.trainer.world_size > 1 or not all(item.has_reset for item in self.results.values())
-        if has_logged:
+        """End the results of a batch; return whether there may be values to log, as one process alone can't tell for all."""
+        before, self.values = self.values, [item._forward_cache for item in self.results.values() if item.meta.on_step]
+        is_logged = [*map(id, self.values)] != [*map(id, before)] or self.connector.should_update_logs
+        if is_logged := is_logged or self.trainer.world_size > 1:
             self.connector.on_batch_end()
         self.results.batch = self.results.batch_size = None
-        return has_logged
+        return is_logged
 
     def _call(self, hook: str, *arguments: Any) -> None:
         if implementations := self.hooks[hook]:

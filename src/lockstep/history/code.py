@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -54,7 +55,7 @@ def describe_code(folder: Path, max_kib: int) -> bytes | None:
     """
     try:
         root = Path(os.fsdecode(git(folder, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
-        commit = git(root, "rev-parse", "HEAD")
+        commit, index = git(root, "rev-parse", "HEAD", "--git-path", "index").splitlines(keepends=True)
     except (subprocess.CalledProcessError, OSError):
         return None
     names = git(root, "ls-files", "--others", "--exclude-standard", "-z").split(b"\0")
@@ -62,9 +63,8 @@ def describe_code(folder: Path, max_kib: int) -> bytes | None:
     small = [name for name, size in sizes.items() if size <= max_kib * 1024]
     if len(small) < len(sizes):
         log.warning(f"{FILE} lacks {len(sizes) - len(small)} untracked file(s) of over {max_kib} KiB")
-    with tempfile.TemporaryDirectory() as own:  # an index of our own: the checkout's is not written to
-        env = {"GIT_INDEX_FILE": f"{own}/index"}
-        git(root, "read-tree", "HEAD", env=env)
+    with tempfile.TemporaryDirectory() as own:  # a copy of the index: the checkout's is not written to
+        env = {"GIT_INDEX_FILE": shutil.copy2(root / os.fsdecode(index.removesuffix(b"\n")), own)}
         if small:
             add = ("add", "--intent-to-add", "--pathspec-from-file=-", "--pathspec-file-nul")
             git(root, *add, stdin=b"\0".join(small), env=env)

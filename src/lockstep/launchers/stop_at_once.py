@@ -5,7 +5,8 @@ import os
 import sys
 
 # Python reads the hash seed when it starts. The processes of several runs are forks of one server, so they share its seed.
-if "PYTHONHASHSEED" not in os.environ and "LOCKSTEP_PARENT" not in os.environ and os.name == "posix":
+# "random" is what many container images set.
+if os.environ.get("PYTHONHASHSEED", "random") == "random" and "LOCKSTEP_PARENT" not in os.environ and os.name == "posix":
     os.environ["PYTHONHASHSEED"] = "0"
     if sys.executable and sys.gettrace() is None and not {"torch", "debugpy"} & sys.modules.keys():  # nothing has begun
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -46,7 +46,7 @@ def build_model(model_config: dict[str, Any], lr: float | None = None) -> Lightn
         given["lr_scheduler"] = Schedule("model.lr_scheduler", parts.pop("lr_scheduler"))
     model = construct("model", parts, given)
     if not isinstance(model, LightningModule):
-        accepted = "use a LightningModule of lightning.pytorch, not of pytorch_lightning"
+        accepted = "use a LightningModule of lightning.pytorch, not of pytorch_lightning: import lightning.pytorch as pl"
         raise config_error("model._target_", parts["_target_"], accepted)
     return model
 

@@ -55,7 +55,7 @@ class Supervised(LightningModule):
         super().__init__()
         self.metric_names = tuple(metrics)
         for name in self.metric_names:
-            if not self.measures(name):
+            if name not in self.known_metrics:
                 raise config_error("model.metrics", name, f"{type(self).__name__} measures {', '.join(self.known_metrics)}")
         if twice := sorted({*self.metric_names} & {*(torchmetrics or {})}):
             raise config_error("model.torchmetrics", twice, "use a name that model.metrics has not")
@@ -69,10 +69,6 @@ class Supervised(LightningModule):
             net.to(memory_format=torch.channels_last)
         if compile:
             net.compile(mode=compile_mode)  # in place: torch.compile(net) would put _orig_mod. into the checkpoint's keys
-
-    @classmethod
-    def measures(cls, name: str) -> bool:
-        return name in cls.known_metrics
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map inputs (n, *input_shape), uint8 or float from 0 to 1, to the net's outputs (n, num_outputs)."""
@@ -105,15 +101,16 @@ class Supervised(LightningModule):
         return outputs, targets
 
     def log_means(self, stage: str, values: Mapping[str, Tensor], samples: Any) -> None:
-        """Log means over a batch of so many samples, of numbers () or (n,); over an epoch they are means over its samples."""
+        """Log a batch's means, each given as one () or as numbers (samples,); over an epoch they are means over its samples."""
         kind = torch.float32 if self.device.type == "mps" else torch.float64  # in which Lightning adds up
-        for name, value in values.items():
-            mean = value.to(kind).mean()
-            # a stage of a pipeline replaces `log`
-            if stage != "train" or "log" in vars(self) or not add_to_logged(self, f"{stage}/{name}", mean, samples):
-                self.log(f"{stage}/{name}", mean, on_step=False, on_epoch=True, batch_size=samples)
-        trainer: Any = self.trainer if is_attached(self) else None
-        every = 0 if stage != "train" or trainer is None else trainer.log_every_n_steps  # 0 in a barebones trainer
+        is_added = False
+        if stage == "train" and "log" not in vars(self):  # a stage of a pipeline replaces it
+            totals = [value.sum(dtype=kind) if value.ndim else value.to(kind) * samples for value in values.values()]
+            is_added = add_to_logged(self, values, totals, samples)
+        for name, value in {} if is_added else values.items():
+            self.log(f"{stage}/{name}", value.to(kind).mean(), on_step=False, on_epoch=True, batch_size=samples)
+        trainer: Any = self.trainer if stage == "train" and is_attached(self) else None
+        every = trainer and trainer.log_every_n_steps  # 0 in a barebones trainer
         if every and (trainer.global_step + 1) % every == 0:
             self.log("train/loss_step", values["loss"], on_step=True, on_epoch=False, batch_size=samples)
 

@@ -1,6 +1,7 @@
 """The callback that gives any LightningModule and its data, on several processes, the result of one."""
 
 import logging
+import re
 import time
 from contextlib import ExitStack
 from functools import partial, wraps
@@ -28,6 +29,7 @@ from lockstep.plain_lightning.processes import (
 from lockstep.plain_lightning.reduced_logs import reduce_logs, source_of
 from lockstep.plain_lightning.shared_loading import SharedLoading
 from lockstep.runs.results import ended_by, logged_numbers
+from lockstep.trainer.steps import begins_step
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +94,8 @@ class PlainLightning(SharedLoading):
             return output
         wrapper: Any = trainer.strategy.model
         samples = 0 if output is None else self._weight.samples
-        output, number = combine_outputs(output, samples, model, wrapper.find_unused_parameters)
+        begins = begins_step(trainer, trainer.fit_loop.epoch_loop.batch_idx)
+        output, number = combine_outputs(output, samples, model, wrapper.find_unused_parameters, begins)
         if number:
             self._weight = self._weight._replace(samples=samples, in_batch=samples * trainer.world_size / number)
         return output
@@ -107,10 +110,9 @@ class PlainLightning(SharedLoading):
         own = [type(part).__name__ for part in parts if not _is_shipped(part)]
         if own and trainer.world_size > 1:
             log.info(f"{' and '.join(own)}: plain Lightning; {_NOT_KNOWN}")
-        source = source_of(type(pl_module).configure_optimizers)
-        names = [name for name in ("num_devices", "num_nodes", "world_size") if name in source]
-        if names and trainer.world_size > 1:
-            self.warn(f"configure_optimizers reads {' and '.join(names)}: its rates may be others than on one process")
+        if trainer.world_size > 1 and (names := _sizes_in_rates(type(pl_module))):
+            why = "its rates may be others than on one process, where they are not known"
+            self.warn(f"configure_optimizers reads {' and '.join(names)}: {why}")
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
         self.on_validation_start(trainer, pl_module)
@@ -201,6 +203,19 @@ class PlainLightning(SharedLoading):
 
 def _is_shipped(part: Any) -> bool:
     return type(part).__module__.startswith("lockstep.")
+
+
+def _sizes_in_rates(kind: type[LightningModule]) -> list[str]:
+    """Return which numbers of processes the source of `configure_optimizers` names, or that of the class's own methods,
+    properties and attributes that it uses."""
+    source = source_of(kind.configure_optimizers)
+    used = [name for name in dict.fromkeys(re.findall(r"self\.(\w+)", source)) if not hasattr(LightningModule, name)]
+    parts = [getattr(kind, name, None) for name in used]
+    source += "".join(source_of(part.fget if isinstance(part, property) else part) for part in parts)
+    for line in source_of(kind).splitlines():
+        if (assigned := re.match(r"\s*self\.(\w+)[^=]*=", line)) and assigned[1] in used:
+            source += line
+    return [name for name in ("num_devices", "num_nodes", "world_size", "WORLD_SIZE", "device_count") if name in source]
 
 
 class Weight(NamedTuple):

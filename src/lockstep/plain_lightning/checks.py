@@ -42,6 +42,7 @@ _OF_LIGHTNING = {*vars(LightningModule()), "_hparams", "_hparams_initial", "_hpa
 _LIBRARIES = ("torch", "lightning", "pytorch_lightning", "lockstep", "torchmetrics", "builtins", "omegaconf")
 _DEEP = 6  # levels of nested containers and objects that are inspected
 _MANY = 100  # entries of a container that are inspected; in a longer one, those at its ends
+_NAMED = 20  # changed values that are named
 _GENERATORS = (random.Random, np.random.Generator, torch.Generator)
 
 
@@ -182,7 +183,9 @@ class UnsavedState(Callback):
         changed = sorted(name for name in now if now[name] != before.get(name, 0) and not _saves(pl_module, name))
         if changed:
             why = "change in training and are not in checkpoints: a resumed run begins with them anew"
-            log.warning(f"{join_first(changed)} {why}; make tensors persistent buffers, or save them in on_save_checkpoint")
+            log.warning(
+                f"{join_first(changed, _NAMED)} {why}; make tensors persistent buffers, or save them in on_save_checkpoint"
+            )
 
 
 def _marks(trainer: Any, module: LightningModule) -> dict[str, int]:

@@ -117,11 +117,14 @@ def agree_on_batches(module: LightningModule, warn: Callable[[str], None], skip:
     module.on_train_batch_start = begun
 
 
-def combine_outputs(output: Any, samples: int, model: LightningModule, finds_unused: bool) -> tuple[Any, int]:
+def combine_outputs(
+    output: Any, samples: int, model: LightningModule, finds_unused: bool, begins_step: bool = True
+) -> tuple[Any, int]:
     """Return the output of a training step, and the number of samples of all processes, given this one's. A process whose step
-    returned None takes part in the backward pass with zero gradients; if all have returned None, the step is skipped."""
+    returned None takes part in the backward pass with zero gradients. If all have returned None, the batch is skipped, unless
+    earlier batches of the optimizer step have accumulated gradients, which the backward pass reduces."""
     number = sum(gather_number(samples))
-    if not number:
+    if not number and (begins_step or all(parameter.grad is None for parameter in model.parameters())):
         return SKIPPED, 0
     if output is not None:
         return output, number

@@ -43,11 +43,14 @@ def read_best(trainer: Trainer) -> dict[str, Any]:
 def collect_metrics(trainer: Trainer, best: Mapping[str, Any]) -> dict[str, float]:
     """Return the metrics of training and validation at the best checkpoint, or the last ones without one, and those of the test.
 
-    A test metric that has the name of a validation metric becomes test/NAME.
+    Where a test and a validation have logged the same name, the test's becomes test/NAME; if the name begins with "test", the
+    validation's becomes val/NAME.
     """
     trained = getattr(_counter(trainer), "results", {}) | best.get("metrics", {})
     latest = logged_numbers(trainer)
     if trainer.state.fn == TrainerFn.TESTING:
+        tested = {name for name in latest.keys() & trained.keys() if name.startswith("test")}
+        trained = {f"val/{name}" if name in tested else name: value for name, value in trained.items()}
         latest = {f"test/{name}" if name in trained else name: value for name, value in latest.items()}
     return latest | trained
 

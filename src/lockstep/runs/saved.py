@@ -29,7 +29,8 @@ def write_config(run_dir: Path, cfg: DictConfig, hydra: DictConfig, run_id: str,
     partial.mkdir(parents=True)
     write_for_hydra(partial, _to_save(cfg, run_id, global_batch_size))
     (partial / "overrides.yaml").write_text(yaml.safe_dump(OmegaConf.to_container(hydra.overrides.task)))
-    (partial / "hydra.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create({"hydra": OmegaConf.to_container(hydra)})))
+    settings = {"hydra": OmegaConf.to_container(hydra, enum_to_str=True)}
+    (partial / "hydra.yaml").write_text(yaml.dump(settings, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper)))
     shutil.rmtree(run_dir / FOLDER, ignore_errors=True)
     partial.rename(run_dir / FOLDER)
 
@@ -70,8 +71,7 @@ def read_config(run_dir: Path) -> DictConfig | None:
 
 def read_run_id(run_dir: Path) -> str | None:
     """Return the run id that the checkpoints of the directory's run carry, or None."""
-    cfg = read_config(run_dir)
-    return None if cfg is None else cfg.get(RUN_ID)
+    return (read_yaml(run_dir / FILE) or {}).get(RUN_ID)
 
 
 def read_overrides(run_dir: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,48 +26,42 @@ log = logging.getLogger(__name__)
 Point = tuple[str, ...]  # the overrides of a job
 
 
+@dataclass(kw_only=True)
 class Search:
     """n_trials in all, those of earlier calls counted. A trial under way when the sweep died is handed out again, and the
     launcher continues its job; one that has ended never is. The same point twice is trained once, unless it has failed."""
 
-    def __init__(
-        self,
-        config: DictConfig,
-        loader: Any,
-        launcher: Any,
-        sampler: Callable[..., BaseSampler],
-        pruner: BasePruner | None = None,
-        n_trials: int = 20,
-        n_jobs: int = 1,
-        seed: int | None = 0,
-        params: dict[str, str] | None = None,
-    ) -> None:
-        """conf/hydra/sweeper/optuna.yaml says what the last six mean."""
-        self.config, self.loader, self.launcher = config, loader, launcher
-        self.sampler, self.n_trials, self.n_jobs, self.seed, self.params = sampler, n_trials, n_jobs, seed, params or {}
-        self.directory = Path(str(config.hydra.sweep.dir)).absolute()
+    config: DictConfig
+    loader: Any
+    launcher: Any
+    sampler: Callable[..., BaseSampler]  # conf/hydra/sweeper/optuna.yaml says what this and the next ones mean
+    pruner: BasePruner | None = None
+    n_trials: int = 20
+    n_jobs: int = 1
+    seed: int | None = 0
+    params: dict[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        self.directory = Path(str(self.config.hydra.sweep.dir)).absolute()
         self._interrupted: set[int] = set()  # trials whose jobs are to be continued by another call
         self._refusals_left = 5  # until one of so many points could start
         self._sampler(0)  # raises what it does not take
 
     def run(self, arguments: Sequence[str]) -> None:
-        given = [f"{key}={space}" for key, space in self.params.items()]
+        """Begin the study, or go on with the one of an earlier call. Raise ConfigError where that is of another metric."""
+        given = [f"{key}={space}" for key, space in (self.params or {}).items()]
         self.space = Space.from_overrides(OverridesParser.create(self.loader).parse_overrides([*given, *arguments]))
         if self.config.hydra.launcher.get("dry_run"):
             self.study = optuna.create_study()
             self.launcher.launch([self._point(self._ask()) for _ in range(self.n_jobs)], 0)
             return
-        self._open()
+        OmegaConf.save(self.config, self.directory / "multirun.yaml")
+        pruner: Any = OmegaConf.to_container(self.config.hydra.sweeper).get("pruner")  # pyright: ignore
+        self.study = open_study(self.directory, self.config.optimized_metric, self.config.optimized_mode, pruner)
         self.launcher.sweep.open()
         with self.launcher.sweep.answering():
             while numbers := self._batch():
                 self._try(numbers)
-
-    def _open(self) -> None:
-        """Begin the study, or go on with the one of an earlier call. Raise ConfigError where that is of another metric."""
-        OmegaConf.save(self.config, self.directory / "multirun.yaml")
-        pruner: Any = OmegaConf.to_container(self.config.hydra.sweeper).get("pruner")  # pyright: ignore
-        self.study = open_study(self.directory, self.config.optimized_metric, self.config.optimized_mode, pruner)
 
     def _trials(self) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False)
@@ -101,8 +96,7 @@ class Search:
         return point
 
     def _try(self, numbers: Sequence[int]) -> None:
-        """Run the jobs of these trials, and tell Optuna what has come of them. A point at which a run can't start has failed, and
-        the others of the batch are handed out once more."""
+        """Run the jobs of these trials and tell Optuna their ends. A point that can't start has failed; the others come again."""
         points = [self._point(number) for number in numbers]
         try:
             returned = self.launcher.launch(points, initial_job_idx=len(self._trials()))
@@ -133,4 +127,4 @@ class Search:
         trial = self._trial(number)
         for name, what in attributes.items():
             trial.set_user_attr(name, what)
-        self.study.tell(number, value if state == TrialState.COMPLETE else None, state)
+        self.study.tell(number, value, state)

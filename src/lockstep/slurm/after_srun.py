@@ -23,14 +23,13 @@ from lockstep.runs.directory import absolute
 from lockstep.runs.record import LOST_RANK, write_status
 from lockstep.runs.resume import locate_run
 from lockstep.runs.saved import FILE
-from lockstep.slurm.cluster import Slurm
-from lockstep.slurm.commands import SlurmError, answer
+from lockstep.slurm.cluster import Slurm, SlurmError, answer
 
 _WARNED = (ExitCode.PREEMPTED, 128 + signal.SIGUSR1)  # before anybody could say so
 
 
 def main(code: int, at_most: int, overrides: Sequence[str]) -> None:
-    directory = _named_directory(overrides)
+    directory = _run_directory(overrides)
     status = ({} if directory is None else read_json(directory / "status.json")) or {}
     if not status.items() >= Slurm().job().items():  # of an earlier life of the job
         status = {}
@@ -38,7 +37,8 @@ def main(code: int, at_most: int, overrides: Sequence[str]) -> None:
         return
     reason = status.get("reason") or f"srun has ended with code {code} and its ranks without a word"
     if code in _WARNED or restarts() < at_most:
-        _write(directory, "preempted", reason)
+        if directory is not None:
+            write_status(directory, "preempted", reason)
         try:
             answer("scontrol", "requeue", os.environ["SLURM_JOB_ID"])
         except SlurmError as error:
@@ -46,16 +46,17 @@ def main(code: int, at_most: int, overrides: Sequence[str]) -> None:
         else:
             console.say(f"{reason}: the job is requeued")
             return
-    _write(directory, "failed", reason)
+    if directory is not None:
+        write_status(directory, "failed", reason)
     console.say(f"The run failed: {reason}")
 
 
-def _named_directory(overrides: Sequence[str]) -> Path | None:
-    """Return the directory that a command line names by resume= or hydra.run.dir=; None where it names none."""
+def _run_directory(overrides: Sequence[str]) -> Path | None:
+    """Return the directory of the run that a command line names by resume= or hydra.run.dir=; None where there is none yet."""
     values = values_by_key(overrides)
-    if (wanted := values.get("resume", "null")) != "null":
-        return locate_run(wanted)
-    return absolute(values["hydra.run.dir"]) if "hydra.run.dir" in values else None
+    wanted = values.get("resume", "null")
+    directory = absolute(values.get("hydra.run.dir", "")) if wanted == "null" else locate_run(wanted)
+    return directory if (directory / FILE).is_file() else None
 
 
 def _has_lost_ranks(code: int, status: dict[str, Any]) -> bool:
@@ -68,12 +69,6 @@ def _has_lost_ranks(code: int, status: dict[str, Any]) -> bool:
         case None:  # none has come as far as that
             return code in _WARNED or code > 128
     return False
-
-
-def _write(directory: Path | None, status: Any, reason: str) -> None:
-    """Write where there is a run: a directory without one can still become its."""
-    if directory is not None and (directory / FILE).is_file():
-        write_status(directory, status, reason)
 
 
 if __name__ == "__main__":

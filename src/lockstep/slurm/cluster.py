@@ -2,12 +2,32 @@
 
 import os
 import signal
+import subprocess
 from collections.abc import Mapping
 from typing import Any
 
 from lockstep.errors import ConfigError
 from lockstep.launchers.cluster import Cluster, Rank
-from lockstep.slurm.commands import SlurmError, answer
+
+PATIENCE = 60.0  # seconds that a command of SLURM's may take
+
+
+class SlurmError(RuntimeError):
+    """A command has failed, in its words, or the controller does not answer."""
+
+
+def answer(*command: str) -> str:
+    """Return the output of one of SLURM's commands, run in a session of its own, so that Ctrl-C does not end it half-way. Raise
+    SlurmError if it fails."""
+    options: Any = {"capture_output": True, "text": True, "start_new_session": True}
+    try:
+        done = subprocess.run(command, timeout=PATIENCE, check=False, **options)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SlurmError(f"{command[0]}: {error}") from error
+    if done.returncode:
+        words = " ".join(done.stderr.split()).removeprefix(f"{command[0]}: ").removeprefix("error: ")
+        raise SlurmError(f"{command[0]}: {words or f'ended with code {done.returncode}'}")
+    return done.stdout
 
 
 class Slurm(Cluster):

@@ -2,6 +2,9 @@
 
 They go on without the process that has submitted them. The next one finds them by their names in squeue or, if they have left
 that, by what they have left in their directories.
+
+Not by submitit: it keeps the numbers of jobs in the memory of the process that has submitted them, unpickles a function where a
+sweep's job is a command line, and asks sacct alone, which says nothing on a cluster without accounting.
 """
 
 import contextlib
@@ -12,6 +15,7 @@ import shlex
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -21,7 +25,7 @@ from lockstep.console import say
 from lockstep.errors import config_error
 from lockstep.launchers.environment import SWEPT_KEYS
 from lockstep.launchers.stop_signals import STOP_SIGNALS
-from lockstep.slurm.commands import ENDED, SlurmError, Task, answer, tasks
+from lockstep.slurm.cluster import SlurmError, answer
 from lockstep.sweeps.jobs import FAILED, INTERRUPTED, OUTPUT, RUNNING, WAITING, JobState, read_state
 from lockstep.sweeps.local import Executor, Handle, create_executor
 from lockstep.sweeps.sweep_jobs import Job, SweepJobs
@@ -29,8 +33,9 @@ from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 log = logging.getLogger(__name__)
 CODE = "exit_code"  # in a job's directory: what srun has ended with
 SCRIPT = "job.sh"
+# The states, of JOB STATE CODES in squeue(1), of a job that is over.
+ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"}
 _GOES_ON = ("PREEMPTED", "TIMEOUT", "CANCELLED")  # from its last checkpoint
-_SBATCH_KEYS = ("partition", "account", "time", "mem")  # keys that are its flags too
 _SCRIPT = """#!/bin/bash
 trap : TERM # srun gets it too, and its exit code is wanted
 {setup}
@@ -45,8 +50,17 @@ exit $code
 """
 
 
+class Task(NamedTuple):
+    """A job in the queue. reason: why it waits. nodes: n[1-2], say."""
+
+    id: str
+    state: str
+    reason: str = ""
+    nodes: str = ""
+
+
 class Queue:
-    """Latest answer of squeue about the jobs of one sweep, by their names."""
+    """Latest answer of squeue about the jobs of one sweep, by their names; also those that have ended some minutes ago."""
 
     def __init__(self, sweep_dir: Path, poll: float = 10.0) -> None:
         self.prefix = f"lockstep-{hashlib.sha256(os.path.realpath(sweep_dir).encode()).hexdigest()[:8]}-"
@@ -56,7 +70,9 @@ class Queue:
     def ask(self) -> None:
         """Ask squeue again. Raise SlurmError."""
         self._due = time.monotonic() + self.poll
-        self.tasks = tasks(self.prefix)
+        listed = answer("squeue", "--me", "--states=all", "--noheader", "--format=%A|%j|%T|%r|%N").splitlines()
+        rows = [line.split("|") for line in listed]
+        self.tasks = {name: Task(number, *said) for number, name, *said in rows if name.startswith(self.prefix)}
 
     def ask_if_due(self) -> None:
         """Take states not to have changed if it does not answer."""
@@ -84,7 +100,7 @@ class QueuedJob(Handle):
             return read_state(self._directory, died="has left SLURM's queue without a word") if code is None else code
         if task.state not in ENDED:
             is_waiting = task.state not in ("RUNNING", "COMPLETING")
-            self.waits = f"in SLURM's queue: {task.reason or task.state}" if is_waiting else None
+            self.waits = f"in SLURM's queue: {task.state if task.reason in ('', 'None') else task.reason}" if is_waiting else None
             self.began = float("inf") if is_waiting else min(self.began, time.monotonic())
             return None
         if task.state == "COMPLETED":
@@ -145,7 +161,8 @@ class SlurmExecutor(Executor):
         flags = [f"--nodes={plan.num_nodes}", f"--ntasks-per-node={task_count}", f"--cpus-per-task={cpus}"]
         if plan.accelerator == "gpu":
             flags.append(f"--gres={self.gres}:{plan.devices}")
-        flags += [f"--{name}={value}" for name in _SBATCH_KEYS if (value := getattr(self, name)) is not None]
+        given = {name: getattr(self, name) for name in ("partition", "account", "time", "mem")}
+        flags += [f"--{name}={value}" for name, value in given.items() if value is not None]
         return (*flags, "--requeue", f"--signal=USR1@{self.warning}", *self.sbatch)
 
     def open(self, sweep_jobs: SweepJobs) -> None:

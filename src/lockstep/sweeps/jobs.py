@@ -8,19 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from lockstep.atomic_files import read_json
 from lockstep.config.overrides import flat
 from lockstep.errors import ExitCode
 from lockstep.launchers.outcome import killed_by
 from lockstep.runs.locks import is_held
-from lockstep.runs.saved import read_config
+from lockstep.runs.saved import FILE, read_yaml
 
 REPEATS = ("seed", "datamodule.fold")  # keys over which results are averaged
 OUTSIDE = ("datamodule.data_dir", "fresh_processes", "mirror")  # keys that do not change a result: the last command's count
 OUTPUT = "output.log"  # what a job's processes have said
-RECORDED = ("world_size", "global_batch_size", "lr", "samples_per_second", "train_time", "wall_time")
 FINISHED, FAILED, INTERRUPTED, RUNNING, WAITING = "finished", "failed", "interrupted", "running", "waiting"
 _LONGEST_NAME = 200  # bytes; file systems take 255
 
@@ -33,9 +32,9 @@ class JobState(NamedTuple):
     metric: float | None = None
 
 
-def computed_config(cfg: DictConfig) -> dict[str, Any]:
+def computed_config(cfg: Any) -> dict[str, Any]:
     """Return the composed config less what does not change a result: paths, how processes are started, and the run's copy."""
-    content: Any = OmegaConf.to_container(cfg, resolve=False)
+    content: Any = OmegaConf.to_container(cfg, resolve=False) if OmegaConf.is_config(cfg) else cfg
     for key in ("run_dir", "run_id", "forked_from", *OUTSIDE):
         above, _, name = key.rpartition(".")
         ((content.get(above) if above else content) or {}).pop(name, None)
@@ -44,8 +43,7 @@ def computed_config(cfg: DictConfig) -> dict[str, Any]:
 
 def read_computed_config(directory: Path) -> dict[str, Any]:
     """Return the same of a job's directory, with the values that its run has begun with; empty if it has none."""
-    cfg = read_config(directory)
-    return {} if cfg is None else computed_config(cfg)
+    return computed_config(read_yaml(directory / FILE) or {})
 
 
 def identity(content: dict[str, Any]) -> str:
@@ -109,18 +107,18 @@ def read_state(directory: Path, died: str = "the sweep process died", is_sweep_r
 def state_after(directory: Path, end: int | JobState) -> JobState:
     """Return the state of a job whose attempt has ended with an exit code, negative for a signal, or in a state that its
     executor knows."""
-    status, reason = read_status(directory)
     if (record := read_record(directory)) is not None:
         return state_from_record(directory, record)
     if isinstance(end, JobState):
         return end
-    if end == ExitCode.FINISHED:
-        return JobState(FAILED, "ended with code 0 and no record")
-    if end < 0:
-        return JobState(FAILED, killed_by(end))
+    status, reason = read_status(directory)
     if end == ExitCode.PREEMPTED:
         return JobState(INTERRUPTED, reason)
-    if status != "failed" or reason is None:
+    if end < 0:
+        reason = killed_by(end)
+    elif end == ExitCode.FINISHED:
+        reason = "ended with code 0 and no record"
+    elif status != "failed" or reason is None:
         lines = log.read_text(errors="replace").splitlines() if (log := directory / OUTPUT).is_file() else []
         reason = ": ".join([f"ended with code {end}", *lines[-1:]])
     return JobState(FAILED, " ".join(reason.split()))

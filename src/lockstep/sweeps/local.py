@@ -6,19 +6,25 @@ import signal
 import sys
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from hydra._internal.callbacks import Callbacks
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import run_job, setup_globals
+from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.construct import construct
+from lockstep.config.overrides import quote
 from lockstep.config.plan import Plan, cores, visible_gpus
 from lockstep.errors import config_error
 from lockstep.launchers.environment import SWEPT_KEYS
 from lockstep.launchers.processes import Process, kill_group, start
 from lockstep.runs.locks import Lock
+from lockstep.runs.saved import FILE
 from lockstep.sweeps.jobs import OUTPUT, JobState
 from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 
@@ -187,6 +193,7 @@ class LocalExecutor(Executor):
             process = start(
                 run_program,
                 list(job.command[1:]),
+                None if job.config is None else saved_config(job),
                 title=f"lockstep job {job.directory.name}",
                 environment=_environment(job, slots, len(kept)),
                 output=job.directory / OUTPUT,
@@ -204,12 +211,30 @@ def choose_pool(plan: Plan) -> tuple[str, int]:
     return ("gpu", plan.devices) if plan.accelerator == "gpu" else ("cpu", 1)
 
 
-def run_program(arguments: list[str]) -> None:
-    """Run `python ARGUMENTS` in this process, a job of a sweep."""
+def saved_config(job: Job) -> DictConfig:
+    """Return the config that the job's command composes of its saved one, which would take Hydra a fifth of a second."""
+    anew: Any = OmegaConf.from_dotlist([*job.command[3:]])
+    config: Any = OmegaConf.merge(OmegaConf.load(job.directory / FILE), anew, {"hydra": job.hydra})
+    config.hydra.run.dir = str(job.directory)
+    config.hydra.overrides.hydra = [f"hydra.run.dir={quote(str(job.directory))}"]
+    OmegaConf.set_struct(config, True)
+    return config
+
+
+def run_program(arguments: list[str], config: DictConfig | None) -> None:
+    """Run `python ARGUMENTS`, a job of a sweep, in this process. `config`: the one that Hydra would compose."""
     sys.argv[:] = arguments
     Lock.forget()  # the sweep's, where the job is a fork of it
     GlobalHydra.instance().clear()  # likewise
+    setup_globals()
+    HydraConfig.instance().cfg = config  # pyright: ignore[reportAttributeAccessIssue]  for lockstep.cli
     runpy.run_path(arguments[0], run_name="__main__")
+
+
+def run_composed(main: Callable[..., Any], config: Any) -> None:
+    """Call a main function of Hydra's with a composed config, as Hydra's own launchers do. Raise what it raises."""
+    context = HydraContext(None, Callbacks(config))  # pyright: ignore[reportArgumentType]  nothing asks for a loader
+    _ = run_job(main, config, "hydra.run.dir", None, context).return_value
 
 
 def _environment(job: Job, slots: tuple[str, ...], core_count: int) -> dict[str, str]:

@@ -8,8 +8,9 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
@@ -20,11 +21,12 @@ from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.runs.fork import find_checkpoint
 from lockstep.runs.resume import check_length
+from lockstep.runs.saved import fix_times
 from lockstep.runs.validation import check_run_dir, validated
 from lockstep.sweeps.jobs import OUTSIDE, computed_config, directory_name, identity
 from lockstep.sweeps.local import choose_pool, create_executor
 from lockstep.sweeps.runner import Runner
-from lockstep.sweeps.sweep_jobs import Job, SweepJobs, as_composed
+from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 from lockstep.sweeps.table import print_table, write_results
 
 log = logging.getLogger(__name__)
@@ -42,11 +44,10 @@ class RefusedJob(ConfigError):
 class Sweep:
     """One per process: a sweeper may call `launch` several times, and the table comes once, at the end."""
 
-    current: ClassVar["Sweep | None"] = None
-
     def __init__(self, config: DictConfig, loader: Any) -> None:
         self.config, self.loader = config, loader
-        self.executor = create_executor(config)
+        self.executor, given = create_executor(config), OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+        self.constants = constants(given)  # pyright: ignore[reportArgumentType]
         self.directory = Path(str(config.hydra.sweep.dir)).absolute()
         self.sweep_jobs = SweepJobs(self.directory, is_running=False)
         self.runner: Runner | None = None
@@ -98,20 +99,17 @@ class Sweep:
         return JobReturn([*job.overrides], working_dir=str(known.directory), _return_value=value, status=JobStatus.COMPLETED)
 
     def _job(self, number: int, overrides: list[str]) -> Job:
-        given: Any = OmegaConf.to_container(self.config.hydra.overrides.task, resolve=False)
-        constant = constants(given)
-        swept = [override for override in overrides if override not in constant]
+        swept = [override for override in overrides if override not in self.constants]
         try:
             if folders := [item.partition("=")[2] for item in swept if override_key(item) == _DATA_DIR]:
                 raise config_error(_DATA_DIR, folders[0], "does not tell jobs apart; use a sweep for each folder")
-            full, cfg, plan = self._composed(overrides)
+            full, cfg, plan, key = self._composed(overrides)
             resources = self.executor.resources(full, plan)
             if cfg.optimized_metric is None:
                 raise config_error("optimized_metric", "null", "a sweep compares its jobs; use a metric that they log")
         except ConfigError as error:
             raise RefusedJob(f"job {number} ({' '.join(overrides)}): {error}", number) from error
         swept = swept or overrides
-        key = identity(computed_config(cfg))
         known = self.sweep_jobs.jobs.get(key)  # its overrides may be spelled in another way this time
         directory = self.directory / directory_name(swept, key) if known is None else known.directory
         outside = [item.lstrip("+") for item in overrides if override_key(item) in OUTSIDE]
@@ -124,7 +122,8 @@ class Sweep:
             cfg.optimized_metric,
             cfg.optimized_mode,
             command=(sys.executable, str(Path(sys.argv[0]).absolute()), f"resume={quote(str(directory))}", *outside),
-            config=full,
+            config=cfg,
+            hydra=full.hydra,
             pool=pool,
             width=width,
             resources=resources,
@@ -132,16 +131,23 @@ class Sweep:
             global_batch_size=plan.global_batch_size,
         )
 
-    def _composed(self, overrides: list[str]) -> tuple[DictConfig, DictConfig, Plan]:
-        """Return the job's config as its own process composes and checks it, with Hydra's part and without; and the plan."""
+    def _composed(self, overrides: list[str]) -> tuple[DictConfig, DictConfig, Plan, str]:
+        """Return the job's config as its own process composes and checks it, with Hydra's part and without, the plan, and the
+        job's identity."""
         full: Any = self.loader.load_sweep_config(self.config, overrides)
         check_run_dir(full)
-        with as_composed(full):
+        hydra: Any = HydraConfig.instance()
+        of_sweep, hydra.cfg = hydra.cfg, full  # ${hydra:} has the values of the job; its set_config copies
+        try:
             cfg, plan = validated(full, full.hydra, self.executor.node_gpus(full))
+            key = identity(computed_config(cfg))
+            fix_times(cfg)
+        finally:
+            hydra.cfg = of_sweep
         if cfg.get("fork") is not None:
             checkpoint = find_checkpoint(cfg.fork)
             check_length(cfg, checkpoint.epoch, checkpoint.path)
-        return full, cfg, plan
+        return full, cfg, plan, key
 
     def open(self) -> Runner:
         """Find out, once, how an earlier sweep process has left the jobs."""
@@ -164,12 +170,8 @@ class Sweep:
         if any(self.directory.glob("*/tensorboard")):
             print(f"Next:\n  tensorboard --logdir {shlex.quote(console.relative(self.directory))}", flush=True)
         if runner.stopped:
-            console.say(f"The sweep was stopped: {runner.stopped}. Resume it: {sweep_command('resume', self.directory)}")
+            resume = console.command_line("scripts/sweep.py", "resume", self.directory)
+            console.say(f"The sweep was stopped: {runner.stopped}. Resume it: {resume}")
         code = ExitCode.PREEMPTED if runner.was_interrupted else sweep_jobs.exit_code
         if code or runner.stopped:
             raise SystemExit(code or ExitCode.FAILED)
-
-
-def sweep_command(what: str, directory: Path) -> str:
-    """Return what to type, from the working directory, in a shell."""
-    return console.command_line("scripts/sweep.py", what, directory)

@@ -1,17 +1,15 @@
 """The jobs of a sweep, as their directories say."""
 
-import contextlib
-import itertools
 import logging
 import shutil
+import tempfile
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from lockstep.atomic_files import read_json, write_json
@@ -19,7 +17,6 @@ from lockstep.errors import ExitCode
 from lockstep.runs.locks import is_held
 from lockstep.runs.record import JOB
 from lockstep.runs.saved import write_config
-from lockstep.runs.validation import without_hydra
 from lockstep.sweeps.jobs import (
     FAILED,
     FINISHED,
@@ -36,10 +33,7 @@ from lockstep.sweeps.jobs import (
 
 log = logging.getLogger(__name__)
 _WORDS = {INTERRUPTED: "preempted", WAITING: "queued"}  # the same states in status.json
-_ATTEMPTS = "attempts"
-_SAVED = ("key", "number", "overrides", "world_size", "optimized_metric", "optimized_mode", "attempt")
-_SAVED += ("queue", "goes_on")
-_START = ("command", "config", "pool", "width", "resources", "swept_keys", "global_batch_size")  # of the latest command
+_SAVED = ("key", "number", "overrides", "world_size", "optimized_metric", "optimized_mode", "attempt", "queue", "goes_on")
 
 
 @dataclass
@@ -61,7 +55,8 @@ class Job:
     metric: float | None = None
     swept: Sequence[str] = field(default=(), compare=False)  # overrides that are not the same for all jobs, once these are ranked
     command: Sequence[str] = field(default=(), compare=False)
-    config: DictConfig | None = field(default=None, compare=False)  # with Hydra's own part
+    config: DictConfig | None = field(default=None, compare=False)  # without Hydra's own part
+    hydra: Any = field(default=None, compare=False)  # which is this
     pool: str = field(default="cpu", compare=False)
     width: int = field(default=1, compare=False)  # slots of the pool that it takes
     resources: tuple[Any, ...] = field(default=(), compare=False)  # what it takes, in the words of its executor
@@ -78,37 +73,32 @@ class Job:
         job.status, job.reason, job.metric = read_state(directory, is_sweep_running=is_sweep_running)
         return job
 
-    def save(self, directory: Path | None = None, **more: str | None) -> None:
+    def save(self, directory: Path | None = None, /, **more: str | None) -> None:
         """Write the sweep's part of status.json, and `more`. No process of the job may be writing it."""
         path = (directory or self.directory) / "status.json"
         write_json(path, {**(read_json(path) or {}), **more, JOB: {name: getattr(self, name) for name in _SAVED}})
 
     def make(self) -> None:
-        """Make the directory of a job that is to begin, as .NAME.tmp, and rename it: it is there whole or not at all."""
+        """Make the directory of a job that is to begin, as .NAME.tmp, and rename it: it is there whole or not at all. Set an
+        earlier one aside."""
         partial = self.directory.with_name(f".{self.directory.name}.tmp")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        if (config := self.config) is not None:
-            with as_composed(config):
-                write_config(partial, without_hydra(config), config.hydra, uuid.uuid4().hex, self.global_batch_size)
+        if self.config is not None:
+            write_config(partial, self.config, self.hydra, uuid.uuid4().hex, self.global_batch_size)
         self.save(partial, status="queued", reason=None)
-        if self.directory.is_dir():  # with earlier attempts
-            for path in sorted(partial.iterdir()):  # .hydra first
-                path.replace(self.directory / path.name)
-            partial.rmdir()
-        else:
-            partial.rename(self.directory)
+        if self.directory.is_dir():
+            self.directory.replace(tempfile.mkdtemp(prefix=f"{self.directory.name}.failed-", dir=self.directory.parent))
+        partial.replace(self.directory)
 
     def begin(self) -> None:
-        """Note that an attempt begins, before it does. What was stopped goes on; what a failed attempt has left is set aside."""
+        """Note that an attempt begins, before it does. What was stopped goes on; what has failed by itself begins anew."""
         begins_anew = self.status == FAILED and not self.goes_on and not is_held(self.directory)
         self.attempt, self.goes_on = self.attempt + 1, False
-        if begins_anew:
-            _archive(self.directory)
         if begins_anew or not self.directory.is_dir():
             self.make()
         else:
-            self.save(None, **({} if self.status == WAITING else {"status": "preempted"}))
+            self.save(**({} if self.status == WAITING else {"status": "preempted"}))
         self.status, self.reason = RUNNING, None
 
     def end(self, end: int | JobState) -> None:
@@ -128,27 +118,6 @@ class Job:
     def record(self) -> dict[str, Any]:
         """metrics.json of a job that has finished."""
         return (read_record(self.directory) or {}) if self.status == FINISHED else {}
-
-
-@contextlib.contextmanager
-def as_composed(config: DictConfig) -> Iterator[None]:
-    """Let ${hydra:} have the values of a job's config, not the sweep's."""
-    asked: Any = HydraConfig.instance()
-    own, asked.cfg = asked.cfg, config  # its set_config copies
-    try:
-        yield
-    finally:
-        asked.cfg = own
-
-
-def _archive(directory: Path) -> None:
-    """Move what an attempt has left to attempts/NUMBER."""
-    left = [path for path in directory.glob("*") if path.name != _ATTEMPTS]
-    numbers = (directory / _ATTEMPTS / str(number) for number in itertools.count(1))
-    place = next(path for path in numbers if not path.exists())
-    place.mkdir(parents=True)
-    for path in left:
-        path.replace(place / path.name)
 
 
 class SweepJobs:
@@ -174,8 +143,9 @@ class SweepJobs:
                 job.status, job.reason, job.metric = read_state(job.directory)
                 self.jobs[job.key] = job
             else:
-                for name in _START:
-                    setattr(known, name, getattr(job, name))
+                for one in fields(Job):
+                    if not one.compare:  # what the latest command says
+                        setattr(known, one.name, getattr(job, one.name))
         return [known for known in (self.jobs[job.key] for job in jobs) if known.status != FINISHED]
 
     @property

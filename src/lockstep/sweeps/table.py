@@ -5,7 +5,6 @@ import io
 import itertools
 import re
 import statistics
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,16 @@ from lockstep.sweeps.jobs import (
     FAILED,
     FINISHED,
     INTERRUPTED,
-    RECORDED,
     REPEATS,
     RUNNING,
     WAITING,
     read_computed_config,
     read_progress,
     repetition,
-    varying,
 )
 from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 
+RECORDED = ("world_size", "global_batch_size", "lr", "samples_per_second", "train_time", "wall_time")  # columns of results.csv
 _LONGEST = 80  # characters of a reason
 
 
@@ -104,9 +102,7 @@ def summary(sweep_jobs: SweepJobs) -> str:
 
 def write_results(sweep_jobs: SweepJobs) -> None:
     """Write results.csv, a row for each job."""
-    jobs = sweep_jobs.ranked
-    swept = varying([job.overrides for job in jobs])
-    results = [_result(job, swept) for job in jobs]
+    results = [_result(job) for job in sweep_jobs.ranked]
     rows = io.StringIO()
     writer = csv.DictWriter(rows, [*dict.fromkeys(itertools.chain(*results))], lineterminator="\n")
     writer.writeheader()
@@ -114,10 +110,10 @@ def write_results(sweep_jobs: SweepJobs) -> None:
     replace_text(sweep_jobs.directory / "results.csv", rows.getvalue())
 
 
-def _result(job: Job, swept: Sequence[str]) -> dict[str, Any]:
-    values, record = {key: value for key, _, value in (item.partition("=") for item in job.overrides)}, job.record
-    result = {"key": job.key, "directory": job.directory.name, "status": job.status}
-    result |= {name: values.get(name) for name in swept} | {"metric": job.metric}
+def _result(job: Job) -> dict[str, Any]:
+    record = job.record
+    result: dict[str, Any] = {"key": job.key, "directory": job.directory.name, "status": job.status}
+    result |= {key: value for key, _, value in (item.partition("=") for item in job.swept)} | {"metric": job.metric}
     result |= {name: record.get(name) for name in RECORDED}
     result |= {name: value for name, value in record.get("metrics", {}).items() if name not in result}  # lr, say
     return result | {"reason": job.reason and shorten(job.reason)}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from saved_run import CONFIG, save_run
+from saved_run import save_run
 
 from lockstep.config.overrides import quote
 from lockstep.errors import ConfigError
@@ -37,13 +37,6 @@ def forked(run: Path, *new: str) -> tuple[dict[str, Any], list[Any], list[str]]:
     texts = ((Path(folder) / name).read_text() for name in ("config.yaml", "saved.yaml"))
     config, defaults = map(yaml.safe_load, texts)
     return config, defaults["defaults"], overrides
-
-
-def test_it_begins_as_the_other_run_with_what_is_new(run: Path) -> None:
-    config, defaults, overrides = forked(run, "model.optimizer.lr=0.2")
-    assert (config["run_id"], config["model"], config["datamodule"]["global_batch_size"]) == (None, CONFIG["model"], 48)
-    assert defaults == [{"hydra": "default"}, "config", "_self_"]
-    assert overrides == ["model.optimizer.lr=0.2"]
 
 
 def test_a_group_s_option_replaces_what_the_other_run_had_there(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

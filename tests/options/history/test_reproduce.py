@@ -46,6 +46,8 @@ def change(folder: Path) -> None:
     (folder / "script.sh").write_text("x\n")
     (folder / "script.sh").chmod(0o755)
     (folder / "link").symlink_to("kept.py")
+    (folder / "staged.py").write_text("staged\n")
+    git(folder, "add", "staged.py")
 
 
 def content(folder: Path) -> dict[str, object]:

@@ -1,9 +1,11 @@
-"""MNIST and its like: read and split."""
+"""MNIST and its like: read and split, or refused."""
 
 import struct
 from pathlib import Path
 
 import numpy
+import pytest
+from commands import refused
 
 from lockstep.datamodules.torchvision_images import TorchvisionImages
 
@@ -27,3 +29,10 @@ def test_mnist_files_of_one_s_own_are_read(tmp_path: Path) -> None:
     assert mnist.describe() == {"train": 15, "val": 5, "test": 20}
     assert mnist.splits.test.targets.tolist() == [i % 10 for i in range(20)]
     assert mnist.splits.test.inputs.flatten()[:300].tolist() == [i % 256 for i in range(300)]
+
+
+@pytest.mark.slow
+def test_data_that_is_missing_and_cannot_be_downloaded_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "nodata").mkdir()  # as torchvision does
+    line = refused(tmp_path, "datamodule=cifar10", "datamodule.data_dir=nodata", HTTPS_PROXY="http://127.0.0.1:9")
+    assert line.startswith("datamodule.data_dir=nodata: CIFAR10 is not there and can't be downloaded (")

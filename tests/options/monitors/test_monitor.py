@@ -1,14 +1,14 @@
 """A callback that looks never ends a run: what it raises is said once, in one line, and it looks no more."""
 
 import logging
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from lightning import Callback, LightningModule, Trainer
-from torch import nn
-from torch.utils.data import DataLoader
-from unwatched import unwatched
+from in_process import BARE, become_rank, prepared
+from lightning import Callback, Trainer
+from ranks import in_ranks
 
 from lockstep.callbacks.equivalence import EquivalenceReport
 from lockstep.callbacks.monitor import Monitor, watched
@@ -18,20 +18,6 @@ from lockstep.callbacks.progress import Progress
 from lockstep.callbacks.rates import LearningRate, Throughput
 from lockstep.errors import ConfigError
 from lockstep.trainer.profilers import TorchProfiler
-
-pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*log_every_n_steps")
-
-
-class Model(LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Linear(2, 1)
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        return self.net(batch).square().mean()
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 class Looks(Monitor, Callback):
@@ -47,7 +33,7 @@ class Looks(Monitor, Callback):
             raise RuntimeError("nothing to\nbe seen")
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        pl_module.net.weight.register_hook(self.see)
+        next(pl_module.parameters()).register_hook(self.see)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         self.seen.append(batch_idx)
@@ -67,17 +53,17 @@ class Refuses(Monitor, Callback):
         raise ConfigError("key=value: use another")
 
 
-def fit(*monitors: Callback) -> Trainer:
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
-    trainer = Trainer(max_epochs=1, accelerator="cpu", callbacks=list(monitors), **quiet)  # pyright: ignore[reportArgumentType]
-    trainer.fit(Model(), DataLoader(list(torch.ones(5, 2)), batch_size=1))
+def fit(folder: Path, monitor: Callback) -> Trainer:
+    few = ("trainer.max_epochs=1", "trainer.limit_train_batches=5", "trainer.limit_val_batches=0")
+    datamodule, model, trainer = prepared(folder, *few, "optimized_metric=train/loss", base=BARE, extra=[monitor])
+    trainer.fit(model, datamodule)
     return trainer
 
 
-def test_what_fails_is_said_once_and_switched_off(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_fails_is_said_once_and_switched_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     looks = Looks()
     with caplog.at_level(logging.WARNING, logger="lockstep.callbacks.monitor"):
-        trainer = fit(looks)
+        trainer = fit(tmp_path, looks)
         assert not looks.state_dict()
     assert trainer.global_step == 5
     assert looks.is_off
@@ -87,9 +73,9 @@ def test_what_fails_is_said_once_and_switched_off(caplog: pytest.LogCaptureFixtu
     assert [record.message for record in caplog.records] == [said]
 
 
-def test_a_refusal_of_the_config_ends_the_run() -> None:
+def test_a_refusal_of_the_config_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
-        fit(Refuses())
+        fit(tmp_path, Refuses())
 
 
 @pytest.mark.parametrize(
@@ -98,4 +84,28 @@ def test_a_refusal_of_the_config_ends_the_run() -> None:
     ids=lambda kind: kind.__name__,
 )
 def test_what_looks_is_watched_in_all_its_hooks(kind: type) -> None:
-    assert unwatched(kind) == []
+    names = [name for name in dir(Callback) if name.startswith("on_") or name in ("setup", "teardown", "state_dict")]
+    own = [name for name in names if getattr(kind, name) is not getattr(Callback, name)]
+    assert own
+    assert [name for name in own if not hasattr(getattr(kind, name), "is_watched")] == []
+
+
+def of_rank(rank: int, world_size: int, folder: Path) -> tuple[int, bool, bool]:
+    become_rank(rank, world_size)
+    pictures, options = Pictures(), ("callbacks=noise_scale", "callbacks.noise_scale.every_n_steps=1", "trainer.max_epochs=2")
+    datamodule, model, trainer = prepared(folder, *options, f"trainer.devices={world_size}", extra=[pictures])
+    (scale,) = (callback for callback in trainer.callbacks if isinstance(callback, NoiseScale))
+    if rank == 0:
+        vars(scale)["_estimate"] = None  # as a logger whose disk is full, on the one rank that writes
+    else:
+        vars(pictures)["on_test_batch_end"] = watched(lambda *_: 1 / 0).__get__(pictures)
+    trainer.fit(model, datamodule)
+    trainer.test(model, datamodule, verbose=False)
+    return trainer.global_step, scale.is_off, pictures.is_off
+
+
+@pytest.mark.slow
+def test_one_that_fails_in_one_process_keeps_no_other_waiting(tmp_path: Path) -> None:
+    """Its collectives would otherwise meet those of training."""
+    first, second = in_ranks(2, partial(of_rank, folder=tmp_path), tmp_path)
+    assert first == second == (4, True, True)

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import ROOT, python
+from commands import python
 
 from lockstep import new_project as project
 from lockstep.errors import ConfigError
@@ -68,12 +68,3 @@ def test_the_shipped_sweeps_change_the_rate_of_a_module(tmp_path: Path) -> None:
     assert "trainer.devices=2 model.lr=0.003 trainer=cpu sweep=scaling" in done.stdout
     assert "optimizer" not in done.stdout
     assert not [path for path in study.glob("logs/**/*") if path.is_file()]
-
-
-@pytest.mark.slow
-def test_it_trains_on_two_processes_as_on_one(tmp_path: Path) -> None:
-    """What a project's own tests do, by commands that import nothing."""
-    study = tmp_path / "study"
-    project.create(study, "lightning")  # test_wheel.py trains the one for images
-    done = python(ROOT / "scripts" / "parity.py", "trainer=cpu", "trainer.devices=2", "parity.steps=3", cwd=study)
-    assert done.returncode == 0, done.stdout + done.stderr

@@ -2,19 +2,57 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-import linear_gradients as linear
 import pytest
 import torch
 from bitwise import differences
-from in_process import KeepAll, become_rank, logged, trained
+from in_process import BARE, KeepAll, become_rank, logged, prepared, trained
 from ranks import in_ranks
 from torch import Tensor
 
+from lockstep.callbacks.noise_scale import NoiseScale
+from lockstep.datamodules.batches import InMemory
+from lockstep.datamodules.splits import Splits
 from lockstep.runs.results import collect_facts
 
 EVERY = ("callbacks=noise_scale", "callbacks.noise_scale.every_n_steps=1")
 TWO_PARTS = (*EVERY, "trainer.accumulate_grad_batches=2")
+
+
+# Linear regression, whose gradients are known sample by sample, whatever the weights: inputs x are Gaussian with variances C,
+# y = a x + noise; the loss of a sample is the square of e = w x + b - y, with b = 0, its gradient 2 e (x, 1).
+VARIANCES = torch.tensor([4.0, 1.0, 1.0, 0.25, 0.25, 0.25], dtype=torch.float64)
+OFF = torch.tensor([0.5, -0.5, 1.0, 1.0, -1.0, 0.5], dtype=torch.float64)  # w - a, which training leaves as it is
+NOISE = 1.0  # its standard deviation
+
+
+def data(length: int) -> InMemory:
+    """With a = 0: where w is OFF, w - a is."""
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(length, len(OFF), generator=generator, dtype=torch.float64) * VARIANCES.sqrt()
+    return InMemory(inputs, NOISE * torch.randn(length, 1, generator=generator, dtype=torch.float64))
+
+
+def gradients(samples: InMemory, ids: Tensor) -> Tensor:
+    """(n, 7): of each of these samples, as the module says."""
+    x, y = samples[ids]
+    errors = x @ OFF - y[:, 0]
+    return 2 * errors[:, None] * torch.cat([x, torch.ones(len(x), 1)], dim=1)
+
+
+def fitted(folder: Path, length: int, *overrides: str, decay: float = 0.999) -> Any:
+    """The callback of a run over `length` samples whose weights stay where they are; it samples every step."""
+    scale = NoiseScale(every_n_steps=1, decay=decay)
+    options = ("model=linear", "datamodule=random_regression", "datamodule.in_features=6", "datamodule.out_features=1")
+    options += ("trainer.precision=64-true", "model.optimizer.lr=0", "trainer.max_epochs=1", "trainer.limit_val_batches=0")
+    datamodule, model, trainer = prepared(folder, *options, *overrides, extra=[scale], base=BARE)
+    datamodule._splits = Splits(data(length), None, None)
+    with torch.no_grad():
+        model.net.layers[-1].weight.copy_(OFF[None])
+        model.net.layers[-1].bias.zero_()
+    trainer.fit(model, datamodule)
+    return scale
 
 
 def estimate_from(parts: list[Tensor]) -> tuple[float, float]:
@@ -31,8 +69,8 @@ def check_tail(rank: int, world_size: int, folder: Path) -> None:
     order = ("datamodule.shuffle=false", "datamodule.drop_last=false", "trainer.accumulate_grad_batches=2")
     batches = (f"trainer.devices={world_size}", f"datamodule.global_batch_size={4 * world_size}")
     # decay=0: the running means are those of the last step, of 3 samples
-    scale = linear.fitted(folder, 19, *order, *batches, decay=0)
-    every = linear.gradients(linear.data(19), torch.arange(19))
+    scale = fitted(folder, 19, *order, *batches, decay=0)
+    every = gradients(data(19), torch.arange(19))
     slices = [torch.arange(16, 19)]
     parts = [every[ids] for batch in slices for rank in range(world_size) if len(ids := batch[rank::world_size])]
     assert (scale.gradient, scale.trace) == pytest.approx(estimate_from(parts), rel=1e-9)

@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from synthetic import Images
 from torch import Tensor, nn
 
+from lockstep.datamodules.synthetic_images import SyntheticImages
 from lockstep.models import Classifier
 from lockstep.nets import MLP
 
@@ -56,7 +56,7 @@ class Net(MLP):
         return super().forward(nn.functional.dropout(x, 0.3, self.training) if self.defect == "dropout" else x)
 
 
-class AnotherTail(Images):
+class AnotherTail(SyntheticImages):
     """Several processes have a step more in an epoch than one, as with a sampler that fills up."""
 
     def train_dataloader(self) -> Any:

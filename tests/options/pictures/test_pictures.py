@@ -41,4 +41,4 @@ def test_the_confusion_matrix_counts_every_sample(model: Classifier, tmp_path: P
     trainer.loggers[0].experiment.flush()
     events = EventAccumulator(str(tmp_path))
     events.Reload()
-    assert [(image.step, image.width) for image in events.Images("test/confusion")] == [(7, 800)]
+    assert [(image.step, image.width) for image in events.Images("test/confusion")] == [(7, 490)]

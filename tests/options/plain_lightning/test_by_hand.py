@@ -91,3 +91,16 @@ def test_a_loss_by_hand_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(NonFiniteLoss, match=r"^at step 1 the loss is nan$"):
         fitted(tmp_path, "model._target_=test_by_hand.NotANumber")
     assert all(tensor.isfinite().all() for tensor in last(tmp_path)["state_dict"].values())  # of before it
+
+
+class Unseen(NotANumber):
+    """Neither returns its loss nor gives it to Lightning."""
+
+    def manual_backward(self, loss: torch.Tensor, *_: Any, **__: Any) -> None:
+        loss.backward()
+
+
+def test_weights_that_are_no_numbers_are_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(NonFiniteLoss, match=r"^up to step 14 weights have become NaN or infinite: net\."):
+        fitted(tmp_path, "model._target_=test_by_hand.Unseen", "guards.checkpoint.every_n_steps=null")
+    assert not (tmp_path / "checkpoints" / "last.ckpt").exists()

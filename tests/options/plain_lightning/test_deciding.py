@@ -1,5 +1,6 @@
 """What one process decides by itself: said, or followed by all."""
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from test_plain_lightning import fitted
 from torch import Tensor
 from torch.utils.data import Subset
 
-from lockstep.plain_lightning.callback import PlainLightning
+from lockstep.plain_lightning.callback import PlainLightning, _sizes_in_rates
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +49,31 @@ def causes_of_rank(rank: int, world_size: int, folder: Path) -> list[str]:
 def test_what_a_process_decides_by_itself_is_said(tmp_path: Path) -> None:
     first, second = in_ranks(2, partial(causes_of_rank, folder=tmp_path), tmp_path)
     own = "ReduceLROnPlateau monitors each process's own loss_of_step; self.log(..., sync_dist=True) makes it that of all"
-    assert first[:2] == second[:2] == ["configure_optimizers reads num_devices: its rates may be others than on one process", own]
+    rates = "configure_optimizers reads num_devices: its rates may be others than on one process, where they are not known"
+    assert first[:2] == second[:2] == [rates, own]
+
+
+class RateOfSetup(LitClassifier):
+    def setup(self, stage: str) -> None:
+        self.rate = 0.1 * self.trainer.world_size
+        self.other = self.trainer.num_nodes
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=self.rate)
+
+
+class RateOfMethod(LitClassifier):
+    @property
+    def rate(self) -> float:
+        return 0.1 * int(os.environ["WORLD_SIZE"])
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=self.rate)
+
+
+def test_rates_by_the_number_of_processes_are_seen_where_they_are_computed() -> None:
+    kinds = (RateOfSetup, RateOfMethod, AsksInSteps, LitClassifier)
+    assert [_sizes_in_rates(kind) for kind in kinds] == [["world_size"], ["WORLD_SIZE"], ["num_devices"], []]
 
 
 class StopsAlone(LitClassifier):

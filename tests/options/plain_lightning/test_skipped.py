@@ -41,6 +41,13 @@ class Skips(Mean):
         return torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
 
 
+class SkipsSecond(Mean):
+    """Both processes leave out the second batch of each step of two."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return None if batch_idx % 2 else super().training_step(batch, batch_idx)
+
+
 class Leaves(Mean):
     """Its second process leaves out the rest of the first of two epochs."""
 
@@ -59,6 +66,8 @@ def skip(rank: int, world_size: int, folder: Path) -> list[Any]:
     trainer = fitted_with(folder, "Skips", "trainer.max_epochs=1", "trainer.strategy.find_unused_parameters=true")
     model = trainer.lightning_module
     seen = [(model.gradients, model.factors[1] == model.factors[2], model.unused.item())]
+    accumulated = fitted_with(folder, "SkipsSecond", "trainer.max_epochs=1", "trainer.accumulate_grad_batches=2")
+    seen.append(accumulated.lightning_module.gradients)
     return [*seen, (trainer.global_step, collect_facts(trainer)["samples_trained"])]
 
 
@@ -66,7 +75,9 @@ def skip(rank: int, world_size: int, folder: Path) -> list[Any]:
 def test_a_step_is_of_the_samples_that_some_process_does_not_skip(tmp_path: Path) -> None:
     """One that returned None left the others waiting, or ended the run."""
     first, second = in_ranks(2, partial(skip, folder=tmp_path), tmp_path)
-    expected = [([1.5, 5.0, None, 13.5, 17.5, 21.0], True, 1.0), (6, 22 - 2 - 4 - 1)]
+    # gradients of a step whose second batch is skipped are halves of the means of 0, ..., 3, of 8, ..., 11 and of 16, ..., 19
+    accumulated = [0.75, 4.75, 11.6667]  # the last of six samples
+    expected = [([1.5, 5.0, None, 13.5, 17.5, 21.0], True, 1.0), accumulated, (6, 22 - 2 - 4 - 1)]
     assert first == second == expected
 
 

@@ -1,6 +1,6 @@
 """Streams: who takes which sample, and what is refused."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from plain_lightning import DigitsData
 from ranks import in_ranks
+from test_plain_lightning import fitted
 from torch.utils.data import DataLoader, IterableDataset
 
 from lockstep.errors import ConfigError
@@ -185,3 +187,28 @@ def test_a_stream_that_counts_its_epochs_goes_on_counting(passed: int) -> None:
     begun = [[(1, 2), (1, 3)]] if passed else []
     epochs = [[(epoch, number) for number in range(4)] for epoch in (2, 3)]
     assert [list(positioned) for _ in range(len(begun) + 2)] == begun + epochs
+
+
+class Played(DigitsData):
+    """A stream that is made while it is read, and emptied at its end."""
+
+    def train_dataloader(self) -> Any:
+        self.seen: list[Any] = []
+        return DataLoader(Experience(self.play), 8)
+
+    def play(self) -> Iterator[Any]:
+        self.seen += [self.train[place] for place in range(64)]
+        yield from self.seen
+        self.seen.clear()
+
+
+class Experience(IterableDataset[Any]):
+    def __init__(self, play: Callable[[], Iterator[Any]]) -> None:
+        self.play = play
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.play()
+
+
+def test_a_stream_is_begun_once_in_each_epoch(tmp_path: Path) -> None:
+    assert fitted(tmp_path, "datamodule._target_=test_streams.Played").global_step == 2 * 64 // 8

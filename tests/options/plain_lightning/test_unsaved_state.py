@@ -51,5 +51,5 @@ def test_what_changes_is_named_once(tmp_path: Path, caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.WARNING):
         fitted(tmp_path, "model._target_=test_unsaved_state.Forgets", "guards.checkpoint.every_n_steps=null")
     (line,) = [message for message in caplog.messages if LINE in message]
-    names = "by_hand, centre, count and 3 more"
+    names = "by_hand, centre, count, hidden_layers, memory, state"
     assert line == f"{names} {LINE}; make tensors persistent buffers, or save them in on_save_checkpoint"

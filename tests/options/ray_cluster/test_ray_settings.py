@@ -1,6 +1,7 @@
-"""What a job asks Ray for, and whether nodes have it. Nothing of Ray's is started."""
+"""What a job asks Ray for, whether nodes have it, and what a worker does with it. Nothing of Ray's is started."""
 
 import importlib.util
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from omegaconf import OmegaConf
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.ray_cluster.launcher import RayExecutor
+from lockstep.ray_cluster.worker import JobWorker
 from lockstep.runs.composition import compose
 
 NODES = [{"CPU": 8.0, "GPU": 4.0}, {"CPU": 8.0}, {"CPU": 2.0, "GPU": 4.0}]
@@ -48,3 +50,10 @@ def test_a_job_asks_for_what_its_processes_need(
 def test_without_ray_the_launcher_is_refused(tmp_path: Path) -> None:
     line = refused(tmp_path, "hydra.mode=MULTIRUN", "hydra/launcher=ray", "seed=0,1")
     assert line == "hydra/launcher=ray: the library `ray` is not installed: pip install 'lockstep[ray]'"
+
+
+def test_a_job_is_asked_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    worker = JobWorker(str(tmp_path))
+    worker.ask_to_end()
+    assert worker.run(["sleep", "50"], {}, str(tmp_path / "output")) == -signal.SIGTERM

@@ -131,19 +131,6 @@ def test_a_job_that_was_interrupted_is_left_to_another_call(tmp_path: Path) -> N
     assert states(study) == ["RUNNING", "COMPLETE", "COMPLETE"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"n_trials": "many"}, "hydra.sweeper.n_trials=many: use a value of type int"),
-        ({"pruner": {"_target_": "optuna.pruners.MedianPruner", "n_startup_trials": -1}}, "hydra.sweeper.pruner: .*-1"),
-    ],
-)
-def test_a_setting_that_can_not_be_is_one_line(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=message):
-        search(Launcher(tmp_path, near_a_hundredth), **settings)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_study_of_another_metric_is_refused(tmp_path: Path) -> None:
     search(Launcher(tmp_path, lambda _: 0.5), "model=mlp,cnn", n_trials=1)
     with pytest.raises(ConfigError, match=r"^optimized_metric=val/f1: the study in .* is of val/acc; "):

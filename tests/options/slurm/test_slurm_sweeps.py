@@ -13,7 +13,9 @@ import fake_slurm
 import pytest
 from waiting import once, wait_for
 
+from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
+from lockstep.runs.composition import compose
 from lockstep.slurm.launcher import SlurmExecutor, cancel
 from lockstep.sweeps.local import LocalExecutor
 from lockstep.sweeps.runner import Runner
@@ -84,29 +86,19 @@ def starts(folder: Path) -> dict[str, int]:
     return {path.name.rpartition("-")[2]: path.read_text().count("\n") for path in folder.glob("starts.*")}
 
 
-def test_each_job_is_submitted_with_its_flags_and_all_are_answered_for(place: Path, tmp_path: Path) -> None:
-    jobs = [job(tmp_path, "a"), job(tmp_path, "b", asks=("--nodes=2",)), job(tmp_path, "c", "fails"), job(tmp_path, "d")]
-    assert sweep(tmp_path, jobs, setup=["export OMP_NUM_THREADS=3"]) == {
-        "a": ("finished", None),
-        "b": ("finished", None),
-        "c": ("failed", "ended with code 1: planted fault"),
-        "d": ("finished", None),
-    }
+def test_each_job_is_submitted_with_its_flags_and_tried_again_and_all_are_answered_for(place: Path, tmp_path: Path) -> None:
+    how = {"a": "well", "b": "preempted", "c": "fails", "d": "well"}
+    jobs = [job(tmp_path, name, way, ("--nodes=2",) if name == "d" else ("--nodes=1",)) for name, way in how.items()]
+    failed = ("failed", "ended with code 1: planted fault")
+    ends = sweep(tmp_path, jobs, setup=["export OMP_NUM_THREADS=3"], retries=1)
+    assert ends == dict.fromkeys("abd", ("finished", None)) | {"c": failed}
     calls = (place / "calls").read_text().splitlines()
-    assert ["--nodes=2" in call for call in calls] == [False, True, False, False]
-    assert {path.read_text() for path in tmp_path.glob("starts.*")} == {"seed lr\n"}
-    failed = SweepJobs(tmp_path).jobs["c"]
-    assert (failed.attempt, failed.queue) == (1, None)
+    assert ["--nodes=2" in call for call in calls[:4]] == [False, False, False, True]
+    assert {path.read_text().partition("\n")[0] for path in tmp_path.glob("starts.*")} == {"seed lr"}
+    assert starts(tmp_path) == {"a": 1, "b": 2, "c": 2, "d": 1}
+    assert {(job.attempt, job.queue) for job in SweepJobs(tmp_path).jobs.values()} == {(1, None), (2, None)}
     assert sweep(tmp_path, jobs[:2])["a"] == ("finished", None)  # nothing to do
-    assert len((place / "calls").read_text().splitlines()) == 4
-
-
-@pytest.mark.usefixtures("place")
-def test_a_failure_is_submitted_again_and_a_preempted_job_goes_on(tmp_path: Path) -> None:
-    jobs = [job(tmp_path, "a", "fails"), job(tmp_path, "b", "preempted")]
-    assert sweep(tmp_path, jobs, retries=1) == {"a": ("failed", "ended with code 1: planted fault"), "b": ("finished", None)}
-    assert starts(tmp_path) == {"a": 2, "b": 2}
-    assert [job.attempt for job in SweepJobs(tmp_path).jobs.values()] == [2, 2]
+    assert len((place / "calls").read_text().splitlines()) == len(calls) == 6
 
 
 def test_whoever_comes_next_finds_the_jobs_in_the_queue(place: Path, tmp_path: Path) -> None:
@@ -177,3 +169,23 @@ def test_what_sbatch_refuses_is_said_in_its_words(place: Path, tmp_path: Path) -
     (place / "refuses").write_text("sbatch: error: invalid partition specified: x\n")
     reason = "could not be started (sbatch: invalid partition specified: x)"
     assert sweep(tmp_path, [job(tmp_path, "a")]) == {"a": ("failed", reason)}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "gpus", "flags"),
+    [
+        (["trainer.devices=4"], 4, ["--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=16", "--gres=gpu:4"]),
+        (
+            ["trainer.devices=4", "trainer.num_nodes=2"],
+            4,
+            ["--nodes=2", "--ntasks-per-node=4", "--cpus-per-task=4", "--gres=gpu:4"],
+        ),
+        (["trainer=cpu", "trainer.devices=2"], 4, ["--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=8"]),
+    ],
+)
+def test_a_job_asks_for_what_its_processes_need(overrides: list[str], gpus: int, flags: list[str]) -> None:
+    plan = Plan.from_config(compose(*overrides), node_gpus=gpus)
+    assert SlurmExecutor().flags(plan) == (*flags, "--requeue", "--signal=USR1@120")
+    given = SlurmExecutor(partition="long", time="1-00:00:00", mem="9G", gres="gpu:a100", warning=60, sbatch=["--no-requeue"])
+    more = [flag.replace("gpu:", "gpu:a100:") for flag in flags] + ["--partition=long", "--time=1-00:00:00", "--mem=9G"]
+    assert given.flags(plan) == (*more, "--requeue", "--signal=USR1@60", "--no-requeue")

@@ -17,6 +17,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from lightning import Callback, LightningModule, Trainer
 from omegaconf import DictConfig
+from torch.optim import Optimizer
 
 from lockstep.build import build
 from lockstep.checkpointing import read_checkpoint
@@ -123,6 +124,16 @@ def logged(run: Path) -> dict[tuple[int, str], str]:
                     assert (int(row["step"]), name) not in result, f"{name} at step {row['step']} twice"
                     result[int(row["step"]), name] = value
     return result
+
+
+class Rates(Callback):
+    """The learning rate of each step, when the optimizer is about to make it."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        self.seen.append(optimizer.param_groups[0]["lr"])
 
 
 class KeepAll(Callback):

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 import torch
 from bitwise import differences
-from in_process import BARE, last, prepared, trained
+from in_process import BARE, prepared, trained
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lockstep.callbacks import checkpoints
-from lockstep.checkpointing import read_checkpoint
 
 NO_EPOCHS = "guards.checkpoint.every_n_epochs=null"
 
@@ -35,7 +34,6 @@ def saves(folder: Path, *overrides: str) -> list[tuple[int, int, int]]:
     [
         (50, 10, [10, 20, 30, 40, 50]),  # multigpu.py 50 10 of the DDP tutorial, at one step an epoch
         (25, 10, [10, 20, 25]),  # nothing that was trained is lost
-        (3, 1, [1, 2, 3]),
     ],
 )
 def test_saved_every_n_epochs_and_at_the_end(epochs: int, every: int, saved: list[int], tmp_path: Path) -> None:
@@ -78,14 +76,6 @@ def test_saved_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert result == [3, 6, 8]
 
 
-def test_the_checkpoint_before_it_is_kept(tmp_path: Path) -> None:
-    datamodule, model, trainer = prepared(tmp_path, "datamodule.batch_size=300", "trainer.max_epochs=3", base=BARE)
-    trainer.fit(model, datamodule)
-    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"last.ckpt", "previous.ckpt"}
-    assert last(tmp_path)["global_step"] == 12
-    assert read_checkpoint("previous", tmp_path / "checkpoints" / "previous.ckpt")["global_step"] == 8
-
-
 @pytest.mark.parametrize(
     ("step", "options"),
     [
@@ -100,7 +90,6 @@ def test_the_checkpoint_before_it_is_kept(tmp_path: Path) -> None:
 def test_training_goes_on_after_the_batch_at_whose_end_lightning_s_own_checkpoint_was_saved(
     step: int, options: tuple[str, ...], tmp_path: Path
 ) -> None:
-    options = options
     every = {"every_n_train_steps": 1, "save_top_k": -1, "filename": "{step}"}
     whole = trained(tmp_path / "run", *options, extra=[ModelCheckpoint(tmp_path / "own", **every)])[0]
     again = ModelCheckpoint(tmp_path / "again", **every)

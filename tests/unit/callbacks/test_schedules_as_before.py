@@ -2,21 +2,11 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
-from in_process import trained
-from lightning import Callback
+from in_process import Rates, prepared, trained
 
 from lockstep.errors import ConfigError
-
-
-class Rates(Callback):
-    def __init__(self) -> None:
-        self.rates: list[float] = []
-
-    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        self.rates.append(optimizer.param_groups[0]["lr"])
 
 
 def test_a_cosine_of_another_length_is_said_and_followed_from_the_first_step(
@@ -25,10 +15,10 @@ def test_a_cosine_of_another_length_is_said_and_followed_from_the_first_step(
     run, path = tmp_path / "run", tmp_path / "run" / "checkpoints" / "last.ckpt"
     options = ("model/lr_scheduler=cosine", "model.optimizer.lr=0.01")
     trained(run, *options, "trainer.max_epochs=1", extra=[first := Rates()])
-    steps = len(first.rates)
+    steps = len(first.seen)
     trained(run, *options, "trainer.max_epochs=2", ckpt_path=path, extra=[longer := Rates()])
     half = [0.005 * (1 + math.cos(math.pi * step / (2 * steps))) for step in range(steps, 2 * steps)]
-    assert longer.rates == pytest.approx(half)
+    assert longer.seen == pytest.approx(half)
     lines = [line for line in caplog.messages if line.startswith("The schedule has another length")]
     assert lines == ["The schedule has another length: the learning rate goes on at 0.005, not at 0"]
 
@@ -38,7 +28,7 @@ def test_a_cosine_of_the_same_length_goes_on_as_it_was(tmp_path: Path, caplog: p
     trained(tmp_path / "whole", *options, extra=[whole := Rates()])
     path = tmp_path / "whole" / "checkpoints" / "previous.ckpt"
     trained(tmp_path / "whole", *options, ckpt_path=path, extra=[rest := Rates()])
-    assert rest.rates == whole.rates[-len(rest.rates) :]
+    assert rest.seen == whole.seen[-len(rest.seen) :]
     assert "The schedule has another length" not in caplog.text
 
 
@@ -49,3 +39,12 @@ def test_a_cycle_that_would_have_to_be_longer_is_refused_before_the_first_step(t
     path = run / "checkpoints" / "last.ckpt"
     with pytest.raises(ConfigError, match=r"^checkpoint=.*: its OneCycleLR goes on with total_steps=4, here it would have 8; "):
         trained(run, *options, "trainer.max_epochs=2", ckpt_path=path)
+
+
+def test_another_rate_than_the_checkpoint_s_is_refused(tmp_path: Path) -> None:
+    options = ("trainer.max_epochs=1", "model/lr_scheduler=cosine")
+    trained(tmp_path, *options)
+    path = tmp_path / "checkpoints" / "last.ckpt"
+    line = r"^model.optimizer.lr=0.0001: \S+ was trained with 0.002, and goes on with it; use 0.002, or a new run"
+    with pytest.raises(ConfigError, match=line):
+        prepared(tmp_path, *options, "trainer.max_epochs=2", "model.optimizer.lr=1e-4", ckpt_path=path)

@@ -15,9 +15,9 @@ EARLY = ("callbacks=early_stopping", "model/lr_scheduler=plateau")
 @pytest.mark.parametrize(
     ("metric", "mode"),
     [
-        *((name, "min") for name in ("val/loss", "val_loss/dataloader_idx_0", "test_rmse", "perplexity")),
+        *((name, "min") for name in ("val/loss", "val_loss/dataloader_idx_0", "test_rmse", "perplexity", "val_wer", "fid")),
         *((name, "max") for name in ("val/acc", "val/f1", "val_AUROC", "top5")),
-        *((name, "unknown") for name in ("lossless_ratio", "power", "neg_loss")),
+        *((name, "unknown") for name in ("lossless_ratio", "power", "answer", "neg_loss")),
     ],
 )
 def test_a_name_says_whether_less_is_better(metric: str, mode: str) -> None:

@@ -1,6 +1,5 @@
 """Devices, batch sizes and the learning rate that follow from a config, on machines with no GPU and with four."""
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -66,14 +65,6 @@ def test_devices_that_are_not_there_are_refused(accelerator: str, devices: objec
     assert str(refused.value) == message
 
 
-def test_gpus_are_not_counted_for_a_run_on_the_cpu(shipped: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    def count() -> int:
-        raise AssertionError("counting imports torch and asks the driver")
-
-    monkeypatch.setattr("lockstep.config.plan.visible_gpus", count)
-    assert make_plan(shipped, trainer__accelerator="cpu").accelerator == "cpu"
-
-
 @pytest.mark.usefixtures("gpus")
 @pytest.mark.parametrize(("gpus", "accelerator"), [(4, "gpu"), (0, "cpu")], indirect=["gpus"])
 def test_auto_is_what_has_been_started(accelerator: str, shipped: DictConfig) -> None:
@@ -127,21 +118,6 @@ def test_no_process_is_without_samples_and_accumulated_batches_are_alike(
         make_plan(shipped, started=(1, 3), **STARTED_BY_TORCHRUN, **changes)
 
 
-def test_global_batch_size_that_does_not_divide_is_refused(shipped: DictConfig) -> None:
-    with pytest.raises(ConfigError) as refused:
-        make_plan(
-            shipped,
-            trainer__accelerator="cpu",
-            trainer__devices=5,
-            trainer__accumulate_grad_batches=2,
-            datamodule__global_batch_size=96,
-        )
-    assert str(refused.value) == (
-        "datamodule.global_batch_size=96: does not divide by world size * trainer.accumulate_grad_batches = 10; "
-        "use a multiple of 10, or datamodule.batch_size for each process"
-    )
-
-
 @pytest.mark.parametrize(
     ("scaling", "devices", "accumulate", "lr"),
     [
@@ -168,27 +144,15 @@ def test_an_optimizer_without_a_learning_rate_has_none(shipped: DictConfig) -> N
     assert "learning rate" not in str(plan)
 
 
-def test_facts_are_the_plan_without_the_ids_of_gpus(shipped: DictConfig) -> None:
-    facts = make_plan(shipped, trainer__accelerator="cpu", trainer__devices=2).facts()
-    assert (facts["world_size"], facts["batch_size"], facts["lr"], facts["strategy"]) == (2, 32, 2e-3, "DDP")
-    assert set(facts) == {field.name for field in dataclasses.fields(Plan)} - {"device_ids"}
-
-
 @pytest.mark.usefixtures("gpus")
 @pytest.mark.parametrize(
     ("gpus", "changes", "words"),
     [
-        (0, {}, "one process on the CPU; global batch 64 (64 per process), learning rate 0.002"),
         (4, {}, "one process on one GPU; global batch 64 (64 per process), learning rate 0.002"),
         (
             4,
             {"trainer__devices": 2, "trainer__num_nodes": 2, "trainer__accumulate_grad_batches": 2},
             "4 GPU processes on 2 nodes, DDP over NCCL; global batch 64 (8 per process, 2 accumulated), learning rate 0.002",
-        ),
-        (
-            0,
-            {"trainer__devices": 2, "datamodule__batch_size": 64},
-            "2 CPU processes, DDP over gloo; global batch 128 (64 per process), learning rate 0.002",
         ),
     ],
     indirect=["gpus"],

@@ -9,10 +9,10 @@ import pytest
 from hydra.utils import get_object
 from make_reference import GROUPS
 from omegaconf import DictConfig, OmegaConf
-from refusals import refusal
 
 from lockstep.config.checks import check
 from lockstep.config.plan import Plan
+from lockstep.errors import ConfigError
 
 CONF = Path(__file__).parents[3] / "conf"
 CHOSEN_ALONE = ("experiment", "debug")  # a whole config each
@@ -74,4 +74,11 @@ def list_targets(node: Any) -> list[str]:
 
 @pytest.mark.parametrize("option", ABSTRACT)
 def test_an_abstract_option_alone_is_refused(option: str, compose: Callable[..., DictConfig]) -> None:
-    assert refusal(compose(option)) == f"{ABSTRACT[option]}=???: a value is required"
+    with pytest.raises(ConfigError, match=rf"^{ABSTRACT[option]}=\?\?\?: a value is required$"):
+        check(compose(option))
+
+
+def test_a_global_batch_counts_before_the_batch_size_of_an_experiment(compose: Callable[..., DictConfig]) -> None:
+    given = ("trainer=cpu", "trainer.devices=2", "datamodule.global_batch_size=8")
+    plan = Plan.from_config(compose("experiment=mnist_ddp", *given))
+    assert (plan.batch_size, plan.global_batch_size) == (4, 8)

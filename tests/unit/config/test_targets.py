@@ -1,12 +1,12 @@
 """A stranger's checkpoint runs nothing; what it may name."""
 
+import copy
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from crafted import CHECKPOINTS, SPEC, changed
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.build import build
@@ -15,66 +15,81 @@ from lockstep.errors import ConfigError
 from lockstep.models.from_checkpoint import load_model
 from lockstep.models.from_config import build_model
 
+SPEC = {"input_shape": [1, 8, 8], "num_outputs": 10, "class_names": None}
+MODEL: dict[str, Any] = {
+    "_target_": "lockstep.models.Classifier",
+    "net": {"_target_": "lockstep.nets.MLP", "hidden": [4]},
+    "optimizer": {"_target_": "torch.optim.AdamW", "_partial_": True, "lr": 1e-3},
+    "lr_scheduler": {"_target_": "lockstep.models.schedules.constant", "_partial_": True},
+    "metrics": ["loss"],
+}
+SHELL = {"_target_": "os.system", "command": "touch ran"}
+PROCESS = "torch.distributed.elastic.multiprocessing.subprocess_handler.SubprocessHandler"
+# Parts of a model, each made to leave a file, `ran`, or to have one left later.
+HOSTILE: dict[str, dict[str, Any]] = {
+    "a shell": {"net": SHELL},
+    "a pickle": {"net": {"_target_": "torch.load", "f": "evil.pt", "weights_only": False}},
+    "a module of its own": {"net": {"_target_": "evil.run"}},
+    "the optimizer, called later": {"optimizer": {"_target_": "os.system", "_partial_": True}},
+    "within a list": {"net": {"_target_": "torch.nn.Sequential", "_args_": [SHELL]}},
+    "our own files": {"net": {"_target_": "lockstep.atomic_files.replace_text", "path": "ran", "text": ""}},
+    "a class that starts a process": {"net": {"_target_": PROCESS, "entrypoint": "touch", "args": ["ran"], "env": {}}},
+}
 
-def saved(path: Path, model_config: Any) -> Path:
-    state = build_model(changed({})).state_dict()
-    torch.save({"state_dict": state, "hyper_parameters": model_config}, path)
+
+def saved(path: Path, **parts: Any) -> Path:
+    """A checkpoint of a model with other parts."""
+    state = build_model({"model": MODEL, "spec": SPEC}).state_dict()
+    torch.save({"state_dict": state, "hyper_parameters": {"model": copy.deepcopy(MODEL) | parts, "spec": SPEC}}, path)
     return path
 
 
 @pytest.fixture
-def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that, were it run or loaded, would leave another one beside it: `ran`."""
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The path of a checkpoint. Beside it is a file that, were it run or loaded, would leave another one: `ran`."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "evil.py").write_text("open('ran', 'w')\ndef run(*_, **__): open('ran', 'w')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    return tmp_path / "evil.py"
+    return tmp_path / "hostile.ckpt"
 
 
-@pytest.mark.parametrize("how", CHECKPOINTS)
-def test_a_checkpoint_made_to_run_code_is_refused(how: str, evil: Path) -> None:
-    path = saved(evil.with_name("hostile.ckpt"), changed(CHECKPOINTS[how]))
-    with pytest.raises(ConfigError, match=rf"^checkpoint={path}: model[\w.]*_target_=") as refused:
-        load_model(path)
+@pytest.mark.parametrize("how", HOSTILE)
+def test_a_checkpoint_made_to_run_code_is_refused(how: str, hostile: Path) -> None:
+    saved(hostile, **HOSTILE[how])
+    with pytest.raises(ConfigError, match=rf"^checkpoint={hostile}: model[\w.]*_target_=") as refused:
+        load_model(hostile)
     assert "\n" not in str(refused.value)
-    assert not (evil.parent / "ran").exists()
-    assert evil.exists()
+    assert not hostile.with_name("ran").exists()
 
 
-@pytest.mark.parametrize("content", [None, {"model": {}, "spec": SPEC}])
-def test_a_checkpoint_that_says_nothing_of_its_model_is_refused(content: Any, tmp_path: Path) -> None:
-    path = saved(tmp_path / "odd.ckpt", content)
+def test_a_target_that_an_interpolation_would_make_is_refused(hostile: Path) -> None:
+    saved(hostile, net={"_target_": "torch.nn.Sequential", "_args_": ["${oc.create:'{_target_: evil.run}'}"]})
+    with pytest.raises(ConfigError, match=r"^checkpoint=.*: has an interpolation"):
+        load_model(hostile)
+    assert not hostile.with_name("ran").exists()
+
+
+def test_a_checkpoint_that_says_nothing_of_its_model_is_refused(tmp_path: Path) -> None:
+    torch.save({"state_dict": {}, "hyper_parameters": None}, path := tmp_path / "odd.ckpt")
     with pytest.raises(ConfigError, match=rf"^checkpoint={path}: "):
         load_model(path)
 
 
-def test_a_target_that_an_interpolation_would_make_is_refused(evil: Path) -> None:
-    node = "${oc.create:'{_target_: evil.run}'}"
-    path = saved(evil.with_name("hostile.ckpt"), changed({"net": {"_target_": "torch.nn.Sequential", "_args_": [node]}}))
-    with pytest.raises(ConfigError, match=r"^checkpoint=.*: has an interpolation"):
-        load_model(path)
-    assert not (evil.parent / "ran").exists()
-
-
-def test_other_targets_are_built_where_the_caller_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my_nets.py").write_text("from lockstep.nets import MLP\nclass Mine(MLP): ...\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    path = saved(tmp_path / "mine.ckpt", changed({"net._target_": "my_nets.Mine"}))
-    with pytest.raises(ConfigError, match=r"model\.net\._target_=my_nets\.Mine: a checkpoint may not name that; use"):
-        load_model(path)
-    assert type(load_model(path, allow=["my_nets.Mine"]).net).__name__ == "Mine"
-
-
-def test_a_net_of_the_project_is_there_in_a_script_or_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which have no src/ on Python's path."""
-    for folder in ("conf", "src"):
-        (tmp_path / folder).mkdir()
+def test_a_net_of_the_project_is_built_and_another_one_where_the_caller_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a script or a notebook, which have no src/ on Python's path."""
+    for name in ("conf/x", "src/nets_of_mine.py", "elsewhere/my_nets.py"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("from lockstep.nets import MLP\nclass Net(MLP): ...\n")
     (tmp_path / "train.py").touch()
-    (tmp_path / "src" / "nets_of_mine.py").write_text("from lockstep.nets import MLP\nclass Net(MLP): ...\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    path = saved(tmp_path / "best.ckpt", changed({"net._target_": "nets_of_mine.Net"}))
-    assert type(load_model(path).net).__name__ == "Net"
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "elsewhere"), *sys.path])
+    own, other = (saved(tmp_path / name, net=MODEL["net"] | {"_target_": f"{name}.Net"}) for name in ("nets_of_mine", "my_nets"))
+    assert type(load_model(own).net).__module__ == "nets_of_mine"
+    with pytest.raises(ConfigError, match=r"model\.net\._target_=my_nets\.Net: a checkpoint may not name that; use"):
+        load_model(other)
+    assert type(load_model(other, allow=["my_nets.Net"]).net).__module__ == "my_nets"
 
 
 def test_a_config_that_names_a_shell_is_refused(shipped: DictConfig) -> None:

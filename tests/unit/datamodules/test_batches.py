@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import Dataset, Subset, TensorDataset
 
 from lockstep.datamodules.augment import CropFlip
 from lockstep.datamodules.batches import Batches, InMemory
-from lockstep.datamodules.samplers import EpochOrder, GlobalBatches
 from lockstep.datamodules.seeded import Draw
-from lockstep.plain_lightning.loaders import shared_loader
 
 LENGTH = 20
 INPUTS = torch.arange(LENGTH * 1 * 4 * 4).to(torch.uint8).view(LENGTH, 1, 4, 4)
@@ -101,20 +99,3 @@ def test_a_small_batch_of_a_view_is_no_copy_of_all_data() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < data.nbytes / 2
-
-
-def loaded(num_workers: int, dataset: Any) -> list[tuple[Tensor, Tensor]]:
-    batches = GlobalBatches(EpochOrder(LENGTH, LENGTH, 2), 8, drop_last=False)
-    data = Batches(dataset, 2, CropFlip(crop=1, flip=True))
-    loader: Any = shared_loader(DataLoader(data, None, sampler=batches, num_workers=num_workers), (1, 2), 2, training=True)
-    loader.sampler.set_epoch(1)
-    return list(loader)
-
-
-@pytest.mark.parametrize("dataset", ["in memory", "Subset of single samples"])
-def test_a_loader_yields_the_draws_in_order_with_and_without_workers(dataset: str) -> None:
-    here, elsewhere = (loaded(num_workers, DATASETS[dataset]) for num_workers in (0, 2))
-    assert [len(inputs) for inputs, _ in here] == [4, 4, 2]
-    for own, other in zip(here, elsewhere, strict=True):
-        assert torch.equal(own[0], other[0])
-        assert torch.equal(own[1], other[1])

@@ -5,7 +5,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from torch.utils.data import BatchSampler, DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from lockstep.datamodules.samplers import EpochOrder, GlobalBatches
 from lockstep.datamodules.seeded import index_of
@@ -95,22 +95,6 @@ def test_order_changes_with_the_epoch_and_with_the_seed_and_is_otherwise_the_sam
     assert all(sorted(ids) == list(range(100)) for ids in orders)
     assert len({tuple(ids) for ids in orders}) == 5
     assert all(ids != list(range(100)) for ids in orders)
-
-
-def test_a_run_that_goes_on_passes_over_batches_without_loading_them() -> None:
-    sampler = samplers(20, 4, 2)[1]
-    sampler.set_epoch(3)
-    whole = draws(sampler)
-    sampler.passed = (3, 2)
-    assert [[index_of(draw) for draw in batch] for batch in sampler] == whole[2:]
-    sampler.set_epoch(4)
-    assert len(list(sampler)) == 5
-
-
-def test_batches_of_a_user_s_own_grow_with_the_processes() -> None:
-    loader = DataLoader(Numbers(20), batch_size=None, sampler=BatchSampler(range(20), 3, drop_last=False))
-    shared: Any = shared_loader(loader, (0, 2), 0, training=True)
-    assert shared.sampler.global_batch_size == 6
 
 
 def test_an_order_takes_the_first_of_its_samples_and_may_be_changed() -> None:

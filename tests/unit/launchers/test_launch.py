@@ -5,7 +5,7 @@ import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import Pipe, forkserver
+from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 from waiting import once, wait_for
 
 from lockstep.launchers import environment, launch, processes
-from lockstep.launchers.environment import rank_environment, rank_in, reserved_port
+from lockstep.launchers.environment import rank_environment, reserved_port
 from lockstep.launchers.launch import _watch
 from lockstep.launchers.outcome import Outcome, judge
 from lockstep.launchers.processes import is_alive
@@ -79,14 +79,6 @@ def test_a_rank_whose_fork_server_has_died_ends_with_what_it_has_said() -> None:
     assert outcome.reason == "rank 1 ended with code 255 and no word"
 
 
-def test_ranks_find_themselves_on_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"WORLD_SIZE": "99", "MASTER_ADDR": "elsewhere", "MINE": "stays"}.items():
-        monkeypatch.setenv(name, value)
-    found = rank_environment(world_size=3, port=12345) | {"RANK": "2", "LOCAL_RANK": "2"}
-    assert (found["MASTER_ADDR"], found["MASTER_PORT"], found["MINE"]) == ("127.0.0.1", "12345", "stays")
-    assert rank_in(found) == environment.Rank("parent", global_rank=2, local_rank=2, world_size=3, num_nodes=1)
-
-
 @pytest.mark.parametrize(("cores", "world_size", "threads"), [(8, 2, "4"), (8, 3, "2"), (2, 4, "1")])
 def test_ranks_share_the_cores(cores: int, world_size: int, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "cores", lambda: set(range(cores)))
@@ -141,7 +133,6 @@ def test_ranks_that_are_suspended_or_deaf_are_ended(
             os.kill(os.getpid(), number)
             time.sleep(0.3)  # two that wait for a handler are one
 
-    forkserver.ensure_running()  # as conftest.py has it: lockstep.launchers.preload would block signals in what later tests fork
     once(lambda: Path("pids").is_file() and len(Path("pids").read_text().split()) == 2, ask)
     outcome = launch.launch(stuck, world_size=2, log=tmp_path / "train.log", stop_deadline=deadline)
     assert (outcome.code, outcome.reason, outcome.signal) == (75, reason, asked[0])

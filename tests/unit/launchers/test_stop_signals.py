@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from waiting import wait_for
 
-from lockstep.launchers import stop_signals
 from lockstep.launchers.stop_signals import SIGNALS, Preempted, StopSignals, leading
 
 
@@ -85,15 +84,6 @@ def test_a_program_under_nohup_stays_so(requests: StopSignals) -> None:
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-def test_a_data_worker_leaves_it_to_the_process_that_trains(requests: StopSignals) -> None:
-    requests.deferred = True
-    child = os.fork()
-    if child == 0:
-        ask(signal.SIGTERM)
-        os._exit(40 + len(requests.received))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 40
 
 
 def test_while_deferring_nothing_is_raised(requests: StopSignals) -> None:
@@ -169,27 +159,6 @@ def test_the_deadline_holds_where_no_handler_of_python_s_is_run(overdue: list[Pr
     """As in a collective that waits for a rank that has been suspended: C code that goes on waiting after a signal."""
     ctypes.CDLL(None).system(b"kill -TERM $PPID; sleep 3")
     assert [error.number for error in overdue] == [signal.SIGTERM]
-
-
-def test_the_second_ctrl_c_shortens_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stop_signals, "SECOND_CTRL_C", 0.05)
-    reader, writer = os.pipe()
-    os.write(writer, bytes([signal.SIGINT, signal.SIGCHLD, signal.SIGINT]))
-    heard: list[Preempted] = []
-    stop_signals._wait(reader, 60, heard.append)
-    assert [error.unsaved for error in heard] == ["asked for twice"]
-    for end in (reader, writer):
-        os.close(end)
-
-
-def test_after_the_end_it_leaves_at_once_with_the_code_it_has(requests: StopSignals) -> None:
-    child = os.fork()
-    if child == 0:
-        requests.process = os.getpid()
-        requests.end_with(75)
-        ask(signal.SIGINT)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 75
 
 
 LATE = """

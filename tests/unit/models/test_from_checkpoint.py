@@ -1,13 +1,11 @@
 """From a checkpoint back to a model, and what a checkpoint that does not fit is told."""
 
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from built import SMALL, built, same_weights
-from omegaconf import DictConfig
+from bitwise import differences
+from in_process import prepared
 
 from lockstep.checkpointing import read_checkpoint
 from lockstep.errors import ConfigError
@@ -19,15 +17,16 @@ from lockstep.runs.results import logged_numbers
 Trained = tuple[Path, Classifier, dict[str, float]]  # its run directory, and what it has logged
 
 
+MLP = ("trainer=cpu", "model.net.hidden=[16]", "logger=csv", "++callbacks.pictures=null")
+
+
 @pytest.fixture(scope="module")
-def trained(compose: Callable[..., DictConfig], tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """The run directory of an epoch of two batches on standardised digits, and the model as it was at its end."""
     run_dir = tmp_path_factory.mktemp("trained")
-    limits = ["trainer.max_epochs=1", "trainer.limit_train_batches=2", "trainer.enable_progress_bar=false"]
-    cfg = compose(*SMALL, *limits, "datamodule.standardize=true", run_dir=run_dir)
-    with warnings.catch_warnings():
-        datamodule, model, trainer = built(cfg)
-        trainer.fit(model, datamodule)
+    limits = ("trainer.max_epochs=1", "trainer.limit_train_batches=2", "trainer.enable_progress_bar=false")
+    datamodule, model, trainer = prepared(run_dir, *MLP, *limits, "datamodule.standardize=true", base=())
+    trainer.fit(model, datamodule)
     return run_dir, model, logged_numbers(trainer)
 
 
@@ -36,7 +35,7 @@ def test_a_model_comes_back_from_its_checkpoint(trained: Trained) -> None:
     loaded = load_model(run_dir / "checkpoints" / "best.ckpt")
     assert type(loaded) is Classifier
     assert not loaded.training
-    assert same_weights(loaded.state_dict(), model.state_dict())  # the scaler's mean and scale are among them
+    assert not differences(loaded.state_dict(), model.state_dict())  # the scaler's mean and scale are among them
     assert float(loaded.preprocess.mean) != 0
     images = torch.rand(5, 1, 8, 8)
     assert torch.equal(loaded.predict(images), model.predict(images))
@@ -74,44 +73,42 @@ def test_a_model_config_builds_the_model_again(trained: Trained) -> None:
     assert model_config["model"]["optimizer"]["lr"] == 2e-3  # stays as it was
 
 
-def test_init_from_takes_only_the_weights(trained: Trained, compose: Callable[..., DictConfig]) -> None:
+def test_init_from_takes_only_the_weights(trained: Trained, tmp_path: Path) -> None:
     run_dir, model, _ = trained
-    _, started, trainer = built(compose(*SMALL, "seed=9", f"init_from={run_dir}/checkpoints/best.ckpt"))
-    assert same_weights(started.state_dict(), model.state_dict())
+    _, started, trainer = prepared(tmp_path, *MLP, "seed=9", f"init_from={run_dir}/checkpoints/best.ckpt", base=())
+    assert not differences(started.state_dict(), model.state_dict())
     assert trainer.global_step == 0
 
 
 def test_a_head_of_another_shape_is_left_out_when_asked_for_and_what_was_taken_is_listed(
-    trained: Trained, compose: Callable[..., DictConfig], caplog: pytest.LogCaptureFixture
+    trained: Trained, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run_dir, model, _ = trained
     head = ["seed=9", "model.net.hidden=[16,4]", f"init_from={run_dir}/checkpoints/best.ckpt"]
-    drawn = built(compose(*SMALL, *head[:2]))[1].state_dict()
+    drawn = prepared(tmp_path, *MLP, *head[:2], base=())[1].state_dict()
     with caplog.at_level("INFO"):
-        started = built(compose(*SMALL, *head, "init_without='layers.[47]'"))[1].state_dict()
+        started = prepared(tmp_path, *MLP, *head, "init_without='layers.[47]'", base=())[1].state_dict()
     taken = {"net.layers.1.weight", "net.layers.1.bias", "preprocess.mean", "preprocess.scale"}
     for name, tensor in started.items():
         assert torch.equal(tensor, model.state_dict()[name] if name in taken else drawn[name])
     (line,) = [record.message for record in caplog.records if record.message.startswith("init_from")]
     assert f"taken: {', '.join(sorted(taken))}; not taken: net.layers.4.bias, net.layers.4.weight; as initialised: net" in line
     with pytest.raises(ConfigError, match=r"is only in the model$"):
-        built(compose(*SMALL, *head, "init_without=layers.4"))
+        prepared(tmp_path, *MLP, *head, "init_without=layers.4", base=())
     with pytest.raises(ConfigError, match=r"^init_without=xyz: is found in no name; use part of one such as net\.layers"):
-        built(compose(*SMALL, head[2], "init_without=xyz"))
+        prepared(tmp_path, *MLP, head[2], "init_without=xyz", base=())
 
 
-def test_a_checkpoint_of_another_model_is_refused_naming_the_tensor(trained: Trained, compose: Callable[..., DictConfig]) -> None:
+def test_a_checkpoint_of_another_model_is_refused_naming_the_tensor(trained: Trained, tmp_path: Path) -> None:
     path = trained[0] / "checkpoints" / "best.ckpt"
     with pytest.raises(ConfigError, match=rf"^init_from={path}: of another model: .*size mismatch for net.layers.1.bias"):
-        built(compose(*SMALL, "model.net.hidden=[8]", f"init_from={path}"))
+        prepared(tmp_path, *MLP, "model.net.hidden=[8]", f"init_from={path}", base=())
 
 
 @pytest.mark.parametrize(
     ("name", "where"), [("net.layers.1.weight", "model"), ("net.surplus", "checkpoint")], ids=["lacking", "surplus"]
 )
-def test_a_tensor_that_one_side_lacks_is_named(
-    name: str, where: str, trained: Trained, compose: Callable[..., DictConfig], tmp_path: Path
-) -> None:
+def test_a_tensor_that_one_side_lacks_is_named(name: str, where: str, trained: Trained, tmp_path: Path) -> None:
     state = dict(trained[1].state_dict())
     if where == "model":
         del state[name]
@@ -120,12 +117,12 @@ def test_a_tensor_that_one_side_lacks_is_named(
     path = tmp_path / "edited.ckpt"
     torch.save({"state_dict": state}, path)
     with pytest.raises(ConfigError) as refused:
-        built(compose(*SMALL, f"init_from={path}"))
+        prepared(tmp_path, *MLP, f"init_from={path}", base=())
     assert str(refused.value) == f"init_from={path}: of another model: {name} is only in the {where}"
 
 
-def test_a_file_of_tensors_that_is_no_checkpoint_is_refused(compose: Callable[..., DictConfig], tmp_path: Path) -> None:
+def test_a_file_of_tensors_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "weights.ckpt"
     torch.save({"weight": torch.zeros(1)}, path)
     with pytest.raises(ConfigError, match=rf"^init_from={path}: not a Lightning checkpoint: it has no state_dict$"):
-        built(compose(*SMALL, f"init_from={path}"))
+        prepared(tmp_path, *MLP, f"init_from={path}", base=())

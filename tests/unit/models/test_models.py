@@ -45,23 +45,21 @@ def each(model: Any, outputs: Tensor, targets: Tensor, name: str) -> list[float]
     return [measured(model, outputs[[i]], targets[[i]])[name].item() for i in range(len(outputs))]
 
 
-def test_cross_entropy_accuracy_and_top_k_by_hand() -> None:
+def test_cross_entropy_and_accuracy_by_hand() -> None:
     logits = torch.tensor([[0.0, 0.0, 0.0], [math.log(2), 0.0, 0.0], [0.0, math.log(2), math.log(5)]], dtype=torch.float64)
-    model, targets = classifier(["loss", "acc", "top2"]), torch.tensor([2, 0, 0])
+    model, targets = classifier(), torch.tensor([2, 0, 0])
     # -log of the probability of the class: 1/3; 2/(2+1+1) = 1/2; 1/(1+2+5) = 1/8
     assert each(model, logits, targets, "loss") == pytest.approx([math.log(3), math.log(2), math.log(8)], rel=1e-12)
     assert each(model, logits, targets, "acc") == [0, 1, 0]  # the first logit is largest, of three equal ones too
-    assert each(model, logits, targets, "top2") == [0, 1, 0]  # of equal ones the lower numbers come first; a last choice
     whole = measured(model, logits, targets)
     assert float(whole["loss"]) == pytest.approx(math.log(48) / 3, rel=1e-12)
     assert float(whole["acc"]) == pytest.approx(1 / 3, rel=1e-12)
 
 
-def test_a_target_that_is_none_and_one_without_a_number_are_not_among_the_first() -> None:
+def test_a_target_that_is_none_and_one_without_a_number_are_not_hit() -> None:
     logits = torch.tensor([[3.0, 2.0, 1.0], [math.nan, 0.0, 0.0], [math.nan, 0.0, 0.0]])
-    model, targets = classifier(["loss", "acc", "top2"]), torch.tensor([-100, 0, 1])  # torch's ignore_index
+    model, targets = classifier(), torch.tensor([-100, 0, 1])  # torch's ignore_index
     assert each(model, logits, targets, "acc") == [0, 0, 0]
-    assert each(model, logits, targets, "top2") == [0, 0, 1]
     assert each(model, logits, targets, "loss")[0] == 0
 
 
@@ -72,23 +70,17 @@ def test_label_smoothing_by_hand() -> None:
     assert float(values["loss"]) == pytest.approx(0.8 * math.log(2) + 0.2 * math.log(4), rel=1e-12)
 
 
-@pytest.mark.parametrize(("name", "right"), [("top1", [1, 0, 0]), ("top2", [1, 1, 0]), ("top3", [1, 1, 1]), ("top5", [1, 1, 1])])
-def test_top_k_of_any_k_even_above_the_number_of_classes(name: str, right: list[int]) -> None:
-    assert each(classifier(["loss", name]), torch.tensor([[3.0, 2.0, 1.0]] * 3), torch.tensor([0, 1, 2]), name) == right
-
-
 def test_only_declared_metrics_are_logged_and_only_the_loss_has_a_gradient() -> None:
     logits = torch.zeros(2, 3, requires_grad=True)
-    values = measured(classifier(["loss", "top2"]), logits, torch.tensor([0, 1]))
-    assert set(values) == {"loss", "top2"}
+    values = measured(classifier(), logits, torch.tensor([0, 1]))
     assert values["loss"].requires_grad
-    assert not values["top2"].requires_grad
+    assert not values["acc"].requires_grad
+    assert set(measured(classifier(["loss"]), logits, torch.tensor([0, 1]))) == {"loss"}
 
 
-@pytest.mark.parametrize("name", ["f1", "top", "topk", "top-1", "accuracy", "mae"])
-def test_a_metric_a_classifier_does_not_know_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^model.metrics={name}: Classifier measures loss, acc, topK such as top5$"):
-        classifier(["loss", name])
+def test_a_metric_a_classifier_does_not_know_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^model.metrics=f1: Classifier measures loss, acc$"):
+        classifier(["loss", "f1"])
 
 
 def test_a_classifier_predicts_probabilities() -> None:
@@ -139,10 +131,6 @@ def test_targets_that_are_no_class_numbers_are_refused(targets: Tensor, stage: s
 def test_a_metric_a_regressor_does_not_know_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^model.metrics=r2: Regressor measures loss, mae$"):
         regressor(["loss", "r2"])
-
-
-def test_a_regressor_predicts_its_outputs() -> None:
-    assert regressor().predict(torch.tensor([[1.0, 2.0]])).tolist() == [[1.0, 2.0]]
 
 
 def test_channels_last_changes_the_layout_not_the_numbers() -> None:

@@ -1,6 +1,6 @@
 """A training step reads no tensor's value: on a GPU the host would wait for the device there.
 
-Seen on the CPU, where reading is the same operation (`.item()`, `float`, `int`, `if tensor`); tests/gpu/test_gpu_training.py asks
+Seen on the CPU, where reading is the same operation (`.item()`, `float`, `int`, `if tensor`); tests/gpu/test_gpu.py asks
 the device itself.
 """
 
@@ -50,8 +50,7 @@ class Watch(Callback):
         ("model.net.dropout=0.3", "datamodule.augment={crop: 1, flip: true}", "trainer.gradient_clip_val=1.0"),
         ("model=cnn", "model.net.width=4", "trainer.precision=bf16-mixed", "model/lr_scheduler=one_cycle"),
         (
-            *("model=linear", "datamodule._target_=synthetic.Vectors", "+datamodule.length=2048"),
-            "trainer.accumulate_grad_batches=2",
+            *("model=linear", "datamodule=random_regression", "trainer.accumulate_grad_batches=2"),
             *("optimized_metric=val/loss", "optimized_mode=min"),
         ),
     ],

@@ -78,7 +78,7 @@ def test_what_can_t_be_is_refused_in_one_line(target: str, values: dict[str, Any
 
 
 def fitted(folder: Path, *options: str) -> Any:
-    short = ("model=linear", "datamodule._target_=synthetic.Vectors", "trainer.max_epochs=2", "trainer.limit_train_batches=3")
+    short = ("model=linear", "datamodule=random_regression", "trainer.max_epochs=2", "trainer.limit_train_batches=3")
     short += ("optimized_metric=train/loss",)
     datamodule, model, trainer = prepared(folder, *short, "trainer.limit_val_batches=0", *options, base=BARE)
     trainer.fit(model, datamodule)

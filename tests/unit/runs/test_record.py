@@ -1,6 +1,8 @@
 """What a run leaves behind for other programs."""
 
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.atomic_files import read_json, remove_partial_files, replacing, write_json
+from lockstep.atomic_files import read_json, remove_partial_files, replacing, sync_folder, write_json
 from lockstep.runs import record
 from lockstep.runs.locks import Lock
 
@@ -61,6 +63,21 @@ def test_what_a_killed_writer_has_left_is_removed(tmp_path: Path) -> None:
     partial.write_text("half")  # as a kill before the rename leaves it
     remove_partial_files(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"table.csv": b"whole\r\n"}
+
+
+def test_a_folder_that_can_not_be_synced_is_let_off_and_one_that_fails_at_it_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On CIFS fsync(2) of a folder is EINVAL."""
+
+    def fail(number: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", lambda _: fail(errno.EINVAL))
+    sync_folder(tmp_path)
+    monkeypatch.setattr(os, "fsync", lambda _: fail(errno.EIO))
+    with pytest.raises(OSError, match="Input/output error"):
+        sync_folder(tmp_path)
 
 
 def test_a_run_that_was_killed_is_interrupted(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lockstep.callbacks import BestCheckpoint
 from lockstep.config.plan import Plan
-from lockstep.runs import results
 from lockstep.runs.results import collect_facts, collect_metrics, collect_result, ended_by, read_best
 
 SETTINGS: Any = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "logger": False}
@@ -50,6 +49,7 @@ class OneStepForBoth(OfOnesOwn):
 
     def validation_step(self, batch: list[Tensor], _: int) -> None:
         self.log("acc", batch[0].mean())
+        self.log("test_loss", batch[0].mean())
 
     def test_step(self, batch: list[Tensor], index: int) -> None:
         self.validation_step(batch, index)
@@ -61,21 +61,7 @@ def test_what_a_test_logs_by_a_name_of_the_validation_is_not_lost(tmp_path: Path
     loader, test = (DataLoader(TensorDataset(torch.full((4, 1), value))) for value in (1.0, 3.0))
     trainer.fit(OneStepForBoth(), loader, loader)
     trainer.test(OneStepForBoth(), test, verbose=False)
-    assert collect_metrics(trainer, read_best(trainer)) == {"acc": 1.0, "test/acc": 3.0}
-
-
-def test_the_record_names_the_gpu_after_lightning_has_brought_the_model_to_the_cpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer = Trainer(max_epochs=1, default_root_dir=tmp_path, enable_checkpointing=False, **SETTINGS)
-    loader = DataLoader(TensorDataset(torch.ones(4, 1)))
-    trainer.fit(OfOnesOwn(), loader, loader)
-    monkeypatch.setattr(type(trainer.strategy), "root_device", torch.device("cuda", 0))
-    monkeypatch.setattr(torch.cuda, "get_device_name", str)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 3 * 2**30)
-    monkeypatch.setattr(results, "samples_trained", lambda _: 4)
-    facts = collect_facts(trainer)
-    assert (facts["device_name"], facts["device_memory_gib"]) == ("cuda:0", 3)
+    assert collect_metrics(trainer, read_best(trainer)) == {"acc": 1.0, "test/acc": 3.0, "test_loss": 3.0, "val/test_loss": 1.0}
 
 
 class Validations(Callback):

@@ -96,10 +96,10 @@ def test_a_job_that_can_not_be_started_does_not_stop_the_others(tmp_path: Path, 
 
 
 def failing(call: Any) -> Any:
-    def fail(function: Any, arguments: list[str], **named: Any) -> Any:
+    def fail(function: Any, arguments: list[str], config: Any, **named: Any) -> Any:
         if "broken" in arguments[0]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return call(function, arguments, **named)
+        return call(function, arguments, config, **named)
 
     return fail
 
@@ -117,8 +117,8 @@ def test_jobs_that_ran_when_a_sweep_died_have_the_states_of_their_directories(tm
 
 def made(one: Job) -> Job:
     """A job whose run has a config."""
-    hydra = {"overrides": {"task": []}, "runtime": {"choices": {}}}
-    return replace(one, config=OmegaConf.create(CONFIG | {"run_id": None, "fresh_processes": False, "hydra": hydra}))
+    hydra = OmegaConf.create({"overrides": {"task": [], "hydra": []}, "runtime": {"choices": {}}, "run": {"dir": "."}})
+    return replace(one, config=OmegaConf.create(CONFIG | {"run_id": None, "fresh_processes": False}), hydra=hydra)
 
 
 @pytest.mark.parametrize("said", ["preempted", "failed"])
@@ -132,7 +132,8 @@ def test_only_a_job_that_has_failed_by_itself_begins_anew(said: str, tmp_path: P
     one.begin()
     begun_anew = said == "failed"
     assert (read_run_id(one.directory) == "id") == (not begun_anew)
-    assert begun_anew == (read_run_id(one.directory / "attempts" / "1") == "id")
+    assert [read_run_id(folder) for folder in tmp_path.glob(f"{one.directory.name}.failed-*")] == ["id"] * begun_anew
+    assert list(SweepJobs(tmp_path).jobs) == [one.key]
 
 
 def test_gpus_are_those_that_the_environment_leaves(monkeypatch: pytest.MonkeyPatch) -> None:

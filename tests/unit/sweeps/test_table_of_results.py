@@ -8,6 +8,7 @@ from typing import Any
 
 import fake_sweep
 import pytest
+import sweep
 
 from lockstep.sweeps.sweep_jobs import SweepJobs
 from lockstep.sweeps.table import look_at, mean_rows, print_table, write_results
@@ -58,34 +59,42 @@ def test_a_reason_with_the_name_of_a_file_that_is_no_text_is_written(tmp_path: P
     assert r"no image: \udcff.png" in (tmp_path / "results.csv").read_text()
 
 
-def test_tables_have_a_reason_s_first_shorten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = fake_sweep.job(tmp_path, 0)
-    sweep_jobs = fake_sweep.sweep(tmp_path, [(one, "failed")])
-    fake_sweep.update(sweep_jobs, one.key, reason=LONG)
+@pytest.mark.parametrize(
+    ("reason", "in_file", "shown"),
+    [
+        (LONG, "rank 0: at step 3 the loss is nan", "at step 3 the loss is nan"),
+        ("a|b\n[/x] :x:", "a|b\n[/x] :x:", "[/x] :x:"),  # one line, and no markup
+    ],
+)
+def test_a_reason_is_written_whatever_it_holds_and_its_first_words_shown(
+    reason: str, in_file: str, shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep_jobs = fake_sweep.sweep(tmp_path, [((one := fake_sweep.job(tmp_path, 0)), "failed")])
+    fake_sweep.update(sweep_jobs, one.key, reason=reason)
     write_results(sweep_jobs)
+    assert row(tmp_path)["reason"].startswith(in_file)
     print_table(sweep_jobs)
-    for text in ((tmp_path / "results.csv").read_text(), capsys.readouterr().out):
-        assert "at step 3 the loss is nan" in text
-        assert "samples 0" not in text
-    assert SweepJobs(tmp_path).jobs[one.key].reason == LONG
+    said = capsys.readouterr().out
+    assert shown in said
+    assert "samples 0" not in said + (tmp_path / "results.csv").read_text()
+    assert SweepJobs(tmp_path).jobs[one.key].reason == reason
 
 
-def test_a_cell_is_one_line_and_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = fake_sweep.job(tmp_path, 0)
-    sweep_jobs = fake_sweep.sweep(tmp_path, [(one, "failed")])
-    fake_sweep.update(sweep_jobs, one.key, reason="a|b\n[/x] :x:")
-    write_results(sweep_jobs)
-    assert row(tmp_path)["reason"] == "a|b\n[/x] :x:"
-    print_table(sweep_jobs)
-    assert "[/x] :x:" in capsys.readouterr().out
-
-
-def test_a_sweep_that_nobody_runs_does_not_look_as_if_it_ran(tmp_path: Path) -> None:
-    jobs = [(fake_sweep.job(tmp_path, 0), "finished"), (fake_sweep.job(tmp_path, 1, seed=1), "interrupted")]
-    sweep_jobs = fake_sweep.sweep(tmp_path, jobs)
-    fake_sweep.update(sweep_jobs, f"{1:012x}", status="running", reason=None)
-    before = [path.read_bytes() for path in sorted(tmp_path.glob("*/status.json"))]
-    assert [job.status for job in look_at(tmp_path).ranked] == ["finished", "interrupted"]
-    assert [path.read_bytes() for path in sorted(tmp_path.glob("*/status.json"))] == before  # who only looks changes nothing
+def test_a_sweep_is_shown_as_it_stands_whoever_runs_it_and_not_touched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    states = ("finished", "interrupted", "failed", "waiting")
+    jobs = [(fake_sweep.job(tmp_path, number, seed=number), state) for number, state in enumerate(states)]
+    sweep_jobs, running = fake_sweep.sweep(tmp_path, jobs), jobs[1][0]
+    fake_sweep.update(sweep_jobs, running.key, status="running", reason=None)
+    (running.directory / "progress.json").write_text('{"metrics": {"val/acc": 0.25}}')
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert {job.status for job in look_at(tmp_path).ranked} == {*states}
+    assert sweep.watch(tmp_path) == 75  # some of it is left to do
+    assert "No sweep process. Continue it: " in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     with fake_sweep.held(tmp_path):
-        assert [job.status for job in look_at(tmp_path).ranked] == ["finished", "running"]
+        print_table(look_at(tmp_path))
+    lines = capsys.readouterr().out.splitlines()
+    assert next(line.split() for line in lines if " running " in line) == ["1", "seed=1", "running", "0.25"]
+    assert "2 failed: planted" in lines

@@ -1,6 +1,7 @@
 """What a run on one machine opens to the network: nothing beyond the loopback."""
 
 from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,14 @@ import torch
 import torch.distributed as dist
 from lightning import LightningModule
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.launchers.environment import PARENT_PID, reserved_port, this_rank
 from lockstep.models.preprocess import Preprocess
 from lockstep.strategies.ddp import DDP, _store_on_loopback
 from lockstep.trainer.batchnorm import synchronise_batchnorm
+
+FLAG = "forward_sync_buffers" if "forward_sync_buffers" in signature(DistributedDataParallel).parameters else "broadcast_buffers"
 
 
 def listening() -> set[str]:
@@ -63,24 +67,25 @@ class OwnForward(nn.BatchNorm1d):
 
 
 @pytest.mark.parametrize(
-    ("layer", "is_synchronised", "is_sent"),
+    ("layer", "is_synchronised", "is_sent", "asked"),
     [
-        (nn.Identity(), False, False),
-        (nn.BatchNorm1d(4), True, False),
-        (nn.BatchNorm1d(4), False, True),  # each process has statistics of its own, and DDP keeps rank zero's
-        (Counting(4), True, True),
-        (OwnForward(4), True, True),
+        (nn.Identity(), False, False, {}),
+        (nn.BatchNorm1d(4), True, False, {}),
+        (nn.BatchNorm1d(4), False, True, {}),  # each process has statistics of its own, and DDP keeps rank zero's
+        (Counting(4), True, True, {}),
+        (OwnForward(4), True, True, {}),
+        (nn.BatchNorm1d(4), True, True, {FLAG: True}),
     ],
 )
 @pytest.mark.usefixtures("_rank_zero", "no_process_group")
 def test_buffers_are_sent_before_a_step_unless_all_processes_have_the_same(
-    layer: nn.Module, is_synchronised: bool, is_sent: bool
+    layer: nn.Module, is_synchronised: bool, is_sent: bool, asked: dict[str, bool]
 ) -> None:
     model = LightningModule()
     model.layers = nn.Sequential(Preprocess((4,)), nn.Linear(4, 4), layer)
     if is_synchronised:
         synchronise_batchnorm(model)
-    strategy = DDP(world_size=1, timeout=60, process_group_backend="gloo")
+    strategy = DDP(world_size=1, timeout=60, process_group_backend="gloo", **asked)
     strategy.parallel_devices, strategy.model = [torch.device("cpu")], model
     dist.init_process_group("gloo")
     try:
