@@ -36,7 +36,7 @@ OPTIONS = (
     *(f"callbacks/{name}.py" for name in ("nonfinite", "pictures", "progress", "ranks", "rates")),
     *(f"datamodules/{name}.py" for name in ("curriculum", "file_cache", "hf_dataset", "image_cache")),
     *(f"datamodules/{name}.py" for name in ("image_folder", "random_regression", "synthetic_images", "torchvision_images")),
-    *("models/torch_schedules.py", "nets/lora.py", "nets/resnet.py", "nets/vit.py", "trainer/profilers.py"),
+    *("nets/lora.py", "nets/resnet.py", "nets/vit.py", "trainer/profilers.py"),
 )
 _RUN = """
 import runpy, sys

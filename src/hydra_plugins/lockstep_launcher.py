@@ -10,12 +10,15 @@ from hydra.core.utils import JobReturn
 from hydra.experimental.callback import Callback
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, flag_override
 
 from lockstep.config.overrides import values_by_key
+from lockstep.config.plan import rate_key
 from lockstep.errors import config_error
 from lockstep.runs.directory import absolute, take_sweep_directory
 from lockstep.runs.validation import refusing
+
+_RATE = "model.optimizer.lr"  # a shipped model's key, which the configs of conf/sweep name
 
 
 class LockstepLauncher(Launcher):
@@ -58,6 +61,7 @@ class EndSweep(Callback):
         for group in ("launcher", "sweeper"):
             if not OmegaConf.is_dict(node := config.hydra[group]):  # hydra.launcher=slurm takes the place of the whole group
                 raise config_error(f"hydra.{group}", node, f"a group of values; use hydra/{group}={node}")
+        rename_rate(config)
         own = take_sweep_directory(absolute(config.hydra.sweep.dir))
         atexit.register(own.remove_without_jobs)  # however it ends: refused, a dry run, a bug
 
@@ -65,3 +69,17 @@ class EndSweep(Callback):
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         if self.sweep is not None:  # else another launcher has run the jobs
             self.sweep.end()
+
+
+def rename_rate(config: DictConfig) -> None:
+    """Rename the learning rate in `hydra.sweeper.params` for a LightningModule that has it as an own argument. Hydra then creates
+    the sweeper. Raise ConfigError for a module that has none."""
+    params: Any = OmegaConf.to_container(OmegaConf.select(config, "hydra.sweeper.params") or OmegaConf.create())
+    model = config.get("model") or {}
+    key = rate_key(model)
+    if _RATE in params and key is None and "optimizer" not in model:
+        needs = "its YAML has no lr or learning_rate for this sweep to vary; add one, an argument of the class"
+        raise config_error("model._target_", model.get("_target_"), f"{needs}, or use -m with keys that it has")
+    if _RATE in params and key not in (None, "optimizer.lr"):
+        with flag_override(config.hydra.sweeper, ["readonly", "struct"], False):
+            config.hydra.sweeper.params = {f"model.{key}" if name == _RATE else name: params[name] for name in params}

@@ -15,9 +15,9 @@ from torchmetrics.aggregation import MeanMetric
 from lockstep.callbacks.monitor import Monitor
 from lockstep.console import join_first
 from lockstep.datamodules.base import DataModule
+from lockstep.datamodules.batches import samples_in
 from lockstep.datamodules.seeded import generator_states
 from lockstep.nets.dropout import Dropout
-from lockstep.plain_lightning.any_batch import samples_in
 from lockstep.runs.shares import dp_rank_and_size
 
 log = logging.getLogger(__name__)

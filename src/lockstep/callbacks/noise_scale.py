@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lockstep.callbacks.monitor import Monitor, watched, watched_to_the_end
+from lockstep.datamodules.batches import samples_in
 from lockstep.errors import check_at_least
-from lockstep.plain_lightning.any_batch import samples_in
 from lockstep.plain_lightning.callback import PlainLightning
 from lockstep.plain_lightning.processes import all_ranks
 from lockstep.trainer.steps import begins_step

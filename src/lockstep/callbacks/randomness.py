@@ -93,14 +93,9 @@ class CounterBasedRandomness(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         noise.begin(None)
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._evaluated = CombinedLoader(trainer.val_dataloaders).flattened
-
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._evaluated = CombinedLoader(trainer.test_dataloaders).flattened
-
-    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._evaluated = CombinedLoader(trainer.predict_dataloaders).flattened
+    def _begin_evaluation(self, trainer: Any, pl_module: LightningModule) -> None:
+        loaders = {"test": trainer.test_dataloaders, "predict": trainer.predict_dataloaders}
+        self._evaluated = CombinedLoader(loaders.get(trainer.state.stage, trainer.val_dataloaders)).flattened
 
     def _evaluate(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Begin a batch with the same noise in each evaluation. Virtual workers are seeded by their strategy."""
@@ -111,6 +106,7 @@ class CounterBasedRandomness(Callback):
     def _end_evaluation(self, trainer: Trainer, pl_module: LightningModule) -> None:
         noise.begin(self._step if trainer.state.fn == "fit" else None)
 
+    on_validation_start = on_test_start = on_predict_start = _begin_evaluation
     on_validation_batch_start = on_test_batch_start = on_predict_batch_start = _evaluate
     on_validation_end = on_test_end = on_predict_end = _end_evaluation
 

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from lockstep.callbacks.monitor import Monitor
 from lockstep.callbacks.stepped_rate import AfterEachStep
-from lockstep.plain_lightning.any_batch import samples_in
+from lockstep.datamodules.batches import samples_in
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.steps import log_metrics
 

@@ -73,14 +73,17 @@ def index_of(draw: Any) -> Any:
 
 
 class Restored:
-    """Restore the states of the CPU generators at the end of the block, except in a data worker."""
+    """Restore the states of the CPU generators at the end of the block, except in a data worker. With a seed, draws in the block
+    depend on it alone."""
 
-    def __init__(self, is_needed: bool = True) -> None:
-        self.is_needed = is_needed and torch.utils.data.get_worker_info() is None
+    def __init__(self, is_needed: bool = True, seed: int | None = None) -> None:
+        self.is_needed, self.seed = is_needed and torch.utils.data.get_worker_info() is None, seed
 
     def __enter__(self) -> None:
         if self.is_needed:
             self._states = generator_states()
+        if self.seed is not None:
+            seed_generators(self.seed)
 
     def __exit__(self, *_: object) -> None:
         if self.is_needed:

@@ -12,8 +12,8 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from lockstep.callbacks.forked import Forked
+from lockstep.datamodules.batches import leaves
 from lockstep.errors import config_error
-from lockstep.plain_lightning.any_batch import leaves
 from lockstep.plain_lightning.processes import all_ranks
 
 States = dict[str, Any]  # a metric's, by name: tensors, or lists of them

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lockstep.plain_lightning.any_batch import leaves
+from lockstep.datamodules.batches import leaves
 
 Sketch = dict[str, Any]
 Sums = dict[tuple[str, int], list[float]]

@@ -4,30 +4,30 @@ import logging
 import re
 import time
 from contextlib import ExitStack
-from functools import partial
-from typing import Any
+from functools import partial, wraps
+from typing import Any, NamedTuple
 
 import torch
-from lightning import LightningModule, Trainer
+from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
+from lockstep.checkpointing import why_unreadable
 from lockstep.console import join_first
-from lockstep.plain_lightning.any_batch import samples_in
+from lockstep.datamodules.batches import samples_in
 from lockstep.plain_lightning.lightning_internals import change_asked_loaders, counting_nothing, take_skipped_steps
-from lockstep.plain_lightning.plain_values import leave_out_objects
+from lockstep.plain_lightning.loaders import SharedSampler
 from lockstep.plain_lightning.processes import (
     GATHERED,
     agree_on_batches,
-    agree_on_steps,
     combine_outputs,
+    gather_lists_whole,
     gather_unequal_lengths,
     names_that_differ,
 )
 from lockstep.plain_lightning.reduced_logs import reduce_logs, source_of
 from lockstep.plain_lightning.shared_loading import SharedLoading
-from lockstep.plain_lightning.weights import Weight, are_counted, weight_of
 from lockstep.runs.results import ended_by, logged_numbers
 from lockstep.trainer.steps import begins_step
 
@@ -59,7 +59,7 @@ class PlainLightning(SharedLoading):
         self.samples_trained, self.train_time, self.train_cpu_time = 0, 0.0, 0.0
         self.results: dict[str, float] = {}
         self.ended_by: str | None = None
-        self._has_said: set[str] = set()
+        self._objects: set[str] = set()  # hyperparameters that checkpoints don't have
         self._weight = Weight()
         self._batches = 0  # number of batches started
         self._is_even: bool | None = None  # True if ranks have equal numbers of samples in this training batch; None outside
@@ -71,8 +71,6 @@ class PlainLightning(SharedLoading):
 
     def on_validation_start(self, trainer: Any, pl_module: LightningModule) -> None:
         if trainer.world_size > 1:
-            from lockstep.plain_lightning.list_states import gather_lists_whole
-
             gather_lists_whole(pl_module)
 
     on_test_start = on_validation_start
@@ -82,7 +80,8 @@ class PlainLightning(SharedLoading):
         if trainer.world_size > 1 and not _is_shipped(model):
             if "training_step" not in vars(model):
                 take_skipped_steps(trainer)
-                agree_on_steps(model, partial(self._agree, trainer, model))
+                step, agree = model.training_step, partial(self._agree, trainer, model)
+                model.training_step = wraps(step)(lambda *arguments, **named: agree(step(*arguments, **named)))
             if "on_train_batch_start" not in vars(model) and is_overridden("on_train_batch_start", model, LightningModule):
                 agree_on_batches(model, self.warn, self._around_batch.close)
             if "all_gather" not in vars(model):
@@ -184,10 +183,17 @@ class PlainLightning(SharedLoading):
         if trainer.state.fn == "fit":
             checkpoint.setdefault("metrics", logged_numbers(trainer))
             checkpoint["epoch_logs"] = self._logs.collected()
-        names = leave_out_objects(checkpoint)
-        if names - self._has_said:
-            log.info(f"hyperparameters that are no plain values are not kept in checkpoints: {join_first(sorted(names))}")
-            self._has_said |= names
+        for key in (LightningModule.CHECKPOINT_HYPER_PARAMS_KEY, LightningDataModule.CHECKPOINT_HYPER_PARAMS_KEY):
+            if key in checkpoint:
+                checkpoint[key] = self._without_objects(checkpoint[key])
+
+    def _without_objects(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return hyperparameters without objects such as networks, with which torch.load would refuse the checkpoint."""
+        objects = {name for name, value in values.items() if name not in self._objects and why_unreadable(value) is not None}
+        if objects:
+            log.info(f"hyperparameters that are no plain values are not kept in checkpoints: {join_first(sorted(objects))}")
+            self._objects |= objects
+        return {name: value for name, value in values.items() if name not in self._objects}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(trainer, pl_module, checkpoint)
@@ -210,3 +216,43 @@ def _sizes_in_rates(kind: type[LightningModule]) -> list[str]:
         if (assigned := re.match(r"\s*self\.(\w+)[^=]*=", line)) and assigned[1] in used:
             source += line
     return [name for name in ("num_devices", "num_nodes", "world_size", "WORLD_SIZE", "device_count") if name in source]
+
+
+class Weight(NamedTuple):
+    """Weights of a batch.
+
+    Attributes:
+        in_batch: weight of this rank's mean in the batch.
+        in_step: weight of the batch in the step; Lightning divides by accumulate_grad_batches even if a step has fewer.
+        samples: number of samples of this rank, 0 for a dummy.
+        is_even: True if all ranks have equally many.
+        is_known: False if loaders divide the batch differently; it is then not weighted among ranks.
+    """
+
+    in_batch: float = 1.0
+    in_step: float = 1.0
+    samples: int = 1
+    is_even: bool = False
+    is_known: bool = True
+
+
+def weight_of(batch: int, samplers: list[Any], accumulated: int, batches: float) -> Weight:
+    """Return the weight of a batch in an epoch of `batches` batches. `samplers` are those of the training loaders."""
+    shared = [(sampler.num_replicas, *sampler.samples_in(batch)) for sampler in samplers if isinstance(sampler, SharedSampler)]
+    uneven = {whole if whole % ranks else 0 for ranks, _, whole in shared}
+    if len(shared) < len(samplers):
+        uneven.add(0)
+    in_step = 1.0
+    if are_counted(samplers):
+        first = batch - batch % accumulated
+        others = range(first, int(min(first + accumulated, batches)))
+        in_step = accumulated * shared[0][2] / sum(samplers[0].samples_in(other)[1] for other in others)
+    if not shared or len(uneven) > 1:
+        return Weight(in_step=in_step, is_known=len(uneven) < 2)
+    ranks, own, whole = shared[0]
+    return Weight(own * ranks / whole, in_step, own, uneven == {0})
+
+
+def are_counted(samplers: list[Any]) -> bool:
+    """Return whether the number of samples of each batch is known."""
+    return bool(samplers) and all(isinstance(sampler, SharedSampler) for sampler in samplers)

@@ -1,4 +1,4 @@
-"""The guard that adds the PlainLightning callback to each run; it imports the other modules only if the run needs them."""
+"""The guard that adds the PlainLightning callback to each run; it imports checks.py only if the run needs it."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from lockstep.plain_lightning.callback import PlainLightning
 
 
 class PlainLightningGuard(Callback):
-    """Add a PlainLightning callback, or the strategy's own kind of it, to the trainer.
+    """Add a PlainLightning callback, or the strategy's own kind of it, to the trainer, and the checks of a user's code.
 
     A shipped model's config declares the metrics that it logs; for another module a sanity check of one batch shows them.
     """
@@ -20,18 +20,17 @@ class PlainLightningGuard(Callback):
         self.seed, self.cfg = seed, cfg
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
-        if stage == "fit" and not isinstance(pl_module, Supervised):
-            if self.cfg.trainer.num_sanity_val_steps is None:
-                trainer.num_sanity_val_steps = 1
-            from lockstep.plain_lightning.monitored import MonitoredMetrics
+        is_shipped = isinstance(pl_module, Supervised)
+        if stage == "fit" and not is_shipped and self.cfg.trainer.num_sanity_val_steps is None:
+            trainer.num_sanity_val_steps = 1
+        if any(isinstance(callback, PlainLightning) for callback in trainer.callbacks):
+            return
+        plain = getattr(trainer.strategy, "plain_lightning", PlainLightning)(self.seed)
+        trainer.callbacks.append(plain)
+        if is_shipped and isinstance(trainer.datamodule, DataModule):
+            return
+        from lockstep.plain_lightning.checks import MonitoredMetrics, SameSamples, UnsavedState
 
-            if not any(isinstance(callback, MonitoredMetrics) for callback in trainer.callbacks):
-                trainer.callbacks.append(MonitoredMetrics(self.cfg))
-        if not any(isinstance(callback, PlainLightning) for callback in trainer.callbacks):
-            make = getattr(trainer.strategy, "plain_lightning", PlainLightning)
-            trainer.callbacks.append(make(self.seed))
-            if not (isinstance(pl_module, Supervised) and isinstance(trainer.datamodule, DataModule)):
-                from lockstep.plain_lightning.same_samples import SameSamples
-                from lockstep.plain_lightning.unsaved_state import UnsavedState
-
-                trainer.callbacks += [SameSamples(self.cfg), UnsavedState()]
+        trainer.callbacks += [SameSamples(self.cfg), UnsavedState()]
+        if not is_shipped:
+            trainer.callbacks.append(MonitoredMetrics(self.cfg, plain.warn))

@@ -6,7 +6,6 @@ used once. Lightning's own sampler repeats samples until ranks have equal number
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial, wraps
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Rando
 
 from lockstep.counter_rng import derive_seed
 from lockstep.datamodules.samplers import GlobalBatches
-from lockstep.datamodules.seeded import Draw, Restored, Seeded, seed_generators
+from lockstep.datamodules.seeded import Draw, Restored, Seeded
 from lockstep.errors import config_error
 
 LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")
@@ -26,14 +25,6 @@ LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dat
 _LOADING = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
 _LOADING += ("prefetch_factor", "persistent_workers", "in_order")
 _DRAWING = ("__iter__", "__len__", "_get_iterator", "_index_sampler", "_auto_collation")  # of loaders and samplers
-
-
-@contextmanager
-def drawing_from(seed: int) -> Iterator[None]:
-    """Make random draws on CPUs depend only on the seed until the block exits."""
-    with Restored():
-        seed_generators(seed)
-        yield
 
 
 def change_loaders(source: Any, change: Callable[[str, list[Any]], list[Any]]) -> None:
@@ -133,10 +124,9 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
             yield range(begin + self.rank, end, self.num_replicas) or ([end - 1] if self.training else [])
 
     def first_drawn(self) -> str:
-        """Return the first three samples drawn and the last, as text; empty for torch's own samplers."""
-        return (
-            "" if type(self.sampler) in (RandomSampler, SequentialSampler) else repr([*(order := self._order())[:3], *order[-1:]])
-        )
+        """Return the first three samples drawn and the last, as text; an empty list for torch's own samplers."""
+        order = [] if type(self.sampler) in (RandomSampler, SequentialSampler) else self._order()
+        return repr([*order[:3], *order[-1:]])
 
     def _order(self) -> list[int]:
         """Return the epoch's order. A user's sampler may have its own generator, so it also draws the orders of earlier epochs,
@@ -149,7 +139,7 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
 
     def _draw(self, epoch: int) -> list[int]:
         seed = derive_seed(self.seed, epoch)
-        with drawing_from(seed):
+        with Restored(seed=seed):
             getattr(self.sampler, "set_epoch", lambda _: None)(epoch)
             if isinstance(generator := getattr(self.sampler, "generator", None), torch.Generator):
                 generator.manual_seed(seed)

@@ -2,18 +2,23 @@
 
 import math
 from collections.abc import Callable, Iterable
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
+from itertools import chain, zip_longest
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from lightning import LightningModule
 from lightning_utilities.core.apply_func import apply_to_collection
-from torch import Tensor
+from torch import Tensor, nn
+from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat
+from torchmetrics.utilities.distributed import gather_all_tensors
 
 from lockstep.plain_lightning.lightning_internals import SKIPPED
 from lockstep.runs.shares import dp_rank_and_size
 
+_NONE = object()
 GATHERED = (
     "self.all_gather takes unequal numbers of samples from processes, of which the last is repeated until all have as many; "
     "drop_last=True leaves a batch out that does not divide"
@@ -112,17 +117,6 @@ def agree_on_batches(module: LightningModule, warn: Callable[[str], None], skip:
     module.on_train_batch_start = begun
 
 
-def agree_on_steps(module: LightningModule, agree: Callable[[Any], Any]) -> None:
-    """Replace the output of each training step by `agree(output)`."""
-    step = module.training_step
-
-    @wraps(step)
-    def stepped(*arguments: Any, **named: Any) -> Any:
-        return agree(step(*arguments, **named))
-
-    module.training_step = stepped
-
-
 def combine_outputs(
     output: Any, samples: int, model: LightningModule, finds_unused: bool, begins_step: bool = True
 ) -> tuple[Any, int]:
@@ -138,3 +132,30 @@ def combine_outputs(
     if finds_unused:  # where others have used one of these
         parameters = [parameter for parameter in parameters if parameter.grad is not None][:1] or parameters[:1]
     return torch.stack([parameter.reshape(-1)[:0].sum().float() for parameter in parameters]).sum(), number
+
+
+def gather_lists_whole(module: nn.Module) -> None:
+    """Make the module's metrics gather list states as a whole, unless the user has set `dist_sync_fn`.
+
+    torchmetrics gathers entry by entry, so that a process with fewer entries blocks the others; padding would change the metric.
+    """
+    for metric in module.modules():
+        if isinstance(metric, Metric) and metric.dist_sync_fn is None:
+            vars(metric)["_sync_dist"] = partial(_sync, metric)  # copied and pickled with the metric
+
+
+def _sync(metric: Metric, dist_sync_fn: Callable[..., Any] = gather_all_tensors, process_group: Any = None) -> None:
+    states = {name: getattr(metric, name) for name, reduce in metric._reductions.items() if reduce is not dim_zero_cat}
+    lists = {name: state for name, state in states.items() if isinstance(state, list)}
+    group = process_group or metric.process_group
+    ranks: list[Any] = [{}] * dist.get_world_size(group)
+    if lists:
+        dist.all_gather_object(ranks, apply_to_collection(lists, Tensor, Tensor.cpu), group)
+        vars(metric).update({name: [] for name in lists})
+    type(metric)._sync_dist(metric, dist_sync_fn, process_group)
+    device = "cpu" if metric.compute_on_cpu else metric.device
+    for name in lists:
+        entries = chain.from_iterable(zip_longest(*(rank[name] for rank in ranks), fillvalue=_NONE))  # as on one process
+        state = apply_to_collection([entry for entry in entries if entry is not _NONE], Tensor, Tensor.to, device)
+        reduce: Any = metric._reductions[name]
+        setattr(metric, name, reduce(state) if reduce and state else state)

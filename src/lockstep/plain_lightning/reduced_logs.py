@@ -4,7 +4,7 @@ import inspect
 import math
 import sys
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from lightning.pytorch.trainer.connectors.logger_connector.logger_connector impo
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection, _ResultMetric, _Sync
 from torch import Tensor
 
-from lockstep.plain_lightning.any_batch import samples_in
+from lockstep.datamodules.batches import samples_in
 from lockstep.plain_lightning.processes import all_ranks, all_shares, any_process, gather_number
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.steps import batches_trained
@@ -114,15 +114,11 @@ class ReducedLogs(_LoggerConnector):
 
     @cached_property
     def may_sync(self) -> bool:
-        return self._is_named("sync_dist")
+        return is_named(self.trainer, "sync_dist")
 
     @cached_property
     def _may_stop(self) -> bool:
-        return self._is_named("should_stop")
-
-    def _is_named(self, name: str) -> bool:
-        trainer: Any = self.trainer
-        return is_named((trainer.lightning_module, *trainer.callbacks), name)
+        return is_named(self.trainer, "should_stop")
 
     def _stop_alike(self, is_now: bool) -> None:
         if is_now and self.trainer.world_size > 1 and self.trainer.state.fn == "fit" and self._may_stop:
@@ -164,11 +160,9 @@ class ReducedLogs(_LoggerConnector):
 
     def epoch_end_reached(self) -> None:
         super().epoch_end_reached()
-        self._compute_metrics()
         self._reduce()
 
     def on_epoch_end(self) -> None:
-        self._compute_metrics()
         self._reduce()
         self._stop_alike(self.trainer.training)
         super().on_epoch_end()
@@ -191,13 +185,11 @@ class ReducedLogs(_LoggerConnector):
         for key in [key for key in self.before if key in results]:
             shares = self.before.pop(key)
             parts = shares[share] if len(shares) == number else [part for one in shares for part in one] if share == 0 else []
+            item = results[key]
             for value, weight in parts:
-                self._add_part(key, results[key], value, weight)
-
-    def _add_part(self, key: str, metric: Any, value: float, weight: float) -> None:
-        metric.value = metric.value + value
-        if metric.meta.is_mean_reduction:
-            metric.cumulated_batch_size = metric.cumulated_batch_size + int(weight)
+                item.value = item.value + value
+                if item.meta.is_mean_reduction:
+                    item.cumulated_batch_size = item.cumulated_batch_size + int(weight)
 
     def _gather(self, results: Any, pending: dict[str, Any]) -> list[dict[str, list[Logged]]]:
         return all_shares(self.trainer, {key: self._collected(key, logged(results, item)) for key, item in pending.items()})
@@ -205,6 +197,7 @@ class ReducedLogs(_LoggerConnector):
     def _reduce(self) -> None:
         if self.trainer.world_size == 1 and type(self) is ReducedLogs:
             return  # Lightning's own values are those of all
+        self._compute_metrics()
         results: Any = self.trainer._results
         pending = {key: metric for key, metric in results.valid_items() if self._is_pending(key, metric)}
         shares = self._gather(results, pending)
@@ -220,7 +213,8 @@ class ReducedLogs(_LoggerConnector):
         if self.trainer.world_size == 1:
             return
         results: Any = self.trainer._results
-        pending = {key: item for key, item in results.valid_items() if self._is_uncomputed(item)}
+        epochs = {key: item for key, item in results.valid_items() if not item.is_tensor and item.meta.on_epoch}
+        pending = {key: item for key, item in epochs.items() if item._computed is None}
         own = {key: (item.meta.metric_attribute, results._forked_name(item, False)) for key, item in pending.items()}
         for key, (attribute, names) in sorted({key: value for rank in all_ranks(own) for key, value in rank.items()}.items()):
             if key in pending:
@@ -230,9 +224,6 @@ class ReducedLogs(_LoggerConnector):
                 values: Any = dict.fromkeys(names, metric.compute())
                 self._callback_metrics.update(values)
                 metric.reset()  # as Lightning does where it was logged
-
-    def _is_uncomputed(self, item: Any) -> bool:
-        return not item.is_tensor and item.meta.on_epoch and item._computed is None
 
     def _collected(self, key: str, value: Logged) -> list[Logged]:
         """Return what this process has collected under a key; a subclass may return several parts."""
@@ -248,7 +239,7 @@ class ReducedLogs(_LoggerConnector):
         if metric is None:
             self._callback_metrics.update(dict.fromkeys(names, torch.tensor(value)))
             return
-        metric._computed = self._reduced[key] = torch.tensor(value, dtype=metric.value.dtype, device=metric.value.device)
+        metric._computed = self._reduced[key] = metric.value.new_tensor(value)
 
 
 def logged(results: Any, metric: Any) -> Logged:
@@ -258,9 +249,10 @@ def logged(results: Any, metric: Any) -> Logged:
     return Logged(meta.fx, tuple(dict.fromkeys(results._forked_name(metric, False))), reduction, float(metric.value), weight)
 
 
-def is_named(parts: Iterable[Any], name: str) -> bool:
-    """Return whether the source files of the parts' classes contain `name`, not counting this package, torch and Lightning."""
-    modules = {kind.__module__ for part in parts for kind in type(part).__mro__}
+def is_named(trainer: Any, name: str) -> bool:
+    """Return whether the source files of the model's and the callbacks' classes contain `name`, not counting this package, torch
+    and Lightning."""
+    modules = {kind.__module__ for part in (trainer.lightning_module, *trainer.callbacks) for kind in type(part).__mro__}
     own = [module for module in modules if module.partition(".")[0] not in ("lightning", "lockstep", "torch", "torchmetrics")]
     return any(name in source_of(sys.modules.get(module)) for module in own)
 

@@ -9,19 +9,19 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
 from lockstep.callbacks.randomness import CounterBasedRandomness
+from lockstep.checkpointing import why_unreadable
 from lockstep.counter_rng import derive_seed
 from lockstep.datamodules.base import DataModule, order_key
+from lockstep.datamodules.seeded import Restored
 from lockstep.errors import config_error
 from lockstep.plain_lightning.lightning_internals import begin_batches_again, count_reloads_from, leaves_samplers
 from lockstep.plain_lightning.loaders import (
     LOADERS,
     SharedSampler,
     begins_anew,
-    drawing_from,
     samples_per_batch,
     shared_loader,
 )
-from lockstep.plain_lightning.plain_values import is_plain
 from lockstep.plain_lightning.processes import all_shares
 from lockstep.plain_lightning.streams import Positioned, in_step, is_stateful, is_stream, share_stream
 from lockstep.runs.shares import dp_rank_and_size, has_same_bits
@@ -66,23 +66,22 @@ class SharedLoading(Callback):
         """While loaders are made, draw the numbers of one process for the current epoch; they may select a part of the data."""
         self._made_in = _epoch_of_loaders(trainer)
         count_reloads_from(trainer, self._made_in)
-        return drawing_from(derive_seed(self.seed, self._made_in, len(LOADERS)))
+        return Restored(seed=derive_seed(self.seed, self._made_in, len(LOADERS)))
 
     def _share_all(self, trainer: Any, name: str, loaders: list[Any]) -> list[Any]:
         """Return loaders with this rank's part of each loader's batches."""
         training = name == LOADERS[0]
         shared = [self._share(trainer, loader, name, training) for loader in loaders]
-        divided = [
-            pair for pair in zip(loaders, shared, strict=True) if isinstance(getattr(pair[1], "sampler", None), SharedSampler)
-        ]
-        for _, one in divided:
-            one.sampler.begin_with(self._made_in)
+        samplers = [getattr(loader, "sampler", None) for loader in shared]
+        divided = [(loader.dataset, one) for loader, one in zip(loaders, samplers, strict=True) if isinstance(one, SharedSampler)]
+        for _, sampler in divided:
+            sampler.begin_with(self._made_in)
         if dp_rank_and_size(trainer)[1] > 1 and not isinstance(trainer.datamodule, DataModule):
-            from lockstep.plain_lightning.same_samples import check_processes
+            from lockstep.plain_lightning.checks import check_processes
 
-            check_processes(name, [(loader.dataset, one.sampler) for loader, one in divided])
+            check_processes(name, divided)
         if training:
-            self._samplers = [getattr(loader, "sampler", None) for loader in shared]
+            self._samplers = samplers
             self._positioned = [loader for loader in shared if isinstance(loader, Positioned)]
             self._samples = [samples_per_batch(loader, dp_rank_and_size(trainer)[1]) for loader in shared]
             self._count(trainer, -1)  # Lightning starts loading right after this
@@ -199,7 +198,8 @@ class SharedLoading(Callback):
         batches = batches_trained(trainer)
         own = [loader.states.get(batches) for loader in self._positioned]
         shares = all_shares(trainer, own)
-        if len(self._positioned) == len(self._samplers) and all(s is not None and is_plain(s) for rank in shares for s in rank):
+        is_known = all(state is not None for rank in shares for state in rank) and why_unreadable(shares) is None
+        if is_known and len(self._positioned) == len(self._samplers):
             checkpoint["loader_positions"] = {"batches": batches, "ranks": shares}
 
 

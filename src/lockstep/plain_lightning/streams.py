@@ -10,8 +10,8 @@ from typing import Any
 from lightning.fabric.utilities.data import sized_len
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from lockstep.datamodules.batches import samples_in
 from lockstep.errors import config_error
-from lockstep.plain_lightning.any_batch import samples_in
 from lockstep.plain_lightning.processes import all_ranks, gather_number
 
 _MARK = "is_sharded"

@@ -12,13 +12,13 @@ from omegaconf import OmegaConf
 from plain_lightning import DigitsData, LitClassifier
 from torch.utils.data import DataLoader
 
+from hydra_plugins.lockstep_launcher import rename_rate
 from lockstep.build import build
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.plain_lightning.loaders import SharedSampler
-from lockstep.plain_lightning.sweep_rate import SweepRate
 from lockstep.runs.results import collect_facts
-from lockstep.runs.validation import validated
+from lockstep.runs.validation import refusing, validated
 
 GOES_ON = "ignore:You're resuming from a checkpoint that ended before the epoch ended"  # as Lightning says of all plain loaders
 MINE = (f"hydra.searchpath=[file://{Path(__file__).parents[2] / 'support' / 'plain_conf'}]", "model=mine", "datamodule=mine")
@@ -199,11 +199,11 @@ def test_a_global_batch_is_divided_for_data_that_knows_only_that_of_a_process(tm
 def test_a_sweep_over_rates_is_refused_where_the_module_s_yaml_has_none(capfd: pytest.CaptureFixture[str]) -> None:
     params = {"trainer.devices": "1,2", "model.optimizer.lr": "1e-3,3e-3"}
     cfg = OmegaConf.create({"model": {"_target_": "mine.Net", "width": 3}, "hydra": {"sweeper": {"params": params}}})
-    with pytest.raises(SystemExit, match="2"):
-        SweepRate().on_multirun_start(cfg)
+    with pytest.raises(SystemExit, match="2"), refusing():
+        rename_rate(cfg)
     assert capfd.readouterr().err.startswith(
         "model._target_=mine.Net: its YAML has no lr or learning_rate for this sweep to vary; "
     )
     cfg.model.lr = 0.1
-    SweepRate().on_multirun_start(cfg)
+    rename_rate(cfg)
     assert "model.lr" in cfg.hydra.sweeper.params

@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from lockstep.datamodules.samplers import EpochOrder, GlobalBatches
 from lockstep.datamodules.seeded import index_of
+from lockstep.plain_lightning.callback import weight_of
 from lockstep.plain_lightning.loaders import SharedLists, shared_loader
-from lockstep.plain_lightning.weights import weight_of
 
 WORLDS = (1, 2, 3, 4)
 Batches = list[list[int]]

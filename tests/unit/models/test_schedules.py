@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lockstep.errors import ConfigError
-from lockstep.models import schedules, torch_schedules
+from lockstep.models import schedules
 from lockstep.models.schedules import TrainingLength
 
 TEN_EPOCHS = TrainingLength(steps=100, epochs=10, steps_per_epoch=10)
@@ -109,7 +109,7 @@ def test_schedules_without_an_end_train_forever() -> None:
 @pytest.mark.parametrize(("interval", "total"), [("step", 100), ("epoch", 10)])
 def test_torch_s_one_cycle_is_as_long_as_training(interval: str, total: int) -> None:
     sgd = optimizer(lr=0.5, momentum=0.9)
-    one_cycle: Any = torch_schedules.one_cycle
+    one_cycle: Any = schedules.one_cycle
     scheduler = one_cycle(sgd, TEN_EPOCHS, interval=interval, pct_start=0.3, div_factor=25.0, final_div_factor=1e4)["scheduler"]
     assert isinstance(scheduler, torch.optim.lr_scheduler.OneCycleLR)
     assert scheduler.total_steps == total

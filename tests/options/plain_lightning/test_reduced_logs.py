@@ -1,18 +1,20 @@
-"""Values of steps that processes log with sync_dist=True, in another order or under other keys."""
+"""Values and metrics that processes log in another order, under other keys, or with lists of unequal lengths."""
 
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from in_process import become_rank
 from lightning import Callback
 from plain_lightning import DigitsData, LitClassifier
 from ranks import in_ranks
 from test_plain_lightning import fitted
 from torch import Tensor, nn
-from torch.utils.data import Subset
-from torchmetrics import SumMetric
+from torch.utils.data import DataLoader, Subset
+from torchmetrics import Metric, SumMetric
+from torchmetrics.retrieval import RetrievalMRR
 
 
 class Five(DigitsData):
@@ -68,8 +70,8 @@ class Sees(Callback):
 
 def of_rank(rank: int, world_size: int, folder: Path) -> Any:
     become_rank(rank, world_size)
-    own = ("model._target_=test_step_values.Logs", "datamodule._target_=test_step_values.Five", "datamodule.batch_size=2")
-    own += ("+callbacks.sees._target_=test_step_values.Sees", "trainer.max_epochs=2", f"trainer.devices={world_size}")
+    own = ("model._target_=test_reduced_logs.Logs", "datamodule._target_=test_reduced_logs.Five", "datamodule.batch_size=2")
+    own += ("+callbacks.sees._target_=test_reduced_logs.Sees", "trainer.max_epochs=2", f"trainer.devices={world_size}")
     trainer = fitted(folder / "two", *own)
     (sees,) = (callback for callback in trainer.callbacks if isinstance(callback, Sees))
     logged = {name: float(value) for name, value in trainer.logged_metrics.items()}
@@ -87,3 +89,65 @@ def test_values_of_a_step_are_exchanged_by_key(tmp_path: Path) -> None:
     of_epoch = {"first": 0, "second": 4, "third": 8}  # of two batches of two ranks
     of_epoch |= {"late": 1, "all_epoch": 6, "some_step": 3, "some_epoch": 3, "val_some_epoch": 4}
     assert first == second == (of_steps * 2, of_epoch)
+
+
+class Places(Metric):
+    """Sums entries times their places in a list that has one of each sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entries: list[Tensor]
+        self.add_state("entries", default=[], dist_reduce_fx=None)
+
+    def update(self, entries: Tensor) -> None:
+        self.entries.extend(entries.float())
+
+    def compute(self) -> Tensor:
+        return sum((place * entry for place, entry in enumerate(self.entries)), torch.zeros(()))
+
+
+class Ranks(LitClassifier):
+    def __init__(self, hidden: int = 16, lr: float = 0.05) -> None:
+        super().__init__(hidden, lr)
+        self.mrr, self.places = RetrievalMRR(), Places()
+
+    def configure_model(self) -> None:
+        self.of_few = Places()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        labels = batch[1]
+        for number in labels:
+            self.mrr.update(torch.tensor([0.3, 0.6]), torch.tensor([True, False]), indexes=number.repeat(2))
+        self.places.update(labels)
+        self.of_few.update(labels[labels > 8])
+        self.log("val_acc", self.mrr)
+        self.log("places", self.places)
+
+    def on_validation_epoch_end(self) -> None:
+        self.log("of_few", self.of_few.compute())
+        self.of_few.reset()
+
+
+class Few(DigitsData):
+    def val_dataloader(self) -> Any:
+        return DataLoader(Subset(self.val, range(25)), self.hparams["batch_size"])
+
+
+def validated(folder: Path, *overrides: str) -> list[float]:
+    own = ("model._target_=test_reduced_logs.Ranks", "datamodule._target_=test_reduced_logs.Few", "trainer.max_epochs=1")
+    trainer = fitted(folder, *own, "trainer.limit_train_batches=1", *overrides)
+    return [float(trainer.callback_metrics[name]) for name in ("val_acc", "places", "of_few")]
+
+
+def validated_rank(rank: int, world_size: int, folder: Path) -> list[float]:
+    become_rank(rank, world_size)
+    return validated(folder / "two", f"trainer.devices={world_size}", "datamodule.batch_size=4")
+
+
+@pytest.mark.slow
+def test_lists_of_unequal_length_are_gathered_whole(tmp_path: Path) -> None:
+    """Of 25 samples a process has 13, and the other 12; they waited for each other."""
+    (tmp_path / "two").mkdir()
+    one = validated(tmp_path / "one", "datamodule.batch_size=8")
+    assert one[0] == pytest.approx(0.3138889)
+    assert in_ranks(2, partial(validated_rank, folder=tmp_path), tmp_path) == [one] * 2

@@ -1,0 +1,257 @@
+"""Checks of a user's module and data: monitored metrics that are not logged, samples that differ between processes or from the
+checkpoint's, state that no checkpoint has."""
+
+import logging
+import pickle
+import random
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import suppress
+from copy import copy
+from typing import Any
+
+import numpy as np
+import torch
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.data import Dataset, IterableDataset
+from torchmetrics import Metric
+
+from lockstep.callbacks.stepped_rate import is_own_checkpoint
+from lockstep.config.metrics import monitored
+from lockstep.console import join_first
+from lockstep.datamodules.seeded import Restored, Seeded
+from lockstep.errors import config_error
+from lockstep.plain_lightning.lightning_internals import (
+    names_logged_in_training,
+    names_logged_in_validation,
+    own_values_of_a_step,
+)
+from lockstep.plain_lightning.processes import all_ranks
+from lockstep.plain_lightning.reduced_logs import source_of
+from lockstep.plain_lightning.streams import Positioned, is_stateful
+
+log = logging.getLogger(__name__)
+
+_OF_LIGHTNING = {*vars(LightningModule()), "_hparams", "_hparams_initial", "_hparams_name"}
+_LIBRARIES = ("torch", "lightning", "pytorch_lightning", "lockstep", "torchmetrics", "builtins", "omegaconf")
+_DEEP = 6  # levels of nested containers and objects that are inspected
+_MANY = 100  # entries of a container that are inspected; in a longer one, those at its ends
+_NAMED = 20  # changed values that are named
+_GENERATORS = (random.Random, np.random.Generator, torch.Generator)
+
+
+class MonitoredMetrics(Callback):
+    """Raise ConfigError, before the first optimizer step, if the model has not logged a monitored metric, neither in Lightning's
+    sanity check (one batch of validation) nor in its first training step.
+
+    A name that may be logged later is accepted: a test metric, or one not of validation if an epoch-end hook is overridden or
+    the model uses manual optimization. A run that starts from a checkpoint has no sanity check.
+
+    On several processes, warn if a callback or schedule monitors the value of a step, which differs between processes.
+    """
+
+    def __init__(self, cfg: DictConfig, warn: Callable[[str], None]) -> None:
+        self.cfg, self._warn = cfg, warn
+        self._validated: set[str] = set()
+        self._is_first_step = False
+
+    def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        self._is_first_step = True
+
+    def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._validated = {*trainer.callback_metrics} | names_logged_in_validation(trainer)
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        if not self._is_first_step:
+            return
+        self._is_first_step = False
+        if trainer.world_size > 1:
+            self._name_own_values(trainer)
+        validates_later = trainer.num_sanity_val_steps == 0 and trainer.enable_validation
+        if trainer.ckpt_path is not None or validates_later:
+            return
+        known = self._validated | names_logged_in_training(trainer)
+        logs_later = _may_log_later(trainer, pl_module)
+        for key, metric in monitored(self.cfg):
+            if metric not in known and not metric.startswith("test") and not (logs_later and not metric.startswith("val")):
+                mode = ", with its optimized_mode, or null" if key == "optimized_metric" else ""
+                logged = f"{', '.join(sorted(known)) or 'nothing'} up to its first optimizer step; use what it logs{mode}"
+                if metric.startswith("val") and trainer.enable_validation:
+                    logged += "; trainer.num_sanity_val_steps=0 if it logs other names in Lightning's sanity check"
+                raise config_error(key, metric, f"the model logs {logged}")
+
+    def _name_own_values(self, trainer: Any) -> None:
+        own = own_values_of_a_step(trainer)
+        monitors = [(type(one).__name__, getattr(one, "monitor", None)) for one in trainer.callbacks]
+        schedules = [one for one in trainer.lr_scheduler_configs if one.reduce_on_plateau and one.interval == "step"]
+        monitors += [(type(one.scheduler).__name__, one.monitor) for one in schedules]
+        for name, metric in monitors:
+            if metric in own:
+                self._warn(f"{name} monitors each process's own {metric}; self.log(..., sync_dist=True) makes it that of all")
+
+
+def _may_log_later(trainer: Any, model: LightningModule) -> bool:
+    """Return whether hooks at the end of a batch or an epoch may log names that the first step has not."""
+    hooks = ("on_train_batch_end", "on_train_epoch_end")
+    has_own = any(not type(one).__module__.startswith(("lockstep.", "lightning.")) for one in trainer.callbacks)
+    return has_own or not model.automatic_optimization or any(is_overridden(hook, model, LightningModule) for hook in hooks)
+
+
+class SameSamples(Callback):
+    """Raise ConfigError if a resumed run has the same config but other training samples, for example samples made from the order
+    of a set, which depends on Python's hash seed."""
+
+    def __init__(self, cfg: DictConfig) -> None:
+        self._config = OmegaConf.to_yaml(cfg.datamodule or cfg.model, resolve=True)
+        self._samples: list[Any] = []
+        self._before: dict[str, Any] = {}
+
+    def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        loaders = CombinedLoader(trainer.train_dataloader).flattened
+        self._samples = [fingerprint(getattr(loader, "dataset", None)) for loader in loaders]
+        is_same_run = is_own_checkpoint(trainer) and self._before.get("config") == self._config
+        if not trainer.is_global_zero or not is_same_run or trainer.reload_dataloaders_every_n_epochs:
+            return
+        if self._before["samples"] not in ([], self._samples):  # empty in those of Lightning's finders
+            why = "train_dataloader has other samples than this run was trained on (the order of a set depends on PYTHONHASHSEED)"
+            raise config_error("checkpoint", trainer.ckpt_path, f"{why}; make them the same, or use fork=RUN_DIR for other data")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"config": self._config, "samples": self._samples}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._before = state_dict
+
+
+def check_processes(name: str, shared: list[tuple[Any, Any]]) -> None:
+    """Raise ConfigError if processes have different data, or draw it in different orders; a collective. `name` is the hook that
+    made the loaders, `shared` has their datasets and the sampler that divides each."""
+    ranks = all_ranks([(sampler.length, fingerprint(data), sampler.first_drawn()) for data, sampler in shared])
+    if any(rank != ranks[0] for rank in ranks):
+        differ = f"{name} has other samples in each process, or draws them in another order"
+        needs = "make the same whole in each, or use +trainer.use_distributed_sampler=false for data that is divided already"
+        raise config_error("trainer.devices", len(ranks), f"{differ}; {needs}")
+
+
+def fingerprint(dataset: Any) -> list[int] | None:
+    """Return the length and checksums of the first three samples and the last; None if they are unknown, for a stream or samples
+    that differ each time.
+
+    A copy of the dataset is read, so that a dataset that opens its file at the first read still does so in each data worker.
+    """
+    dataset = dataset.dataset if isinstance(dataset, Seeded) else dataset
+    with suppress(Exception), Restored():  # errors are raised where the samples are used
+        if not isinstance(dataset, IterableDataset) and (length := len(dataset)):
+            samples = Seeded(_copied(dataset), 0)
+            first, *others = (checksum(samples[place]) for place in (0, 0, *range(1, min(3, length)), length - 1))
+            return [length, *others] if first == others[0] else None
+    return None
+
+
+def _copied(dataset: Any) -> Any:
+    """Return a copy of a dataset, and of nested datasets, that shares their data."""
+    copied = copy(dataset)
+    for name, value in vars(copied).items():
+        if isinstance(value, Dataset):
+            setattr(copied, name, _copied(value))
+        elif isinstance(value, list | tuple) and value and isinstance(value[0], Dataset):
+            setattr(copied, name, [_copied(one) for one in value])
+    return copied
+
+
+class UnsavedState(Callback):
+    """Warn once, at the first save after a step, about non-persistent buffers, attributes and streams that have changed in
+    training: a resumed run starts with their initial state."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, int] | None = None  # None after the comparison
+
+    def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        self._before = _marks(trainer, pl_module)
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if trainer.state.fn != "fit" or self._before is None or not trainer.fit_loop.epoch_loop.batch_progress.total.processed:
+            return
+        before, self._before = self._before, None
+        now = _marks(trainer, pl_module)
+        changed = sorted(name for name in now if now[name] != before.get(name, 0) and not _saves(pl_module, name))
+        if changed:
+            why = "change in training and are not in checkpoints: a resumed run begins with them anew"
+            log.warning(
+                f"{join_first(changed, _NAMED)} {why}; make tensors persistent buffers, or save them in on_save_checkpoint"
+            )
+
+
+def _marks(trainer: Any, module: LightningModule) -> dict[str, int]:
+    """Return, by name, a checksum of each value that Lightning does not save."""
+    saved = {id(one) for one in (*module.parameters(), *module.buffers(), *trainer.optimizers)}
+    saved |= {id(config.scheduler) for config in trainer.lr_scheduler_configs}
+    marks: dict[str, int] = {}
+    for prefix, part in _parts(module):
+        marks |= {prefix + name: checksum(part._buffers[name]) for name in part._non_persistent_buffers_set}
+        if isinstance(part, LightningModule) or not _is_of_library(part):
+            own = {name: value for name, value in vars(part).items() if name not in _OF_LIGHTNING}
+            marks |= {prefix + name: checksum(value, saved) for name, value in own.items()}
+    for loader in CombinedLoader(trainer.train_dataloader).flattened:
+        stream = getattr(loader, "dataset", loader)
+        goes_on = isinstance(stream, IterableDataset) or stream is loader
+        if goes_on and not isinstance(loader, Positioned) and not is_stateful(stream) and hasattr(stream, "__dict__"):
+            marks[f"the place in {type(stream).__name__}"] = checksum(vars(stream))
+    return marks
+
+
+def _parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """Yield a module and its submodules, except metrics, which are reset in each epoch."""
+    yield prefix, module
+    for name, part in module.named_children():
+        if not isinstance(part, Metric):
+            yield from _parts(part, f"{prefix}{name}.")
+
+
+def _saves(module: LightningModule, name: str) -> bool:
+    """Return whether the source of the module's `on_save_checkpoint` contains the attribute's name."""
+    hook = type(module).on_save_checkpoint
+    return hook is not LightningModule.on_save_checkpoint and name.split(".")[0] in source_of(hook)
+
+
+def _is_of_library(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] in _LIBRARIES
+
+
+def checksum(value: Any, saved: Set[int] = frozenset()) -> int:
+    """Return a checksum of a value's tensors, arrays, images, numbers, strings and generators, in nested containers and objects;
+    0 if it has none. Objects whose ids are in `saved` are left out."""
+    total = 0
+    for part in _bytes(value, saved, _DEEP):
+        total = zlib.crc32(part, total)
+    return total
+
+
+def _bytes(value: Any, saved: Set[int], depth: int) -> Iterator[bytes]:
+    if id(value) in saved or depth == 0 or isinstance(value, type) or type(value).__module__.startswith("lightning"):
+        return
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().to_dense().contiguous().flatten().view(torch.uint8).numpy()  # NumPy has no bfloat16
+    inner: Any = ()
+    if isinstance(value, list | tuple | deque | set | Mapping):
+        inner = list(value.items() if isinstance(value, Mapping) else value)
+        if (length := len(inner)) > _MANY:
+            inner = (length, *inner[: _MANY // 2], *inner[-_MANY // 2 :])
+    elif hasattr(value, "tobytes"):  # NumPy's, and images
+        yield value.tobytes()
+    elif isinstance(value, str | bytes | int | float | complex | None):
+        yield repr(value).encode()
+    elif isinstance(value, _GENERATORS):
+        yield pickle.dumps(value)
+    elif is_stateful(value):
+        inner = (value.state_dict(),)
+    elif hasattr(value, "__dict__") and not _is_of_library(value):
+        inner = (vars(value),)
+    for part in inner:
+        yield from _bytes(part, saved, depth - 1)
