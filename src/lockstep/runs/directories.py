@@ -28,7 +28,8 @@ def run_directories(folder: Path, depth: int = sys.maxsize) -> Iterator[Path]:
 
 
 def newest_unfinished(folder: Path) -> Path:
-    """Return the run below a folder whose status was written last, among runs that have neither finished nor are running.
+    """Return the run below a folder whose status was written last, among runs that have neither finished nor are running. Prefer
+    runs that did not fail before their first checkpoint.
 
     Jobs of sweeps are excluded, because a sweep is resumed as a whole.
     """
@@ -37,4 +38,10 @@ def newest_unfinished(folder: Path) -> Path:
     if not candidates:
         sweeps = "a sweep goes on by its own command, or by lockstep sweep resume"
         raise config_error("resume", "last", f"there is no unfinished run below {folder}; {sweeps}")
-    return max(candidates, key=lambda run: str((read_json(run / "status.json") or {}).get("updated", "")))
+    return max(candidates, key=_resumability)
+
+
+def _resumability(run: Path) -> tuple[bool, str]:
+    status = read_json(run / "status.json") or {}
+    can_resume = status.get("status") != "failed" or any(run.glob("checkpoints/*"))
+    return can_resume, str(status.get("updated", ""))
