@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import configure_log, setup_globals
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
@@ -21,11 +22,12 @@ from lockstep.atomic_files import read_json, remove_partial_files, write_json
 from lockstep.config.plan import Plan, cores
 from lockstep.errors import ExitCode
 from lockstep.launchers.cluster import queue
-from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank
+from lockstep.launchers.environment import launcher, log_plainly, rank_log, register_resolvers, restarts, this_rank
 from lockstep.launchers.heartbeat import DEBUGGED, HEARTBEAT, dump_stacks
 from lockstep.launchers.outcome import Outcome, Report, classify_error, original_error
-from lockstep.launchers.rank import end_workers, leave_process_group
+from lockstep.launchers.processes import end_workers, importable, leave_process_group
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
+from lockstep.places import import_from_project
 from lockstep.runs import record
 from lockstep.runs.directory import OwnDirectory
 from lockstep.runs.saved import accept_config
@@ -148,7 +150,6 @@ class Run:
     def launch(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Call `function(run, *arguments)` in each rank; restart them at most max_restarts times. The result is rank zero's."""
         from lockstep.launchers.launch import launch  # most runs have one process
-        from lockstep.launchers.processes import importable
 
         cfg = self.cfg.copy()
         OmegaConf.resolve(cfg)  # ${now:} is the same in all of them
@@ -261,9 +262,16 @@ class Run:
 def _run_rank(
     report: Report, function: Any, arguments: Sequence[Any], hydra: Any, cfg: DictConfig, plan: Plan, is_resumed: bool
 ) -> None:
-    from lockstep.runs.rank import set_up_rank
-
-    set_up_rank(hydra)
+    """Run a rank, after the set-up that Hydra and the command line did in the parent. `hydra` is Hydra's part of the config."""
+    console.survive_lost_output()
+    import_from_project()
+    setup_globals()
+    register_resolvers()
+    if hydra is None:
+        log_plainly()
+    else:
+        HydraConfig.instance().cfg = hydra  # pyright: ignore[reportAttributeAccessIssue]
+        configure_log(hydra.hydra.job_logging, hydra.hydra.verbose)
     with Run(cfg, plan, is_resumed=is_resumed, report=report) as run:
         function(run, *arguments)
 

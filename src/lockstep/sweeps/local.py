@@ -18,7 +18,6 @@ from lockstep.config.plan import Plan, cores, visible_gpus
 from lockstep.errors import config_error
 from lockstep.launchers.environment import SWEPT_KEYS
 from lockstep.launchers.processes import Process, kill_group, start
-from lockstep.runs.locks import Lock
 from lockstep.sweeps.jobs import OUTPUT, JobState
 from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 
@@ -207,8 +206,7 @@ def choose_pool(plan: Plan) -> tuple[str, int]:
 def run_program(arguments: list[str]) -> None:
     """Run `python ARGUMENTS` in this process, a job of a sweep."""
     sys.argv[:] = arguments
-    Lock.forget()  # the sweep's, where the job is a fork of it
-    GlobalHydra.instance().clear()  # likewise
+    GlobalHydra.instance().clear()  # the sweep's, where the job is a fork of it
     runpy.run_path(arguments[0], run_name="__main__")
 
 

@@ -12,8 +12,8 @@ from saved_run import save_run
 
 from lockstep.errors import ConfigError
 from lockstep.runs import record
-from lockstep.runs.directories import newest_unfinished, run_directories
-from lockstep.runs.resume import command_to_continue
+from lockstep.runs.directory import run_directories
+from lockstep.runs.resume import command_to_continue, newest_unfinished
 
 
 def run_in(folder: Path, status: record.Status = "preempted") -> Path:
