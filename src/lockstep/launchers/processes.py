@@ -17,8 +17,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from lockstep.launchers.cluster import stat
-from lockstep.launchers.environment import SWEEP_PIPE, launcher, this_rank
+from lockstep.launchers.environment import SWEEP_PIPE, launcher, stat, this_rank
 from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS
 
 KILL_GRACE = 1.0  # seconds between SIGTERM and SIGKILL

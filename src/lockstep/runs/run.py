@@ -21,8 +21,7 @@ from lockstep import console
 from lockstep.atomic_files import read_json, remove_partial_files, write_json
 from lockstep.config.plan import Plan, cores
 from lockstep.errors import ExitCode
-from lockstep.launchers.cluster import queue
-from lockstep.launchers.environment import launcher, log_plainly, rank_log, register_resolvers, restarts, this_rank
+from lockstep.launchers.environment import launcher, log_plainly, queue, rank_log, register_resolvers, restarts, this_rank
 from lockstep.launchers.heartbeat import DEBUGGED, HEARTBEAT, dump_stacks
 from lockstep.launchers.outcome import Outcome, Report, classify_error, original_error
 from lockstep.launchers.processes import end_workers, importable, leave_process_group
@@ -221,7 +220,9 @@ class Run:
         """Report once why the run ends, to the parent or on the terminal, and exit. Without a parent any rank may report the
         failure."""
         if outcome.code == ExitCode.PREEMPTED and self._has_begun:
-            outcome = self._recorded_failure() or outcome
+            status = read_json(self.directory / "status.json") or {}
+            if status.get("status") == "failed":  # of another rank, after which torchrun asks the others to stop
+                outcome = Outcome(code=ExitCode.FAILED, reason=status["reason"], rank=status["rank"])
         self._code = outcome.code
         if self._report is not None:
             self._report(outcome)
@@ -239,12 +240,6 @@ class Run:
             console.say(f"The run failed: {outcome.reason}. Logs: {self.directory}")
             record.write_failure(self.directory, outcome.reason, outcome.rank, outcome.has_lost_rank)
         raise SystemExit(outcome.code)
-
-    def _recorded_failure(self) -> Outcome | None:
-        """Return the failure that another rank has recorded, or None; torchrun then asks the others to stop."""
-        status = read_json(self.directory / "status.json") or {}
-        is_failure = status.get("status") == "failed"
-        return Outcome(code=ExitCode.FAILED, reason=status["reason"], rank=status["rank"]) if is_failure else None
 
     def _end_preempted(self, outcome: Outcome) -> None:
         if self._global_rank != 0:
