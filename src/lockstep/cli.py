@@ -13,7 +13,7 @@ from lockstep import console
 from lockstep.config.overrides import null_groups_left_out, quote_equals, split_flags, values_by_key
 from lockstep.errors import ExitCode
 from lockstep.launchers.environment import register_resolvers
-from lockstep.launchers.processes import attach_to_parent, process_group
+from lockstep.launchers.rank import attach_to_parent, process_group
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.places import import_from_project
 

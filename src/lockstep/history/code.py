@@ -51,8 +51,7 @@ class KeepCode(Callback):
 def describe_code(folder: Path, max_kib: int) -> bytes | None:
     """Return the commit of the checkout that a folder is in, and a patch of its working tree; None without a commit.
 
-    The patch has the changes of tracked files, and of files that are neither tracked nor ignored those of code, of at most
-    `max_kib`. Logs, tables and other outputs of programs are no code.
+    The patch has the changes of tracked files, and files of code of at most `max_kib` that are neither tracked nor ignored.
     """
     try:
         root = Path(os.fsdecode(git(folder, "rev-parse", "--show-toplevel").removesuffix(b"\n")))

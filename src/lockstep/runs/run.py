@@ -24,7 +24,7 @@ from lockstep.errors import ExitCode
 from lockstep.launchers.environment import launcher, log_plainly, queue, rank_log, register_resolvers, restarts, this_rank
 from lockstep.launchers.heartbeat import DEBUGGED, HEARTBEAT, dump_stacks
 from lockstep.launchers.outcome import Outcome, Report, classify_error, original_error
-from lockstep.launchers.processes import end_workers, importable, leave_process_group
+from lockstep.launchers.rank import end_workers, leave_process_group
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.places import import_from_project
 from lockstep.runs import record
@@ -93,8 +93,7 @@ class Run:
         self._leave_stuck(classify_error(error, self._global_rank))
 
     def _give_up(self, reason: str) -> None:
-        reason = f"rank {self._global_rank}: {reason}"
-        self._leave_stuck(Outcome(code=ExitCode.FAILED, reason=reason, rank=self._global_rank))
+        self._leave_stuck(Outcome(code=ExitCode.FAILED, reason=f"rank {self._global_rank}: {reason}", rank=self._global_rank))
 
     def _leave_stuck(self, outcome: Outcome) -> None:
         """Exit from a helper thread without joining the main thread."""
@@ -140,26 +139,24 @@ class Run:
         from lockstep.checkpointing import latest_valid_checkpoint
 
         checkpoint = latest_valid_checkpoint(self.directory / "checkpoints")
-        if checkpoint is None:
-            log.info("There is no checkpoint yet: the run starts from the beginning.")
-        else:
-            log.info(f"Continuing from {checkpoint}")
+        begins = "There is no checkpoint yet: the run starts from the beginning."
+        log.info(begins if checkpoint is None else f"Continuing from {checkpoint}")
         return checkpoint
 
     def launch(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Call `function(run, *arguments)` in each rank; restart them at most max_restarts times. The result is rank zero's."""
         from lockstep.launchers.launch import launch  # most runs have one process
+        from lockstep.launchers.processes import importable
 
         cfg = self.cfg.copy()
         OmegaConf.resolve(cfg)  # ${now:} is the same in all of them
-        hydra = HydraConfig.instance().cfg if HydraConfig.initialized() else None
         attempt = 0
         while True:
             outcome = launch(
                 _run_rank,
                 importable(function),
                 arguments,
-                hydra,
+                HydraConfig.instance().cfg,  # None in scripts
                 cfg,
                 self.plan,
                 self.is_resumed or attempt > 0,

@@ -54,7 +54,7 @@ def test_torchrun_on_several_nodes_needs_a_rendezvous_id(started: Started) -> No
 
 FOLLOWS = """
 import time
-from lockstep.launchers.processes import attach_to_parent
+from lockstep.launchers.rank import attach_to_parent
 attach_to_parent()
 print("up", flush=True)
 time.sleep(60)
