@@ -12,11 +12,12 @@ KEY is a column, a metric, a config group or a key of the config. Exit codes: 0,
 import json
 import sys
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
-from lockstep.console import format_duration, show_table
+from lockstep.console import show_table
 from lockstep.errors import config_error
 from lockstep.history.runs import COLUMNS, RunRecord, best_run, differences, find_runs, sort_runs, where
 
@@ -56,7 +57,7 @@ def cell(run: RunRecord, column: str) -> str:
     if column == "metric":
         return f"{run.optimized_metric} {value:.5g}"
     if column == "duration":
-        return format_duration(value)
+        return str(timedelta(seconds=round(value)))
     return f"{value:.5g}" if isinstance(value, float) else " ".join(str(value).split())  # an error may have several lines
 
 

@@ -47,17 +47,12 @@ def replacing(path: Path, mode: Literal["w", "wb"] = "w") -> Iterator[IO[Any]]:
     try:
         with partial.open(mode, newline=newline, errors=errors) as file:
             yield file
-            sync(file)
+            file.flush()
+            os.fsync(file.fileno())
         partial.replace(path)
     finally:
         with suppress(OSError):
             partial.unlink()
-
-
-def sync(file: IO[Any]) -> None:
-    """Write to the disk what was written so far, also for readers who open the file by its name."""
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:

@@ -13,7 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 
 from lockstep import console
 from lockstep.config.overrides import null_groups_left_out, quote_equals, split_flags, values_by_key
-from lockstep.errors import ConfigError, ExitCode
+from lockstep.errors import ExitCode
 from lockstep.launchers.environment import register_resolvers
 from lockstep.launchers.rank import attach_to_parent, process_group
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
@@ -82,8 +82,6 @@ def _explain_end(error: BaseException) -> tuple[str | None, int]:
     if isinstance(error, KeyboardInterrupt):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would interrupt the exit
         return "Interrupted.", 128 + signal.SIGINT
-    if isinstance(error, ConfigError):
-        return str(error), ExitCode.REFUSED
     from lockstep.config.hydra_errors import explain
 
     return explain(error) if isinstance(error, Exception) else None, ExitCode.REFUSED

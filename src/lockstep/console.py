@@ -5,7 +5,6 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +79,6 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(map(str.ljust, row, widths)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
-
-
-def format_duration(seconds: float | None) -> str:
-    """Format seconds as H:MM:SS, such as 0:02:05; return "" if they are unknown."""
-    return "" if seconds is None else str(timedelta(seconds=round(seconds)))
 
 
 def show_table(rows: Sequence[Sequence[str]], columns: Sequence[str] = ()) -> None:

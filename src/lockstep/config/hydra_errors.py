@@ -10,10 +10,13 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from yaml import MarkedYAMLError
 
 from lockstep.config.overrides import is_group, nodes, override_key
+from lockstep.errors import ConfigError
 
 
 def explain(error: Exception) -> str | None:
-    """Return one line for an override that could not be applied, with what is accepted; None for an error of another kind."""
+    """Return one line for a refused config or an override that could not be applied; None for an error of another kind."""
+    if isinstance(error, ConfigError):
+        return str(error)
     cause = error.__cause__ or error
     key = getattr(cause, "full_key", None)
     if isinstance(error, MarkedYAMLError) and (mark := error.problem_mark) is not None:  # in a config file

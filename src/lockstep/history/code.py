@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 
 FILE = "code.patch"  # in a run's directory
 COMMIT = b"commit "  # begins the first line, which git apply passes over
+SUFFIXES = (".py", ".pyx", ".yaml", ".yml", ".toml", ".cfg", ".sh", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp")
 SECONDS = 60  # limit of one call of git
 
 
@@ -51,7 +52,7 @@ class KeepCode(Callback):
 def describe_code(folder: Path, max_kib: int) -> bytes | None:
     """Return the commit of the checkout that a folder is in, and a patch of its working tree; None without a commit.
 
-    The patch has the changes of tracked files, and files of at most `max_kib` that are neither tracked nor ignored.
+    The patch has the changes of tracked files, and files of code of at most `max_kib` that are neither tracked nor ignored.
     """
     try:
         root = Path(os.fsdecode(git(folder, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
@@ -59,7 +60,7 @@ def describe_code(folder: Path, max_kib: int) -> bytes | None:
     except (subprocess.CalledProcessError, OSError):
         return None
     names = git(root, "ls-files", "--others", "--exclude-standard", "-z").split(b"\0")
-    sizes = {name: (root / os.fsdecode(name)).lstat().st_size for name in names if name and not name.endswith(b"/")}
+    sizes = {name: (root / os.fsdecode(name)).lstat().st_size for name in names if _is_code(Path(os.fsdecode(name)))}
     small = [name for name, size in sizes.items() if size <= max_kib * 1024]
     if len(small) < len(sizes):
         log.warning(f"{FILE} lacks {len(sizes) - len(small)} untracked file(s) of over {max_kib} KiB")
@@ -69,6 +70,11 @@ def describe_code(folder: Path, max_kib: int) -> bytes | None:
             add = ("add", "--intent-to-add", "--pathspec-from-file=-", "--pathspec-file-nul")
             git(root, *add, stdin=b"\0".join(small), env=env)
         return COMMIT + commit + git(root, "diff", "--binary", "--no-ext-diff", "--no-color", "HEAD", env=env)
+
+
+def _is_code(path: Path) -> bool:
+    """Return whether the name is that of a file of code or config; a hidden folder, a run's .hydra for example, has none."""
+    return path.suffix in SUFFIXES and not any(part.startswith(".") for part in path.parts[:-1])
 
 
 def check_out(checkout: Path, code: bytes, path: Path) -> None:

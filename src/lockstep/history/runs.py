@@ -10,7 +10,7 @@ from lockstep.atomic_files import read_json
 from lockstep.config.metrics import mode_by_name
 from lockstep.config.overrides import flat
 from lockstep.errors import config_error
-from lockstep.runs.directories import run_directories
+from lockstep.runs.directory import run_directories
 from lockstep.runs.record import actual_status
 from lockstep.runs.saved import FILE, read_choices, read_overrides, read_yaml
 from lockstep.sweeps.jobs import read_progress
@@ -69,9 +69,11 @@ class RunRecord:
     def values(self) -> dict[str, Any]:
         """Columns, metrics, recorded facts, options of config groups, and keys of the config."""
         config = flat(self.config)
-        known = {"run": self.name, "state": actual_status(self.path), "metric": self.metrics.get(self.optimized_metric or "")}
-        known |= {"duration": self.result.get("wall_time")}
-        known |= {name: self.status.get(name) for name in ("started", "reason")}
+        state, reason = actual_status(self.path), self.status.get("reason")
+        if state == "finished":  # a run that was killed after it had written metrics.json did not write status.json
+            reason = reason or self.result.get("ended_by")
+        known = {"run": self.name, "state": state, "metric": self.metrics.get(self.optimized_metric or ""), "reason": reason}
+        known |= {"duration": self.result.get("wall_time"), "started": self.status.get("started")}
         return config | {"devices": config.get("trainer.devices")} | self.choices | self.facts | self.metrics | known
 
     def as_dict(self) -> dict[str, Any]:

@@ -95,7 +95,8 @@ def _watch(ranks: Sequence[Rank], received: list[int], debugged: Path, stop_dead
     ends_by, forwarded, why = float("inf"), 0, ""
     while None in (codes := _look(ranks, reports)):
         now = time.monotonic()
-        ends_by = min(ends_by, now + _time_to_leave(_said(codes, reports)))
+        if ended := [code for code in _said(codes, reports) if code is not None]:
+            ends_by = min(ends_by, now + (GRACE if any(ended) else FINISHED_GRACE))
         if len(received) > forwarded:
             for rank in ranks:  # they save at the next step boundary and exit
                 rank.process.send_signal(signal.SIGUSR1 if received[forwarded] == signal.SIGUSR1 else signal.SIGTERM)
@@ -135,11 +136,3 @@ def _said(codes: Sequence[int | None], reports: dict[int, tuple[float, Outcome]]
     """Return the exit codes; the reported codes for ranks that hang in a user's thread or whose fork server has died."""
     is_known = [code not in (None, SERVER_DIED) or number not in reports for number, code in enumerate(codes)]
     return [code if is_known[number] else reports[number][1].code for number, code in enumerate(codes)]
-
-
-def _time_to_leave(codes: Sequence[int | None]) -> float:
-    """Return how many seconds the other ranks get to exit once some have ended."""
-    ended = [code for code in codes if code is not None]
-    if not ended:
-        return float("inf")
-    return GRACE if any(ended) else FINISHED_GRACE

@@ -16,8 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from lockstep.launchers.cluster import stat
-from lockstep.launchers.environment import this_rank
+from lockstep.launchers.environment import stat, this_rank
 from lockstep.launchers.rank import end_with, process_group
 from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lockstep.errors import ConfigError
-from lockstep.launchers.cluster import Cluster, Rank
+from lockstep.launchers.environment import Cluster, Rank
 
 
 class Torchrun(Cluster):

@@ -1,8 +1,10 @@
-"""Lock a run's or a sweep's directory before anything is written into it."""
+"""Lock a run's or a sweep's directory before anything is written into it, and find the directories of runs."""
 
 import os
 import shutil
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from lockstep.atomic_files import read_json, replacing
@@ -95,6 +97,19 @@ def has_run(directory: Path) -> bool:
     """Return whether the directory belongs to an earlier run."""
     could_not_start = (read_json(directory / "status.json") or {}).get(COULD_NOT_START)
     return not could_not_start and any((directory / name).exists() for name in _RUN_FILES)
+
+
+def run_directories(folder: Path, depth: int = sys.maxsize) -> Iterator[Path]:
+    """Yield the directories of runs and sweep jobs at most `depth` levels below a folder. Follow links to folders, because logs/
+    may be a link to a larger disk, but not links to runs."""
+    for name, folders, _ in os.walk(folder, followlinks=True):
+        path = Path(name)
+        is_run = (path / FILE).is_file()
+        if is_run and not path.is_symlink():
+            yield path
+        if is_run or len(path.relative_to(folder).parts) == depth:
+            folders.clear()
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
 
 
 def absolute(path: str | Path) -> Path:

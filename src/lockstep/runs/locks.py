@@ -23,7 +23,7 @@ class Lock:
 
     def __init__(self, directory: Path, key: str) -> None:
         """Raise ConfigError naming the config key and the holder, OSError on a file system without locks."""
-        self._path = os.path.realpath(directory)
+        self._path, self._pid = os.path.realpath(directory), os.getpid()
         self._file = (directory / "lock").open("a+")
         if not self._try():
             self._file.seek(0)
@@ -50,13 +50,10 @@ class Lock:
         self._file.close()
 
     @classmethod
-    def forget(cls) -> None:
-        """Forget all locks; called in a forked process, which inherits none of its parent's."""
-        cls._here.clear()
-
-    @classmethod
     def is_here(cls, directory: Path) -> bool:
-        return os.path.realpath(directory) in cls._here
+        """Return whether this process has the lock; a fork inherits none of its parent's."""
+        lock = cls._here.get(os.path.realpath(directory))
+        return lock is not None and lock._pid == os.getpid()
 
 
 def is_held(directory: Path) -> bool:

@@ -49,7 +49,14 @@ def open_run(cfg: DictConfig) -> Run:
     own = OwnDirectory(directory, "resume") if goes_on else take_new(directory, cfg.overwrite)
     try:
         run = Run(*validated(cfg.copy(), hydra), is_resumed=is_resumed, own=own)
-        _save(run, cfg, hydra, None if saved is None else saved.run_id)
+        # as it was composed: `validated` has set the values that follow from others in a copy
+        size = run.plan.global_batch_size
+        if saved is not None:
+            propose_config(directory, cfg, saved.run_id, size, overrides)
+        else:
+            if cfg.get("mirror") is not None:
+                get_object("lockstep.mirror.check_new")(cfg.mirror, directory)
+            write_config(directory, cfg, hydra, uuid.uuid4().hex, size)
     except BaseException as error:
         own.end_unstarted(str(error) or type(error).__name__)
         raise
@@ -62,15 +69,3 @@ def has_begun(directory: Path, overrides: list[str]) -> bool:
     if not can_resume() or not (directory / FILE).is_file() or read_overrides(directory) != overrides:
         return False
     return restarts() > 0 or (read_json(directory / "status.json") or {}).get("status") != "finished"
-
-
-def _save(run: Run, composed: DictConfig, hydra: Any, run_id: str | None) -> None:
-    """Write the run's config as it was composed, before `derive` sets the values that follow from others. `run_id` is None for a
-    new run."""
-    size = run.plan.global_batch_size
-    if run_id is None and run.cfg.get("mirror") is not None:
-        get_object("lockstep.mirror.check_new")(run.cfg.mirror, run.directory)
-    if run_id is None:
-        write_config(run.directory, composed, hydra, uuid.uuid4().hex, size)
-    else:
-        propose_config(run.directory, composed, run_id, size, list(hydra.overrides.task))

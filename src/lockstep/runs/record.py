@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lockstep.atomic_files import read_json, write_json
-from lockstep.launchers.cluster import queue
+from lockstep.launchers.environment import queue
 from lockstep.places import project
 from lockstep.runs.locks import is_held
 

@@ -6,17 +6,18 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from lockstep.atomic_files import read_json
 from lockstep.config.arguments import shown
 from lockstep.config.overrides import chooses_group, flat, override_key, quote, split_flags, values_by_key
 from lockstep.config.plan import Plan, rate_key
 from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
-from lockstep.runs.directories import newest_unfinished
-from lockstep.runs.directory import absolute
+from lockstep.runs.directory import SWEEP_FILE, absolute, run_directories
 from lockstep.runs.record import actual_status
 from lockstep.runs.saved import FILE, FOLDER, read_overrides
 
 _FIXED = ("model.optimizer.", "model.lr_scheduler.", "seed.", "lr_scaling.", "base_batch_size.", "init_from.", "fork.")
+_DEPTH = 4  # levels of folders below the working directory; logs/NAME/RUN has 3
 _NOT_OF_THE_RUN = ("resume", "overwrite", "hydra.run.dir")
 
 
@@ -59,6 +60,26 @@ def locate_run(wanted: str) -> Path:
         words = f"{rank.started_by}'s ranks would each look for themselves; name the run's directory"
         raise config_error("resume", wanted, words)
     return newest_unfinished(Path.cwd())
+
+
+def newest_unfinished(folder: Path) -> Path:
+    """Return the run below a folder whose status was written last, among runs that have neither finished nor are running. Prefer
+    runs that did not fail before their first checkpoint.
+
+    Jobs of sweeps are excluded, because a sweep is resumed as a whole.
+    """
+    runs = (run for run in run_directories(folder, _DEPTH) if not (run.parent / SWEEP_FILE).exists())
+    candidates = [run for run in runs if actual_status(run) not in ("finished", "running")]
+    if not candidates:
+        sweeps = "a sweep goes on by its own command, or by lockstep sweep resume"
+        raise config_error("resume", "last", f"there is no unfinished run below {folder}; {sweeps}")
+    return max(candidates, key=_resumability)
+
+
+def _resumability(run: Path) -> tuple[bool, str]:
+    status = read_json(run / "status.json") or {}
+    can_resume = status.get("status") != "failed" or any(run.glob("checkpoints/*"))
+    return can_resume, str(status.get("updated", ""))
 
 
 def check_unchanged(saved: DictConfig, cfg: DictConfig, run_dir: Path) -> None:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import configure_log, setup_globals
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
@@ -20,12 +21,12 @@ from lockstep import console
 from lockstep.atomic_files import read_json, remove_partial_files, write_json
 from lockstep.config.plan import Plan, cores
 from lockstep.errors import ExitCode
-from lockstep.launchers.cluster import queue
-from lockstep.launchers.environment import launcher, rank_log, restarts, this_rank
+from lockstep.launchers.environment import launcher, log_plainly, queue, rank_log, register_resolvers, restarts, this_rank
 from lockstep.launchers.heartbeat import DEBUGGED, HEARTBEAT, dump_stacks
 from lockstep.launchers.outcome import Outcome, Report, classify_error, original_error
 from lockstep.launchers.rank import end_workers, leave_process_group
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
+from lockstep.places import import_from_project
 from lockstep.runs import record
 from lockstep.runs.directory import OwnDirectory
 from lockstep.runs.saved import accept_config
@@ -92,8 +93,7 @@ class Run:
         self._leave_stuck(classify_error(error, self._global_rank))
 
     def _give_up(self, reason: str) -> None:
-        reason = f"rank {self._global_rank}: {reason}"
-        self._leave_stuck(Outcome(code=ExitCode.FAILED, reason=reason, rank=self._global_rank))
+        self._leave_stuck(Outcome(code=ExitCode.FAILED, reason=f"rank {self._global_rank}: {reason}", rank=self._global_rank))
 
     def _leave_stuck(self, outcome: Outcome) -> None:
         """Exit from a helper thread without joining the main thread."""
@@ -139,10 +139,8 @@ class Run:
         from lockstep.checkpointing import latest_valid_checkpoint
 
         checkpoint = latest_valid_checkpoint(self.directory / "checkpoints")
-        if checkpoint is None:
-            log.info("There is no checkpoint yet: the run starts from the beginning.")
-        else:
-            log.info(f"Continuing from {checkpoint}")
+        begins = "There is no checkpoint yet: the run starts from the beginning."
+        log.info(begins if checkpoint is None else f"Continuing from {checkpoint}")
         return checkpoint
 
     def launch(self, function: Callable[..., Any], *arguments: Any) -> None:
@@ -152,14 +150,13 @@ class Run:
 
         cfg = self.cfg.copy()
         OmegaConf.resolve(cfg)  # ${now:} is the same in all of them
-        hydra = HydraConfig.instance().cfg if HydraConfig.initialized() else None
         attempt = 0
         while True:
             outcome = launch(
                 _run_rank,
                 importable(function),
                 arguments,
-                hydra,
+                HydraConfig.instance().cfg,  # None in scripts
                 cfg,
                 self.plan,
                 self.is_resumed or attempt > 0,
@@ -220,7 +217,9 @@ class Run:
         """Report once why the run ends, to the parent or on the terminal, and exit. Without a parent any rank may report the
         failure."""
         if outcome.code == ExitCode.PREEMPTED and self._has_begun:
-            outcome = self._recorded_failure() or outcome
+            status = read_json(self.directory / "status.json") or {}
+            if status.get("status") == "failed":  # of another rank, after which torchrun asks the others to stop
+                outcome = Outcome(code=ExitCode.FAILED, reason=status["reason"], rank=status["rank"])
         self._code = outcome.code
         if self._report is not None:
             self._report(outcome)
@@ -239,12 +238,6 @@ class Run:
             record.write_failure(self.directory, outcome.reason, outcome.rank, outcome.has_lost_rank)
         raise SystemExit(outcome.code)
 
-    def _recorded_failure(self) -> Outcome | None:
-        """Return the failure that another rank has recorded, or None; torchrun then asks the others to stop."""
-        status = read_json(self.directory / "status.json") or {}
-        is_failure = status.get("status") == "failed"
-        return Outcome(code=ExitCode.FAILED, reason=status["reason"], rank=status["rank"]) if is_failure else None
-
     def _end_preempted(self, outcome: Outcome) -> None:
         if self._global_rank != 0:
             return
@@ -261,9 +254,16 @@ class Run:
 def _run_rank(
     report: Report, function: Any, arguments: Sequence[Any], hydra: Any, cfg: DictConfig, plan: Plan, is_resumed: bool
 ) -> None:
-    from lockstep.runs.rank import set_up_rank
-
-    set_up_rank(hydra)
+    """Run a rank, after the set-up that Hydra and the command line did in the parent. `hydra` is Hydra's part of the config."""
+    console.survive_lost_output()
+    import_from_project()
+    setup_globals()
+    register_resolvers()
+    if hydra is None:
+        log_plainly()
+    else:
+        HydraConfig.instance().cfg = hydra  # pyright: ignore[reportAttributeAccessIssue]
+        configure_log(hydra.hydra.job_logging, hydra.hydra.verbose)
     with Run(cfg, plan, is_resumed=is_resumed, report=report) as run:
         function(run, *arguments)
 

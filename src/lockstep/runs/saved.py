@@ -37,7 +37,7 @@ def write_config(run_dir: Path, cfg: DictConfig, hydra: DictConfig, run_id: str,
 
 def write_for_hydra(folder: Path, cfg: DictConfig, groups: Sequence[str] = ()) -> None:
     """Write a config, and saved.yaml, from which Hydra composes it with the options that a command chooses for `groups`."""
-    _write(folder / "config.yaml", cfg)
+    replace_text(folder / "config.yaml", OmegaConf.to_yaml(cfg))
     defaults = [{"hydra": "default"}, "config", "_self_", *({group: None} for group in groups)]
     (folder / "saved.yaml").write_text(yaml.safe_dump({"defaults": defaults}))
 
@@ -46,7 +46,7 @@ def propose_config(run_dir: Path, cfg: DictConfig, run_id: str, global_batch_siz
     """Write the config and overrides of a resumed run; `accept_config` puts them in force once the run can't be refused."""
     folder, given = run_dir / NEXT, {override_key(item) for item in overrides}
     folder.mkdir(exist_ok=True)
-    _write(folder / "config.yaml", _to_save(cfg, run_id, global_batch_size))
+    replace_text(folder / "config.yaml", OmegaConf.to_yaml(_to_save(cfg, run_id, global_batch_size)))
     earlier = [item for item in read_overrides(run_dir) if override_key(item) not in given]
     replace_text(folder / "overrides.yaml", yaml.safe_dump([*earlier, *overrides]))
 
@@ -88,10 +88,6 @@ def read_choices(run_dir: Path) -> dict[str, Any]:
 def read_yaml(path: Path) -> Any:
     """Return the content of a file, or None. libyaml reads it many times as fast as PyYAML, where it is there."""
     return yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if path.is_file() else None
-
-
-def _write(path: Path, cfg: DictConfig) -> None:
-    replace_text(path, OmegaConf.to_yaml(cfg))
 
 
 def _to_save(cfg: DictConfig, run_id: str, global_batch_size: int | None) -> DictConfig:

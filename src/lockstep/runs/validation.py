@@ -6,7 +6,6 @@ from contextlib import contextmanager
 
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
-from omegaconf.errors import OmegaConfBaseException
 
 from lockstep import console
 from lockstep.config.checks import check
@@ -91,11 +90,11 @@ def refusing() -> Iterator[None]:
     more lines for one in a job."""
     try:
         yield
-    except (ConfigError, OmegaConfBaseException) as error:
+    except Exception as error:
         from lockstep.config.hydra_errors import explain
 
-        console.say(explain(error) or str(error))
+        if (line := explain(error)) is None:
+            traceback.print_exc()
+            raise SystemExit(ExitCode.FAILED) from None
+        console.say(line)
         raise SystemExit(ExitCode.REFUSED) from None
-    except Exception:
-        traceback.print_exc()
-        raise SystemExit(ExitCode.FAILED) from None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lockstep.errors import ConfigError
-from lockstep.launchers.cluster import Cluster, Rank
+from lockstep.launchers.environment import Cluster, Rank
 
 PATIENCE = 60.0  # seconds that a command of SLURM's may take
 

@@ -23,7 +23,6 @@ from lockstep.config.plan import Plan, cores, visible_gpus
 from lockstep.errors import config_error
 from lockstep.launchers.environment import SWEPT_KEYS
 from lockstep.launchers.processes import Process, kill_group, start
-from lockstep.runs.locks import Lock
 from lockstep.runs.saved import FILE
 from lockstep.sweeps.jobs import OUTPUT, JobState
 from lockstep.sweeps.sweep_jobs import Job, SweepJobs
@@ -224,8 +223,7 @@ def saved_config(job: Job) -> DictConfig:
 def run_program(arguments: list[str], config: DictConfig | None) -> None:
     """Run `python ARGUMENTS`, a job of a sweep, in this process. `config`: the one that Hydra would compose."""
     sys.argv[:] = arguments
-    Lock.forget()  # the sweep's, where the job is a fork of it
-    GlobalHydra.instance().clear()  # likewise
+    GlobalHydra.instance().clear()  # the sweep's, where the job is a fork of it
     setup_globals()
     HydraConfig.instance().cfg = config  # pyright: ignore[reportAttributeAccessIssue]  for lockstep.cli
     runpy.run_path(arguments[0], run_name="__main__")

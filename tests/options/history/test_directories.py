@@ -12,8 +12,8 @@ from saved_run import save_run
 
 from lockstep.errors import ConfigError
 from lockstep.runs import record
-from lockstep.runs.directories import newest_unfinished, run_directories
-from lockstep.runs.resume import command_to_continue
+from lockstep.runs.directory import run_directories
+from lockstep.runs.resume import command_to_continue, newest_unfinished
 
 
 def run_in(folder: Path, status: record.Status = "preempted") -> Path:
@@ -76,6 +76,18 @@ def test_the_last_one_is_the_newest_that_has_not_finished_and_is_not_running(
         record.write_status(tmp_path / name, "finished")
     with pytest.raises(ConfigError, match=rf"^resume=last: there is no unfinished run below {tmp_path}; a sweep goes on by "):
         newest_unfinished(tmp_path)
+
+
+def test_the_last_one_is_no_run_that_failed_before_its_first_checkpoint_if_there_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for age, (name, status) in enumerate({"trained": "failed", "mistyped": "failed", "ended": "finished"}.items()):
+        monkeypatch.setattr(record.time, "strftime", lambda _, age=age: f"2026-11-21T10:0{age}:00+0000")
+        run_in(tmp_path / name, status)
+    assert last(tmp_path) == "mistyped"
+    (tmp_path / "trained" / "checkpoints").mkdir()
+    (tmp_path / "trained" / "checkpoints" / "last.ckpt").touch()
+    assert last(tmp_path) == "trained"
 
 
 def test_the_last_one_is_no_job_of_a_sweep(tmp_path: Path) -> None:

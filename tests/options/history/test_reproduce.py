@@ -45,7 +45,7 @@ def change(folder: Path) -> None:
     (folder / "new folder" / "né\n.py").write_bytes(b"\xff untracked\r\n")
     (folder / "script.sh").write_text("x\n")
     (folder / "script.sh").chmod(0o755)
-    (folder / "link").symlink_to("kept.py")
+    (folder / "link.py").symlink_to("kept.py")
     (folder / "staged.py").write_text("staged\n")
     git(folder, "add", "staged.py")
 
@@ -74,7 +74,7 @@ def test_what_a_commit_lacks_is_brought_back(checkout: Path, tmp_path: Path) -> 
 
 
 def test_large_files_are_left_out(checkout: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (checkout / "data.bin").write_bytes(b"\0" * 3000)
+    (checkout / "table.py").write_bytes(b"\0" * 3000)
     code = describe_code(checkout, 2)
     assert code is not None
     assert len(code.splitlines()) == 1
@@ -93,6 +93,9 @@ def test_each_start_with_other_code_has_a_file(checkout: Path, tmp_path: Path, m
     run.mkdir()
     for text in ("one\n", "two\n", "one\n"):
         (checkout / "changed.py").write_text(text)
+        (checkout / "out.txt").write_text(f"what a script has printed: {text}")
+        (checkout / "outputs" / ".hydra").mkdir(parents=True, exist_ok=True)
+        (checkout / "outputs" / ".hydra" / "config.yaml").write_text(text)
         KeepCode().write(run)
     assert sorted(path.name for path in run.iterdir()) == ["code.2.patch", "code.patch"]
     assert "+one" in (run / "code.patch").read_text()

@@ -69,6 +69,14 @@ def test_the_best_has_finished(logs: Path) -> None:
         best_run(where(find_runs(logs), ["state=failed"]))
 
 
+def test_a_run_that_was_killed_once_its_record_was_written_has_the_reason_of_its_end(logs: Path) -> None:
+    run = make_run(logs, "c/3", 0.5, state="running")
+    (run / "status.json").write_text('{"status": "running", "reason": null}')
+    (run / "metrics.json").write_text('{"metrics": {}, "ended_by": "trainer.max_epochs=2"}')
+    values = RunRecord(run, "c/3").values
+    assert (values["state"], values["reason"]) == ("finished", "trainer.max_epochs=2")
+
+
 def test_an_unknown_key_is_refused(logs: Path) -> None:
     with pytest.raises(ConfigError, match="--sort=no/such: no run has it"):
         sort_runs(find_runs(logs), "no/such")

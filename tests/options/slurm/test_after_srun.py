@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from saved_run import save_run
 
-from lockstep.launchers.cluster import queue
+from lockstep.launchers.environment import queue
 from lockstep.slurm.after_srun import main
 
 RUNNING = {"status": "running", "reason": None}
