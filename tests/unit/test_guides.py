@@ -12,9 +12,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 from torch.distributed.run import parse_args
 
-from lockstep.config.checks import check
 from lockstep.config.plan import Plan
 from lockstep.runs.composition import CONF, compose
+from lockstep.runs.validation import check
 
 ROOT = CONF.parent
 PAGE = (ROOT / "docs" / "guides.md").read_text()

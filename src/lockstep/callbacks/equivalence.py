@@ -12,11 +12,11 @@ from torch import nn
 from torchmetrics import Metric
 from torchmetrics.aggregation import MeanMetric
 
-from lockstep.callbacks.monitor import Monitor
+from lockstep.callbacks.monitors import Monitor
 from lockstep.console import join_first
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.seeded import generator_states
-from lockstep.nets.dropout import Dropout
+from lockstep.noise import Dropout
 from lockstep.plain_lightning.any_batch import samples_in
 from lockstep.runs.shares import dp_rank_and_size
 

@@ -11,7 +11,7 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lockstep.callbacks.monitor import Monitor, watched
+from lockstep.callbacks.monitors import Monitor, watched
 from lockstep.errors import check_at_least
 from lockstep.plain_lightning.any_batch import samples_in
 from lockstep.plain_lightning.callback import PlainLightning

@@ -1,9 +1,7 @@
 """Hydra's override grammar, as far as command lines are made from command lines."""
 
 import contextlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -14,21 +12,11 @@ from lockstep.errors import config_error
 from lockstep.places import CONF, project
 
 _OF_SWEEPS = ("hydra.sweep", "hydra.launcher", "hydra/launcher", "hydra/sweeper")
-# What Hydra accepts for groups without an option; no data is an option, so that a run's name has a word for it.
-_NULL_GROUPS = {"logger=null": "~logger", "callbacks=null": "~callbacks"}
-_NULL_GROUPS |= {"datamodule=null": "datamodule=none", "~datamodule": "datamodule=none"}
 
 
 def quote(value: str) -> str:
     """Return a value as Hydra's override grammar reads it back unchanged."""
     return QuotedString(value, Quote.single).with_quotes()
-
-
-def quote_equals(override: str) -> str:
-    """Return KEY=VALUE with a value that has an `=`, such as the path of a sweep's job, quoted for Hydra."""
-    key, _, value = override.partition("=")
-    is_plain = re.fullmatch(r"[\w.]+=[^'\",\[\]{}()]*=[^'\",\[\]{}()]*", override) and not Path(override).exists()
-    return f"{key}={quote(value)}" if is_plain else override
 
 
 def check_single(overrides: Sequence[str]) -> None:
@@ -91,8 +79,3 @@ def nodes(config: Any, above: str = "") -> Iterator[tuple[str, Any]]:
         yield f"{above}{name}", value
         if isinstance(value, Mapping | list | tuple):
             yield from nodes(value, f"{above}{name}.")
-
-
-def null_groups_left_out(arguments: Sequence[str]) -> list[str]:
-    """Replace `logger=null` and the like by what Hydra accepts."""
-    return [_NULL_GROUPS.get(item, item) for item in arguments]

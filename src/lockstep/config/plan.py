@@ -11,12 +11,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.errors import config_error
 
-_OWN_KEYS = {"datamodule": "standardize", "model": "param_groups"}  # a key that every shipped option of the group has
 BATCH, GLOBAL_BATCH = "datamodule.batch_size", "datamodule.global_batch_size"  # of each process, and of all
 AUTO = "auto"  # trainer.devices and num_nodes: what there is
 # Files of drivers: NVIDIA's, WSL's and AMD's, one of which is there where torch.cuda finds a GPU.
 _CUDA_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 _SAME_SAMPLES = ("tensor_parallel_size", "stages")  # by a strategy: processes that have the same samples
+_CUDA_GRAPHS = ("reduce-overhead", "max-autotune")  # modes of torch.compile
 
 
 def rate_key(model: Mapping[str, Any]) -> str | None:
@@ -27,11 +27,6 @@ def rate_key(model: Mapping[str, Any]) -> str | None:
     return next((name for name in ("lr", "learning_rate") if isinstance(model.get(name), int | float)), None)
 
 
-def is_plain(cfg: DictConfig, group: str) -> bool:
-    """True if the group's keys are those of a class that knows nothing of this package."""
-    return _OWN_KEYS[group] not in (OmegaConf.select(cfg, group) or ())
-
-
 def visible_gpus() -> int:
     """Return how many GPUs CUDA_VISIBLE_DEVICES leaves, without creating a CUDA context."""
     if not any(Path(file).exists() for file in _CUDA_DRIVERS):
@@ -39,6 +34,11 @@ def visible_gpus() -> int:
     import torch
 
     return torch.cuda.device_count()
+
+
+def cores() -> set[int]:
+    """Return the cores that this process may use."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,13 @@ class Plan:
         config asks for devices that are not there or batches that do not divide."""
         accelerator, devices, device_ids = _devices(cfg.trainer, started, node_gpus)
         num_nodes = (started[1] if started else 1) if cfg.trainer.num_nodes == AUTO else cfg.trainer.num_nodes
-        world_size = devices * num_nodes
-        tensor_parallel_size = _tensor_parallel_size(cfg, world_size)
-        accumulate = cfg.trainer.accumulate_grad_batches
-        batch_size, global_batch_size = _batch_sizes(cfg, world_size // tensor_parallel_size, accumulate)
-        if accelerator == "gpu":
-            _check_cuda_graphs(cfg)
+        world_size, accumulate = devices * num_nodes, cfg.trainer.accumulate_grad_batches
+        same = _tensor_parallel_size(cfg, world_size)
+        batch_size, global_batch_size = _batch_sizes(cfg, world_size // same * accumulate)
+        mode = OmegaConf.select(cfg, "model.compile_mode")
+        if accelerator == "gpu" and accumulate > 1 and cfg.model.get("compile") and mode in _CUDA_GRAPHS:
+            why = f"overwrites the gradients to which trainer.accumulate_grad_batches={accumulate} adds (pytorch issue 169545)"
+            raise config_error("model.compile_mode", mode, f"{why}; use max-autotune-no-cudagraphs")
         return cls(
             accelerator=accelerator,
             devices=devices,
@@ -81,12 +82,12 @@ class Plan:
             accumulate_grad_batches=accumulate,
             lr=_learning_rate(cfg, global_batch_size),
             strategy=str(OmegaConf.select(cfg, "trainer.strategy._target_")).rpartition(".")[2],
-            tensor_parallel_size=tensor_parallel_size,
+            tensor_parallel_size=same,
         )
 
     @property
     def data_parallel_size(self) -> int:
-        """Return how many processes, or groups of them, have samples of their own."""
+        """Number of processes, or groups of them, that have samples of their own."""
         return self.world_size // self.tensor_parallel_size
 
     def facts(self) -> dict[str, Any]:
@@ -110,11 +111,6 @@ class Plan:
         accumulated = f", {self.accumulate_grad_batches} accumulated" if self.accumulate_grad_batches > 1 else ""
         batches = f"{'' if is_even else 'up to '}{self.batch_size} per process{accumulated}"
         return f"{where}; global batch {self.global_batch_size} ({batches}){rate}"
-
-
-def cores() -> set[int]:
-    """Return the cores that this process may use."""
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 def _devices(
@@ -142,38 +138,27 @@ def _devices(
     return accelerator, count, None
 
 
-def _check_cuda_graphs(cfg: DictConfig) -> None:
-    """Raise ConfigError for modes of torch.compile that are silently wrong with accumulation."""
-    accumulate, mode = cfg.trainer.accumulate_grad_batches, cfg.model.get("compile_mode")
-    if accumulate > 1 and cfg.model.get("compile") and mode in ("reduce-overhead", "max-autotune"):
-        why = f"overwrites the gradients to which trainer.accumulate_grad_batches={accumulate} adds (pytorch issue 169545)"
-        raise config_error("model.compile_mode", mode, f"{why}; use max-autotune-no-cudagraphs")
-
-
 def _tensor_parallel_size(cfg: DictConfig, world_size: int) -> int:
-    """Return 1 for one process, on which nothing is divided."""
-    sizes = [(key, OmegaConf.select(cfg, f"trainer.strategy.{key}")) for key in _SAME_SAMPLES]
-    key, size = next((pair for pair in sizes if pair[1]), ("", 1))
-    if world_size == 1:
-        return 1
+    """Return the number of processes that have the same samples; 1 on one process, on which nothing is divided."""
+    sizes = {key: OmegaConf.select(cfg, f"trainer.strategy.{key}") for key in _SAME_SAMPLES} if world_size > 1 else {}
+    key, size = next(((key, size) for key, size in sizes.items() if size), ("", 1))
     if world_size % size:
         accepted = f"does not divide the {world_size} processes; use a divisor of their number"
         raise config_error(f"trainer.strategy.{key}", size, accepted)
     return size
 
 
-def _batch_sizes(cfg: DictConfig, shares: int, accumulate: int) -> tuple[int | None, int | None]:
+def _batch_sizes(cfg: DictConfig, parts: int) -> tuple[int | None, int | None]:
     """Return the largest batch of a process, and the global one. A batch_size of each process, where it is given, comes before
     the global one that data has by default.
 
-    Shares are equal where a number of processes is asked for. With `auto` their number is what there is, as the nodes that
+    Parts are equal where a number of processes is asked for. With `auto` their number is what there is, as the nodes that
     torchrun has left: some processes then have a sample less than others."""
     wanted, own = (OmegaConf.select(cfg, key) for key in (GLOBAL_BATCH, BATCH))
-    parts = shares * accumulate
     if own is not None or wanted is None:
         return own, None if own is None else own * parts
     is_found = any(count in (AUTO, -1) for count in (cfg.trainer.devices, cfg.trainer.num_nodes))
-    if wanted % (accumulate if is_found and wanted >= parts else parts):
+    if wanted % (cfg.trainer.accumulate_grad_batches if is_found and wanted >= parts else parts):
         why = f"does not divide by world size * trainer.accumulate_grad_batches = {parts}"
         raise config_error(GLOBAL_BATCH, wanted, f"{why}; use a multiple of {parts}, or {BATCH} for each process")
     return math.ceil(wanted / parts), wanted
@@ -184,12 +169,10 @@ def _learning_rate(cfg: DictConfig, global_batch_size: int | None) -> float | No
 
     Linear: Goyal et al. 2017, arXiv:1706.02677. Square root: Krizhevsky 2014, arXiv:1404.5997."""
     key = rate_key(cfg.model)
-    if key is None:
-        return None
-    lr = OmegaConf.select(cfg.model, key)
-    if cfg.lr_scaling == "none":
+    lr = None if key is None else OmegaConf.select(cfg.model, key)
+    if lr is None or cfg.lr_scaling == "none":
         return lr
     if global_batch_size is None:
         raise config_error("lr_scaling", cfg.lr_scaling, "needs datamodule.batch_size, the samples per process; use none")
     ratio = global_batch_size / cfg.base_batch_size
-    return lr * {"linear": ratio, "sqrt": ratio**0.5}[cfg.lr_scaling]
+    return lr * (ratio if cfg.lr_scaling == "linear" else ratio**0.5)

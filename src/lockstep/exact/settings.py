@@ -5,7 +5,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.plan import BATCH, GLOBAL_BATCH, is_plain
+from lockstep.config.plan import BATCH, GLOBAL_BATCH
 from lockstep.errors import config_error
 
 
@@ -29,8 +29,13 @@ def _settings(config: DictConfig, workers: Any) -> dict[str, Any]:
         "trainer.benchmark": False,  # true chooses kernels by the time that they take
         "guards.exact": {"_target_": "lockstep.exact.metrics.WorkerMetrics", "workers": workers},
         "guards.equivalence": None,  # it looks for causes that keep DDP from giving the result of one process
-        **({} if is_plain(config, "datamodule") else {GLOBAL_BATCH: _global_batch_size(config, workers), BATCH: None}),
+        **({} if _is_plain(config) else {GLOBAL_BATCH: _global_batch_size(config, workers), BATCH: None}),
     }
+
+
+def _is_plain(config: DictConfig) -> bool:
+    """True if the datamodule is no lockstep.datamodules.DataModule, all of which have the key `standardize`."""
+    return "standardize" not in (config.datamodule or ())
 
 
 def _global_batch_size(config: DictConfig, workers: int) -> int:
@@ -54,7 +59,7 @@ def _check(config: DictConfig, workers: Any) -> None:
         if (value := OmegaConf.select(config, key)) not in values:
             only = json.dumps(values[0]).strip('"')
             raise config_error(key, value, f"trainer.exact={workers} is given; use {only} with it")
-    if is_plain(config, "datamodule"):
+    if _is_plain(config):
         if config.get("lr_scaling", "none") != "none":
             why = f"with trainer.exact={workers} the loaders of plain Lightning code alone know the global batch"
             raise config_error("lr_scaling", config.lr_scaling, f"{why}; use none")

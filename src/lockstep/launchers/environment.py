@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 
 from omegaconf import OmegaConf
 
-from lockstep.config.metrics import register_mode_resolvers
 from lockstep.config.plan import cores
 from lockstep.launchers.cluster import Cluster, Rank, clusters
+from lockstep.metrics import mode_by_name, mode_for
 
 PARENT_PID = "LOCKSTEP_PARENT"  # the process that started this one as a rank
 SWEEP_PIPE = "LOCKSTEP_SWEEP_PIPE"  # a file descriptor of a job on another machine that closes when its sweep dies
@@ -112,7 +112,8 @@ def can_resume() -> bool:
 
 
 def register_resolvers() -> None:
-    """Register the resolvers ${run_id:} and ${rank_log:}, and those of metric modes, which the configs use."""
-    register_mode_resolvers()
+    """Register the resolvers that the configs use."""
     OmegaConf.register_new_resolver("run_id", run_id, use_cache=True, replace=True)
     OmegaConf.register_new_resolver("rank_log", rank_log, replace=True)
+    OmegaConf.register_new_resolver("mode_by_name", mode_by_name, replace=True)
+    OmegaConf.register_new_resolver("mode_for", mode_for, replace=True)

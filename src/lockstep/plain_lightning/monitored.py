@@ -7,8 +7,8 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig
 from torch.optim import Optimizer
 
-from lockstep.config.metrics import monitored
 from lockstep.errors import config_error
+from lockstep.metrics import monitored
 from lockstep.plain_lightning.callback import PlainLightning
 from lockstep.plain_lightning.lightning_internals import (
     names_logged_in_training,

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from lockstep.callbacks.stepped_rate import is_own_checkpoint
+from lockstep.callbacks.every_run import is_own_checkpoint
 from lockstep.datamodules.seeded import Restored, Seeded
 from lockstep.errors import config_error
 from lockstep.plain_lightning.processes import all_ranks

@@ -9,9 +9,9 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
 from lockstep.callbacks.randomness import CounterBasedRandomness
-from lockstep.counter_rng import derive_seed
 from lockstep.datamodules.base import DataModule, order_key
 from lockstep.errors import config_error
+from lockstep.noise import derive_seed
 from lockstep.plain_lightning.lightning_internals import begin_batches_again, count_reloads_from, leaves_samplers
 from lockstep.plain_lightning.loaders import (
     LOADERS,

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.checks import check
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
+from lockstep.runs.validation import check
 
 
 def changed(cfg: DictConfig, **changes: Any) -> DictConfig:

@@ -9,8 +9,8 @@ import torch
 from lightning import LightningModule
 
 from lockstep.callbacks import CounterBasedRandomness
-from lockstep.counter_rng import random_bits
 from lockstep.nets import MLP, Dropout
+from lockstep.noise import random_bits
 
 
 def test_noise_is_a_function_of_seed_epoch_batch_and_rank() -> None:

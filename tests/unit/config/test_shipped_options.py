@@ -11,8 +11,8 @@ from make_reference import GROUPS
 from omegaconf import DictConfig, OmegaConf
 from refusals import refusal
 
-from lockstep.config.checks import check
 from lockstep.config.plan import Plan
+from lockstep.runs.validation import check
 
 CONF = Path(__file__).parents[3] / "conf"
 CHOSEN_ALONE = ("experiment", "debug")  # a whole config each
