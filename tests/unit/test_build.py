@@ -1,7 +1,6 @@
 """From a config to a datamodule, a model and a trainer."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -51,8 +50,11 @@ def test_the_model_fits_the_data_and_has_the_planned_learning_rate(compose: Call
 
 def test_batchnorm_is_synchronised_where_there_is_more_than_one_process(compose: Callable[..., DictConfig]) -> None:
     def is_synchronised(*overrides: str) -> bool:
-        model: Any = built(compose("model=cnn", "trainer.accelerator=cpu", *overrides))[1]
-        return isinstance(model.net.features[0][1], Synchronised)
+        _, model, trainer = built(compose("model=cnn", "trainer.accelerator=cpu", *overrides))
+        for callback in trainer.callbacks:
+            if isinstance(callback, LambdaCallback):
+                callback.setup(trainer, model, stage="fit")
+        return isinstance(model.net.features[0][1], Synchronised)  # pyright: ignore[reportIndexIssue, reportAttributeAccessIssue]
 
     _, model, trainer = built(compose(*SMALL, "trainer.devices=2"))
     model.later = nn.BatchNorm1d(3)  # as by a hook of Lightning's, configure_model say
