@@ -13,7 +13,6 @@ from lockstep.checkpointing import read_checkpoint
 from lockstep.config.plan import Plan
 from lockstep.errors import check_at_least
 from lockstep.runs.results import logged_numbers, steps_made
-from lockstep.runs.resume import check_length, check_rate
 from lockstep.runs.saved import read_run_id
 from lockstep.trainer.lightning_internals import end_restart, forget_saved_step, read_logged_step, set_logged_step
 from lockstep.trainer.steps import batches_trained, begins_step
@@ -168,6 +167,8 @@ def check_resumption(cfg: DictConfig, plan: Plan, checkpoint: Path | None) -> in
     before they change their files, if training can't be resumed from it."""
     if checkpoint is None or not checkpoint.is_relative_to(cfg.run_dir):
         return None
+    from lockstep.runs.resume import check_length, check_rate  # only resumed runs need it
+
     content = read_checkpoint("resume", checkpoint, whole=())
     epoch, average = content.get("epoch", 0), content.get("callbacks", {}).get("StochasticWeightAveraging", {})
     is_added = 0 <= average.get("latest_update_epoch", -1) < epoch - 1  # an epoch that the callback appends for BatchNorm

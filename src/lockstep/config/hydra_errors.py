@@ -34,8 +34,6 @@ def explain(error: Exception) -> str | None:
         return None
     given = [item for item in sys.argv[1:] if "=" in item and (item in str(error) or (key and override_key(item) == key))]
     reason = " ".join(str(cause).partition("full_key:")[0].split()) or type(cause).__name__
-    if "Ambiguous value for argument" in reason:
-        reason = "several values are a sweep's; use -m, or a list, KEY=[VALUE,VALUE]"
     return f"{next(iter(given), key or ' '.join(sys.argv[1:]))}: {reason}"
 
 

@@ -8,22 +8,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
 
-from lockstep.errors import config_error
 from lockstep.places import CONF, project
-
-_OF_SWEEPS = ("hydra.sweep", "hydra.launcher", "hydra/launcher", "hydra/sweeper")
 
 
 def quote(value: str) -> str:
     """Return a value as Hydra's override grammar reads it back unchanged."""
     return QuotedString(value, Quote.single).with_quotes()
-
-
-def check_single(overrides: Sequence[str]) -> None:
-    """Raise ConfigError for an override of a sweep or of its jobs, which a single run would ignore."""
-    for key, value in ((override_key(item), item.partition("=")[2]) for item in overrides):
-        if key.startswith(_OF_SWEEPS) or (key == "sweep" and value != "null"):
-            raise config_error(key, value, "is for sweeps; use -m")
 
 
 def is_group(key: str) -> bool:
@@ -54,15 +44,13 @@ def override_key(override: str) -> str:
 
 def values_by_key(overrides: Sequence[str]) -> dict[str, str]:
     """Return the value of each key that is overridden, as text: quoted text less its quotes."""
-    given = (item.partition("=") for item in overrides if "=" in item)
-    return {override_key(key): _text(value) for key, _, value in given}
-
-
-def _text(value: str) -> str:
-    with contextlib.suppress(HydraException):  # of a path that is not quoted, say
-        parsed = OverridesParser.create().parse_override(f"key={value}").value()
-        return parsed if isinstance(parsed, str) else value
-    return value
+    values = {}
+    for key, _, value in (item.partition("=") for item in overrides if "=" in item):
+        values[override_key(key)] = value
+        with contextlib.suppress(HydraException):  # of a path that is not quoted, say
+            parsed = OverridesParser.create().parse_override(f"key={value}").value()
+            values[override_key(key)] = parsed if isinstance(parsed, str) else value
+    return values
 
 
 def flat(config: Mapping[str, Any], above: str = "") -> dict[str, Any]:

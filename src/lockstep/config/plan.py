@@ -1,7 +1,6 @@
 """Plan of a run: its processes, their devices, and the batch and learning rate that follow."""
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ AUTO = "auto"  # trainer.devices and num_nodes: what there is
 # Files of drivers: NVIDIA's, WSL's and AMD's, one of which is there where torch.cuda finds a GPU.
 _CUDA_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 _SAME_SAMPLES = ("tensor_parallel_size", "stages")  # by a strategy: processes that have the same samples
-_CUDA_GRAPHS = ("reduce-overhead", "max-autotune")  # modes of torch.compile
 
 
 def rate_key(model: Mapping[str, Any]) -> str | None:
@@ -36,11 +34,6 @@ def visible_gpus() -> int:
     return torch.cuda.device_count()
 
 
-def cores() -> set[int]:
-    """Return the cores that this process may use."""
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-
-
 @dataclass(frozen=True)
 class Plan:
     """Processes, devices, batch and rate of a composed config. Batch sizes are in samples, the rate is the effective one."""
@@ -54,8 +47,8 @@ class Plan:
     global_batch_size: int | None
     accumulate_grad_batches: int
     lr: float | None
-    strategy: str = "DDP"  # of several processes: the name of its class
-    tensor_parallel_size: int = 1  # processes that have the same samples
+    strategy: str  # of several processes: the name of its class
+    tensor_parallel_size: int  # processes that have the same samples
 
     @classmethod
     def from_config(cls, cfg: DictConfig, started: tuple[int, int] | None = None, node_gpus: int | None = None) -> "Plan":
@@ -66,24 +59,13 @@ class Plan:
         num_nodes = (started[1] if started else 1) if cfg.trainer.num_nodes == AUTO else cfg.trainer.num_nodes
         world_size, accumulate = devices * num_nodes, cfg.trainer.accumulate_grad_batches
         same = _tensor_parallel_size(cfg, world_size)
-        batch_size, global_batch_size = _batch_sizes(cfg, world_size // same * accumulate)
+        sizes = _batch_sizes(cfg, world_size // same * accumulate)
         mode = OmegaConf.select(cfg, "model.compile_mode")
-        if accelerator == "gpu" and accumulate > 1 and cfg.model.get("compile") and mode in _CUDA_GRAPHS:
+        if accelerator == "gpu" and accumulate > 1 and cfg.model.get("compile") and mode in ("reduce-overhead", "max-autotune"):
             why = f"overwrites the gradients to which trainer.accumulate_grad_batches={accumulate} adds (pytorch issue 169545)"
             raise config_error("model.compile_mode", mode, f"{why}; use max-autotune-no-cudagraphs")
-        return cls(
-            accelerator=accelerator,
-            devices=devices,
-            device_ids=device_ids,
-            num_nodes=num_nodes,
-            world_size=world_size,
-            batch_size=batch_size,
-            global_batch_size=global_batch_size,
-            accumulate_grad_batches=accumulate,
-            lr=_learning_rate(cfg, global_batch_size),
-            strategy=str(OmegaConf.select(cfg, "trainer.strategy._target_")).rpartition(".")[2],
-            tensor_parallel_size=same,
-        )
+        lr, name = _learning_rate(cfg, sizes[1]), str(OmegaConf.select(cfg, "trainer.strategy._target_")).rpartition(".")[2]
+        return cls(accelerator, devices, device_ids, num_nodes, world_size, *sizes, accumulate, lr, name, same)
 
     @property
     def data_parallel_size(self) -> int:
@@ -105,8 +87,6 @@ class Plan:
         rate = "" if self.lr is None else f", learning rate {self.lr:g}"
         if self.batch_size is None:
             return f"{where}; batches as the loaders have them{rate}"
-        if self.global_batch_size is None:
-            return f"{where}; batches of {self.batch_size}"
         is_even = self.batch_size * self.data_parallel_size * self.accumulate_grad_batches == self.global_batch_size
         accumulated = f", {self.accumulate_grad_batches} accumulated" if self.accumulate_grad_batches > 1 else ""
         batches = f"{'' if is_even else 'up to '}{self.batch_size} per process{accumulated}"
@@ -149,11 +129,8 @@ def _tensor_parallel_size(cfg: DictConfig, world_size: int) -> int:
 
 
 def _batch_sizes(cfg: DictConfig, parts: int) -> tuple[int | None, int | None]:
-    """Return the largest batch of a process, and the global one. A batch_size of each process, where it is given, comes before
-    the global one that data has by default.
-
-    Parts are equal where a number of processes is asked for. With `auto` their number is what there is, as the nodes that
-    torchrun has left: some processes then have a sample less than others."""
+    """Return the largest batch of a process, and the global one. A batch_size of each process precedes the global default. Where
+    the number of processes is `auto`, such as of the nodes that torchrun has left, some have a sample less than others."""
     wanted, own = (OmegaConf.select(cfg, key) for key in (GLOBAL_BATCH, BATCH))
     if own is not None or wanted is None:
         return own, None if own is None else own * parts
@@ -165,9 +142,7 @@ def _batch_sizes(cfg: DictConfig, parts: int) -> tuple[int | None, int | None]:
 
 
 def _learning_rate(cfg: DictConfig, global_batch_size: int | None) -> float | None:
-    """Return the rate, scaled for the batch.
-
-    Linear: Goyal et al. 2017, arXiv:1706.02677. Square root: Krizhevsky 2014, arXiv:1404.5997."""
+    """Return the rate, scaled for the batch: linear by Goyal et al. 2017 (arXiv:1706.02677), sqrt by Krizhevsky 2014."""
     key = rate_key(cfg.model)
     lr = None if key is None else OmegaConf.select(cfg.model, key)
     if lr is None or cfg.lr_scaling == "none":

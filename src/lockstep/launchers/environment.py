@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 
 from omegaconf import OmegaConf
 
-from lockstep.config.plan import cores
 from lockstep.launchers.cluster import Cluster, Rank, clusters
 from lockstep.metrics import mode_by_name, mode_for
 
@@ -36,6 +35,11 @@ def rank_in(env: Mapping[str, str]) -> Rank | None:
     if PARENT_PID in env:
         return Cluster().rank(env)
     return next(filter(None, (cluster.rank(env) for cluster in clusters(env))), None)
+
+
+def cores() -> set[int]:
+    """Return the cores that this process may use."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from lockstep.launchers.environment import this_rank
 from lockstep.metrics import check_metrics
 
 OF_THE_WHOLE = ("experiment", "debug", "sweep")  # groups whose options set keys of the whole config
+_OF_SWEEPS = ("hydra.sweep", "hydra.launcher", "hydra/launcher", "hydra/sweeper")
 # The types of keys that are read before a class is constructed with them; whole numbers among the second are at least 1.
 _TYPES: dict[str, Any] = {
     "seed": int,
@@ -114,6 +115,13 @@ def _apply_exact(config: DictConfig) -> None:
         del config.trainer.exact
         if workers is not None:
             get_object("lockstep.exact.settings.apply_exact")(config, workers)
+
+
+def check_single(overrides: Sequence[str]) -> None:
+    """Raise ConfigError for an override of a sweep or of its jobs, which a single run would ignore."""
+    for key, value in ((override_key(item), item.partition("=")[2]) for item in overrides):
+        if key.startswith(_OF_SWEEPS) or (key == "sweep" and value != "null"):
+            raise config_error(key, value, "is for sweeps; use -m")
 
 
 def check_run_dir(config: DictConfig) -> None:
