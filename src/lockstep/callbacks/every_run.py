@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from lockstep.console import join_first
 from lockstep.errors import config_error
 from lockstep.launchers.heartbeat import HEARTBEAT
-from lockstep.runs.results import samples_trained
+from lockstep.runs.results import Records, samples_trained
 from lockstep.runs.saved import accept_config
 from lockstep.trainer.steps import batches_trained
 
@@ -44,7 +44,7 @@ class AfterEachStep(Callback):
         """Handle a step that the trainer has not counted yet."""
 
 
-class SteppedRate(AfterEachStep):
+class SteppedRate(AfterEachStep, Records):
     """Record `lr`, the highest rate of the first parameter group in any step, and `lr_last`, the latest. A resumed run continues
     the values of its checkpoint.
 

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from lightning import Callback, LightningModule, Trainer
+from lightning import LightningModule, Trainer
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
 from lockstep.callbacks.randomness import CounterBasedRandomness
@@ -24,6 +24,7 @@ from lockstep.plain_lightning.loaders import (
 from lockstep.plain_lightning.plain_values import is_plain
 from lockstep.plain_lightning.processes import all_shares
 from lockstep.plain_lightning.streams import Positioned, in_step, is_stateful, is_stream, share_stream
+from lockstep.runs.results import Records
 from lockstep.runs.shares import dp_rank_and_size, has_same_bits
 from lockstep.trainer.steps import batches_trained
 
@@ -37,7 +38,7 @@ _OTHER_NUMBER = (
 _GOES_ON = "This run goes on after the {} batches of its epoch that it has trained on, whatever Lightning says of loaders."
 
 
-class SharedLoading(Callback):
+class SharedLoading(Records):
     """Give each process its part of the batches of one process, and resume a run at the position of its checkpoint.
 
     Attributes:
