@@ -13,9 +13,9 @@ import tempfile
 
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
-from lockstep.config.overrides import check_single, quote
+from lockstep.config.overrides import quote
 from lockstep.runs.composition import compose
-from lockstep.runs.validation import validated
+from lockstep.runs.validation import check_single, validated
 
 
 def main() -> None:

@@ -25,12 +25,12 @@ from functools import partial
 
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
-from lockstep.config.overrides import check_single
 from lockstep.console import say
 from lockstep.errors import ExitCode, NamedFailure
 from lockstep.parity.trainings import SideFailed
 from lockstep.parity.verdict import parity
 from lockstep.runs.composition import compose
+from lockstep.runs.validation import check_single
 
 
 def main() -> None:

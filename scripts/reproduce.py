@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 from lockstep.__main__ import script_parser
+from lockstep.callbacks.code import FILE, check_out
 from lockstep.cli import start
 from lockstep.errors import config_error
-from lockstep.history.code import FILE, check_out
 from lockstep.places import project
 from lockstep.runs.resume import arguments_for
 from lockstep.runs.saved import FOLDER, read_config

@@ -9,7 +9,7 @@ from lightning import Callback
 from steady import Stopwatch
 from turns import end_turns, wait_for_turn
 
-from lockstep.callbacks.monitor import Monitor
+from lockstep.callbacks.monitors import Monitor
 
 
 class Steady(Monitor, Callback):

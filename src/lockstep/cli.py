@@ -4,20 +4,26 @@ import atexit
 import contextlib
 import gc
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 
 from lockstep import console
-from lockstep.config.overrides import null_groups_left_out, quote_equals, split_flags, values_by_key
+from lockstep.config.overrides import quote, split_flags, values_by_key
 from lockstep.errors import ExitCode
 from lockstep.launchers.environment import register_resolvers
 from lockstep.launchers.rank import attach_to_parent, process_group
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.places import import_from_project
+
+# What Hydra accepts for groups without an option; no data is an option, so that a run's name has a word for it.
+_NULL_GROUPS = {"logger=null": "~logger", "callbacks=null": "~callbacks"}
+_NULL_GROUPS |= {"datamodule=null": "datamodule=none", "~datamodule": "datamodule=none"}
 
 register_resolvers()
 
@@ -41,8 +47,8 @@ def start(main: Callable[..., Any]) -> None:
 
 def _run(main: Callable[..., Any]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise instead of printing many lines and exiting with 1
-    # Hydra misreads -m between overrides, so it comes first
-    given = null_groups_left_out(sorted(map(quote_equals, sys.argv[1:]), key=lambda item: item not in ("-m", "--multirun")))
+    given = [_as_hydra_reads(item) for item in sys.argv[1:]]
+    given.sort(key=lambda item: item not in ("-m", "--multirun"))  # Hydra misreads them between overrides
     STOP_SIGNALS.listen()
     console.survive_lost_output()
     import_from_project()
@@ -57,6 +63,14 @@ def _run(main: Callable[..., Any]) -> None:
         run_composed(main, HydraConfig.instance().cfg)
     else:
         main()
+
+
+def _as_hydra_reads(override: str) -> str:
+    """Return an override in Hydra's grammar: a group without an option, and a value that has an `=`, such as the path of a
+    sweep's job, which is quoted."""
+    key, _, value = override.partition("=")
+    is_plain = re.fullmatch(r"[\w.]+=[^'\",\[\]{}()]*=[^'\",\[\]{}()]*", override) and not Path(override).exists()
+    return f"{key}={quote(value)}" if is_plain else _NULL_GROUPS.get(override, override)
 
 
 def _for_hydra(given: list[str]) -> list[str] | None:

@@ -16,14 +16,16 @@ from typing import Any
 import numpy
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.nn.functional import all_gather
 from torch.nn import functional
 
-from lockstep.counter_rng import derive_seed, mix, random_bits
-
 _STREAM = 100_000  # stream of a step's first draw; lockstep.callbacks.CounterBasedRandomness has those below
 _BITS = {torch.float64: 53, torch.float16: 11, torch.bfloat16: 8}  # bits of a uniform number; float32 has 24
+_MASK = (1 << 64) - 1
+_GOLDEN, _MIX_1, _MIX_2 = (  # as signed 64-bit integers, which torch has
+    constant - (1 << 64) for constant in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
 
 
 @dataclass
@@ -144,6 +146,35 @@ def drop(x: Tensor, keys: Tensor, p: float) -> Tensor:
     return x * (kept * scale).to(x.dtype)
 
 
+class Dropout(nn.Dropout):
+    """torch.nn.Dropout whose mask is counted from (seed, epoch, layer, sample, element).
+
+    `count` tells it the samples of the next batch, which the callback CounterBasedRandomness does in any LightningModule; without
+    it, it is torch.nn.Dropout. Used twice in one step, it drops the same elements twice: give each place a layer of its own, or
+    call `dropout`.
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__(p)
+        self.keys: Tensor | None = None
+
+    def count(self, keys: Tensor | None) -> None:
+        """Set random integers (n,), int64 on the device, one per sample of the batch; see `random_bits`."""
+        self.keys = keys
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Map (n, ...) to the same shape: elements zeroed with probability p, the others divided by 1 - p."""
+        if not self.training or self.p == 0:
+            return input
+        if self.keys is None:
+            return super().forward(input)
+        if not len(self.keys):
+            return input  # dummy inputs, on a process without a sample: their outputs are not used
+        if len(self.keys) != len(input):
+            raise ValueError(f"dropout of {len(input)} rows in a batch of {len(self.keys)} samples: the batch must come first")
+        return drop(input, self.keys, self.p)
+
+
 def _uniform(step: Step, x: Tensor, kind: torch.dtype) -> Tensor:
     number = _BITS.get(kind, 24)
     shifted = (_bits(x, _keys(step, x)) >> (64 - number)) & ((1 << number) - 1)
@@ -163,3 +194,36 @@ def _bits(x: Tensor, keys: Tensor) -> Tensor:
 
 def _batch_seed(step: Step) -> int:
     return derive_seed(step.seed, step.epoch, step.first, step.next_stream())
+
+
+# Random numbers counted from what they are for, without a state that is carried from call to call.
+
+
+def _shift(x: Tensor, bits: int) -> Tensor:
+    """Logical right shift: torch's shift of signed integers fills with the sign."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def mix(x: Tensor) -> Tensor:
+    """The SplitMix64 finalizer (Steele et al. 2014, doi:10.1145/2714064.2660195), int64 to int64, element-wise."""
+    x = x + _GOLDEN
+    x = (x ^ _shift(x, 30)) * _MIX_1
+    x = (x ^ _shift(x, 27)) * _MIX_2
+    return x ^ _shift(x, 31)
+
+
+def random_bits(seed: int, epoch: int, ids: Tensor, stream: int) -> Tensor:
+    """One uniform 63-bit integer per sample id, int64 of the shape of ids; another stream gives other numbers."""
+    key = mix(mix(torch.tensor(seed)) + epoch)
+    return _shift(mix(mix(ids.long() + key) + stream), 1)
+
+
+def derive_seed(*counters: int) -> int:
+    """A 63-bit seed for torch.manual_seed from a few counters, (seed, step, rank) say; the same mixing, without tensors."""
+    state = 0
+    for counter in counters:
+        state = (state + counter + 0x9E3779B97F4A7C15) & _MASK
+        state = ((state ^ state >> 30) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ state >> 27) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return state >> 1

@@ -15,7 +15,7 @@ WRONG = {
     "model=linear model.adapt.rank=1": "model.adapt.rank=1: unknown key; use a key that",
     "model.optimizer=sgd": "model.optimizer=sgd: a group of values; use model/optimizer=sgd",
     "trainer.devices=[0": "trainer.devices=[0: not a valid override",
-    "trainer.devices=1,2 seed=0": "trainer.devices=1,2: several values are a sweep's; use -m, or a list, KEY=",
+    "trainer.devices=1,2 seed=0": "trainer.devices=1,2: Ambiguous value for argument 'trainer.devices=1,2' 1. To use it as a ",
     "trainer.devices=two": "trainer.devices=two: use a value of type ",
     "trainer.accelerator=gpu": "trainer.accelerator=gpu: this machine shows no GPU",
     "trainer.max_epochs=abc": "trainer.max_epochs=abc: use a value of type int | None",

@@ -45,7 +45,11 @@ def test_the_model_fits_the_data_and_has_the_planned_learning_rate(tmp_path: Pat
 
 def test_batchnorm_is_synchronised_where_there_is_more_than_one_process(tmp_path: Path) -> None:
     def is_synchronised(*overrides: str) -> bool:
-        return isinstance(built(tmp_path, "model=cnn", *overrides)[1].net.features[0][1], Synchronised)
+        _, model, trainer = built(tmp_path, "model=cnn", *overrides)
+        for callback in trainer.callbacks:
+            if isinstance(callback, LambdaCallback):
+                callback.setup(trainer, model, stage="fit")
+        return isinstance(model.net.features[0][1], Synchronised)
 
     _, model, trainer = built(tmp_path, "trainer.devices=2")
     model.later = nn.BatchNorm1d(3)  # as by a hook of Lightning's, configure_model say

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from lockstep.counter_rng import derive_seed, mix, random_bits
+from lockstep.noise import derive_seed, mix, random_bits
 
 GAMMA = 0x9E3779B97F4A7C15
 # The first outputs of SplitMix64 for the state 1234567, as published with its C code and in Rosetta Code.

@@ -12,10 +12,10 @@ import yaml
 from omegaconf import DictConfig
 from torch.distributed.run import get_args_parser, parse_args
 
-from lockstep.config.checks import check
 from lockstep.config.plan import Plan
 from lockstep.errors import ExitCode
 from lockstep.runs.composition import CONF, compose
+from lockstep.runs.validation import check
 
 ROOT = CONF.parent
 IMAGE = (ROOT / "deploy" / "Containerfile").read_text()

@@ -10,9 +10,9 @@ from in_process import composed_at_once
 from omegaconf import OmegaConf
 from torch.distributed.run import parse_args
 
-from lockstep.config.checks import check
 from lockstep.config.plan import Plan
 from lockstep.runs.composition import CONF
+from lockstep.runs.validation import check
 
 ROOT = CONF.parent
 PAGE = (ROOT / "docs" / "guides.md").read_text()

@@ -10,7 +10,7 @@ import lockstep
 SOURCE = Path(lockstep.__file__).parent
 # From the top to the bottom; what stands lower imports nothing that stands higher. A module of the root is one, too.
 ROOMS = ["__main__", "plain_lightning", "cli", "sweeps", "build", "callbacks", "models", "datamodules", "nets", "strategies"]
-ROOMS += ["trainer", "runs", "checkpointing", "launchers", "config", "noise", "console", "places", "counter_rng"]
+ROOMS += ["trainer", "runs", "checkpointing", "launchers", "config", "metrics", "noise", "console", "places"]
 ROOMS += ["atomic_files", "errors"]
 
 

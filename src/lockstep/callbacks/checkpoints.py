@@ -7,7 +7,10 @@ from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from omegaconf import DictConfig
 
+from lockstep.checkpointing import read_checkpoint
+from lockstep.config.plan import Plan
 from lockstep.errors import check_at_least
 from lockstep.runs.results import logged_numbers, steps_made
 from lockstep.runs.saved import read_run_id
@@ -157,6 +160,21 @@ def _rescale_progress(loop: dict[str, Any], checkpoint: dict[str, Any], datamodu
         counters |= {name: value * then // now for name, value in counters.items()}
         counters["completed"] = counters["processed"] - is_ending
     checkpoint["samples_per_batch"] = [now]
+
+
+def check_resumption(cfg: DictConfig, plan: Plan, checkpoint: Path | None) -> int | None:
+    """Return the step at which loggers resume after the run's own checkpoint; None for another run's, or none. Raise ConfigError,
+    before they change their files, if training can't be resumed from it."""
+    if checkpoint is None or not checkpoint.is_relative_to(cfg.run_dir):
+        return None
+    from lockstep.runs.resume import check_length, check_rate  # only resumed runs need it
+
+    content = read_checkpoint("resume", checkpoint, whole=())
+    epoch, average = content.get("epoch", 0), content.get("callbacks", {}).get("StochasticWeightAveraging", {})
+    is_added = 0 <= average.get("latest_update_epoch", -1) < epoch - 1  # an epoch that the callback appends for BatchNorm
+    check_length(cfg, epoch - 1 if is_added else epoch, checkpoint)
+    check_rate(cfg, plan, content, checkpoint)
+    return read_logged_step(content)
 
 
 class BestCheckpoint(ModelCheckpoint):

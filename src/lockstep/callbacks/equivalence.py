@@ -6,24 +6,25 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from lightning import Callback, LightningModule, Trainer
+from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import LearningRateFinder
 from torch import nn
 from torchmetrics import Metric
 from torchmetrics.aggregation import MeanMetric
 
-from lockstep.callbacks.monitor import Monitor
+from lockstep.callbacks.monitors import Monitor
 from lockstep.console import join_first
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import samples_in
 from lockstep.datamodules.seeded import generator_states
-from lockstep.nets.dropout import Dropout
+from lockstep.noise import Dropout
+from lockstep.runs.results import Records
 from lockstep.runs.shares import dp_rank_and_size
 
 log = logging.getLogger(__name__)
 
 
-class EquivalenceReport(Monitor, Callback):
+class EquivalenceReport(Monitor, Records):
     """Log a line for each cause that is visible in the built parts, or in a step that draws random numbers. `causes` has the
     lines for the record of the run.
 

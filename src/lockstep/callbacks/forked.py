@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lockstep.callbacks.checkpoints import rewind_progress
-from lockstep.callbacks.stepped_rate import SteppedRate
+from lockstep.callbacks.every_run import SteppedRate
 from lockstep.checkpointing import read_checkpoint
 from lockstep.runs.resume import check_length
 from lockstep.trainer.steps import batches_trained

@@ -6,22 +6,23 @@ from itertools import chain
 from typing import Any
 
 import torch
-from lightning import Callback, LightningModule, Trainer
+from lightning import LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lockstep.callbacks.monitor import Monitor, watched, watched_to_the_end
+from lockstep.callbacks.monitors import Monitor, watched, watched_to_the_end
 from lockstep.datamodules.batches import samples_in
 from lockstep.errors import check_at_least
 from lockstep.plain_lightning.callback import PlainLightning
 from lockstep.plain_lightning.processes import all_ranks
+from lockstep.runs.results import Records
 from lockstep.trainer.steps import begins_step
 
 log = logging.getLogger(__name__)
 
 
-class NoiseScale(Monitor, Callback):
+class NoiseScale(Monitor, Records):
     """Estimate tr(Sigma) / |G|^2, in samples, while training: G is the gradient of the expected loss, Sigma the covariance of
     the gradients of single samples (McCandlish et al. 2018, arXiv:1812.06162, equation 2.9 and appendix A.1).
 

@@ -9,9 +9,8 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
 from lockstep import noise
-from lockstep.counter_rng import derive_seed, random_bits
 from lockstep.datamodules.seeded import generator_states, seed_generators, set_generators
-from lockstep.nets.dropout import Dropout
+from lockstep.noise import Dropout, derive_seed, random_bits
 from lockstep.runs.shares import dp_rank_and_size, has_same_bits
 from lockstep.trainer.steps import batches_trained
 

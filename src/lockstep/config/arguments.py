@@ -11,7 +11,6 @@ from typing import Any, Literal, Union, get_args, get_origin
 from lockstep.errors import config_error
 
 _PLAIN = (bool, int, float, str, types.NoneType, Literal, list, tuple, Sequence)
-_NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
 class Arguments:
@@ -19,19 +18,23 @@ class Arguments:
 
     Attributes:
         own: those that it names itself.
-        types: the annotation of each name, Any where there is none. Where a class passes **others on, its bases' too.
         takes_others: True if it passes **others on.
+        types: the annotation of each name, Any where there is none; with those of its bases to which a class passes others on.
     """
 
     def __init__(self, target: Callable[..., Any]) -> None:
-        parameters = _parameters(target)
-        self.own = {name: one for name, one in parameters.items() if one.kind in _NAMED}
-        self.takes_others = _passes_on(parameters)
+        self.own, self.takes_others = _named(target)
         self.types: dict[str, Any] = {}
         bases = target.__mro__[:-1] if isinstance(target, type) else ()
         for function in [base.__init__ for base in bases if "__init__" in vars(base)] or [target]:
-            self.types = _annotations(function) | self.types
-            if not _passes_on(_parameters(function)):
+            named, passes_on = _named(function)
+            try:
+                hints = typing.get_type_hints(function)
+            except Exception:  # names that exist for type checkers only
+                hints = {}
+            kinds = {name: (hints.get(name, Any), one.default) for name, one in named.items() if name != "self"}
+            self.types = {name: kind | None if default is None else kind for name, (kind, default) in kinds.items()} | self.types
+            if not passes_on:
                 break
 
     def takes(self, name: str) -> bool:
@@ -42,43 +45,31 @@ class Arguments:
         for name, value in values.items():
             if not self.takes(name):
                 raise config_error(f"{key}.{name}", shown(value), f"no such argument; use {', '.join(self.own) or 'none'}")
-            annotation = self.types.get(name, Any)
-            if not (isinstance(value, Mapping) and "_target_" in value) and not fits(value, annotation):
-                raise config_error(f"{key}.{name}", shown(value), f"use a value of type {inspect.formatannotation(annotation)}")
+            if not (isinstance(value, Mapping) and "_target_" in value):
+                check_type(f"{key}.{name}", value, self.types.get(name, Any))
 
 
 arguments_of = functools.cache(Arguments)
 
 
-def _parameters(function: Callable[..., Any]) -> Mapping[str, Parameter]:
+def _named(function: Callable[..., Any]) -> tuple[dict[str, Parameter], bool]:
+    """Return the keyword arguments, and whether others are accepted, which a class written in C may do."""
     try:
-        return inspect.signature(function).parameters
-    except (ValueError, TypeError):  # a class written in C has none: it may accept whatever it is given
-        return {"others": Parameter("others", Parameter.VAR_KEYWORD)}
+        parameters = inspect.signature(function).parameters.values()
+    except (ValueError, TypeError):
+        return {}, True
+    named = {one.name: one for one in parameters if one.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)}
+    return named, any(one.kind is Parameter.VAR_KEYWORD for one in parameters)
 
 
-def _passes_on(parameters: Mapping[str, Parameter]) -> bool:
-    return any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
-
-
-def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        hints = typing.get_type_hints(function)
-    except Exception:  # names that exist for type checkers only
-        hints = {}
-    named = {name: one for name, one in _parameters(function).items() if one.kind in _NAMED and name != "self"}
-    kinds = {name: hints.get(name, Any) for name in named}
-    return {name: kind | None if named[name].default is None else kind for name, kind in kinds.items()}
-
-
-def fits(value: object, annotation: Any) -> bool:
-    """Return False for a value of none of the plain types in an annotation. One that names a class fits every value, but text
-    where a number is accepted too."""
-    is_union = get_origin(annotation) in (Union, types.UnionType)
-    kinds = get_args(annotation) if is_union else (annotation,)
+def check_type(key: str, value: object, annotation: Any) -> None:
+    """Raise ConfigError for a value of none of the plain types in an annotation. A class fits every value, except text where a
+    number is accepted too."""
+    kinds = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
     if isinstance(value, str) and {int, float} & {*kinds}:
         kinds = [kind for kind in kinds if kind is str or get_origin(kind) is Literal]
-    return any(_is_of(value, kind) for kind in kinds)
+    if not any(_is_of(value, kind) for kind in kinds):
+        raise config_error(key, shown(value), f"use a value of type {inspect.formatannotation(annotation)}")
 
 
 def _is_of(value: object, annotation: Any) -> bool:
@@ -94,8 +85,6 @@ def _is_of(value: object, annotation: Any) -> bool:
 
 def shown(value: object) -> str:
     """Return a value as it is written on a command line."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(shown, value))}]"
-    return str(value)
+    return {"None": "null", "True": "true", "False": "false"}.get(str(value), str(value))

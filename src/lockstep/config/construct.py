@@ -1,7 +1,6 @@
-"""From a node of the config to an object, by Hydra; and one line that names the key for what a class refuses."""
+"""From a node of the config to an object, by Hydra."""
 
 import functools
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +12,6 @@ from lockstep.config.arguments import arguments_of, shown
 from lockstep.config.overrides import nodes
 from lockstep.errors import ConfigError, config_error
 
-_OTHER_ARGUMENTS = re.compile(r"(unexpected keyword|missing \d+ required|multiple values for).* argument")
 _lookup = functools.cache(lambda path: instantiate({"_target_": path, "_partial_": True}).func)
 
 
@@ -50,7 +48,7 @@ def resolve(key: str, path: Any) -> Callable[..., Any]:
             cause = cause.__cause__
         if not isinstance(cause, ImportError | AttributeError | ConfigError | InstantiationException):
             raise cause from None
-        accepted = f"{_said_by(cause)}; use the full name of a class or function, lockstep.nets.CNN for example"
+        accepted = f"{cause}; use the full name of a class or function, lockstep.nets.CNN for example"
         raise config_error(f"{key}._target_", shown(path), accepted) from error
 
 
@@ -63,31 +61,11 @@ def targets_in(config: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 @contextmanager
 def naming(key: str) -> Iterator[None]:
-    """Put the key before what a class refuses within: a ValueError, an invalid regular expression, a library that is not
-    installed, Lightning's MisconfigurationException, or an argument that it does not take. Raise any other error as it is."""
+    """Put the key before what a class refuses in the block. Raise any other error of the class as it is."""
     try:
         yield
-    except ConfigError:
-        raise
     except Exception as error:
-        cause: BaseException = error
-        _, _, below = str(error).partition("full_key: ") if isinstance(error, InstantiationException) else ("", "", "")
-        while isinstance(cause, InstantiationException) and cause.__cause__ is not None:
-            cause = cause.__cause__
-        if isinstance(cause, ConfigError) or not _is_refusal(cause):
-            raise cause from cause.__cause__
-        where, reason = f"{key}.{below.strip()}".rstrip("."), _said_by(cause)
-        names_argument = re.match(r"[\w.]+=\S*[^:]*: ", reason)
-        raise ConfigError(f"{where}{'.' if names_argument else ': '}{reason or type(cause).__name__}") from cause
+        from lockstep.config.hydra_errors import refusal
 
-
-def _said_by(error: BaseException) -> str:
-    return " ".join(str(error).partition("\nfull_key")[0].split())
-
-
-def _is_refusal(error: BaseException) -> bool:
-    """True if the error says that a class does not accept its arguments."""
-    is_of_arguments = isinstance(error, TypeError) and _OTHER_ARGUMENTS.search(str(error))
-    is_lightning_s = type(error).__name__ == "MisconfigurationException"  # not imported here
-    is_other = isinstance(error, ValueError | ImportError | re.error | InstantiationException)
-    return bool(is_of_arguments or is_lightning_s or is_other)
+        refused = refusal(key, error)
+        raise refused from refused.__cause__

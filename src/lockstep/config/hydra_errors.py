@@ -1,20 +1,24 @@
-"""Errors of Hydra and OmegaConf in one line that names the override."""
+"""What Hydra, OmegaConf and constructors refuse, in one line that names the override or the key."""
 
+import re
 import sys
 from difflib import get_close_matches
 from typing import Any
 
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import DictConfig, OmegaConf
+from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
+from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError
 
 from lockstep.config.overrides import is_group, nodes, override_key
 from lockstep.errors import ConfigError
 
+_ARGUMENTS = re.compile(r"(unexpected keyword|missing \d+ required|multiple values for).* argument")
+_NAMES_ARGUMENT = re.compile(r"[\w.]+=\S*[^:]*: ")  # NAME=VALUE: problem; fix
+
 
 def explain(error: Exception) -> str | None:
-    """Return one line for a refused config or an override that could not be applied; None for an error of another kind."""
+    """Return one line for a refused config, or one that could not be composed; None for an error of another kind."""
     if isinstance(error, ConfigError):
         return str(error)
     cause = error.__cause__ or error
@@ -27,13 +31,11 @@ def explain(error: Exception) -> str | None:
         group, _, option = (error.missing_cfg_file or "").rpartition("/")
         return f"{group}={option}: use one of {', '.join(error.options)}"
     if isinstance(cause, ConfigAttributeError | ConfigKeyError) and key:
-        return _unknown_key(str(key), getattr(cause, "parent_node", None))
+        return _unknown_key(str(key), cause.parent_node)
     if not isinstance(error, HydraException | OmegaConfBaseException):
         return None
     given = [item for item in sys.argv[1:] if "=" in item and (item in str(error) or (key and override_key(item) == key))]
     reason = " ".join(str(cause).partition("full_key:")[0].split()) or type(cause).__name__
-    if "Ambiguous value for argument" in reason:
-        reason = "several values are a sweep's; use -m, or a list, KEY=[VALUE,VALUE]"
     return f"{next(iter(given), key or ' '.join(sys.argv[1:]))}: {reason}"
 
 
@@ -41,15 +43,26 @@ def _unknown_key(key: str, parent: Any) -> str:
     override = next((item for item in sys.argv[1:] if f"{override_key(item)}.".startswith(f"{key}.")), key)
     if is_group(option := key.replace(".", "/")) and override_key(override) == key:
         return f"{override}: a group of values; use {option}={override.partition('=')[2]}"
-    close = _close_to(key, parent) if isinstance(parent, DictConfig) else []
-    guess = f"did you mean {', '.join(close)}? " if close else ""
+    group, _, name = key.rpartition(".")
+    known = [one for one, _ in nodes(OmegaConf.to_container(parent._get_root())) if not one.startswith("hydra.")]
+    names = get_close_matches(name, {one.rpartition(".")[2] for one in known}, n=1)
+    close = [one for one in known if one.rpartition(".")[2] in names]
+    close = [one for one in close if one.rpartition(".")[0] == group] or close
+    guess = f"did you mean {', '.join(close)}? " if 0 < len(close) <= 3 else ""
     return f"{override}: unknown key; {guess}use a key that `--cfg job` prints; +{override} adds a new one"
 
 
-def _close_to(key: str, node: DictConfig) -> list[str]:
-    """Return the keys of the whole config whose last part is like a key's, those beside it first, if they are few."""
-    group, _, name = key.rpartition(".")
-    keys = [key for key, _ in nodes(OmegaConf.to_container(node._get_root())) if not key.startswith("hydra.")]
-    names = get_close_matches(name, {key.rpartition(".")[2] for key in keys}, n=1)
-    close = [key for key in keys if key.rpartition(".")[2] in names]
-    return [key for key in close if key.rpartition(".")[0] == group] or (close if len(close) <= 3 else [])
+def refusal(key: str, error: BaseException) -> BaseException:
+    """Return a ConfigError for what a target of the node at `key` refuses: a ValueError, an invalid regular expression, a library
+    that is not installed, Lightning's MisconfigurationException, or arguments that it does not take. Return a bug as it is."""
+    cause = error
+    while isinstance(cause, InstantiationException) and cause.__cause__ is not None:
+        cause = cause.__cause__
+    is_refusal = isinstance(cause, ValueError | ImportError | re.error | InstantiationException)
+    is_refusal |= type(cause).__name__ == "MisconfigurationException"  # not imported here
+    is_refusal |= isinstance(cause, TypeError) and _ARGUMENTS.search(str(cause)) is not None
+    if isinstance(cause, ConfigError) or not is_refusal:
+        return cause
+    reason = " ".join(str(cause).partition("\nfull_key")[0].split()) or type(cause).__name__
+    where = f"{key}.{str(error).partition('full_key: ')[2].strip()}".rstrip(".")
+    return ConfigError(f"{where}{'.' if _NAMES_ARGUMENT.match(reason) else ': '}{reason}")

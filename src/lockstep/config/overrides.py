@@ -1,41 +1,19 @@
 """Hydra's override grammar, as far as command lines are made from command lines."""
 
 import contextlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
 
-from lockstep.errors import config_error
 from lockstep.places import CONF, project
-
-_OF_SWEEPS = ("hydra.sweep", "hydra.launcher", "hydra/launcher", "hydra/sweeper")
-# What Hydra accepts for groups without an option; no data is an option, so that a run's name has a word for it.
-_NULL_GROUPS = {"logger=null": "~logger", "callbacks=null": "~callbacks"}
-_NULL_GROUPS |= {"datamodule=null": "datamodule=none", "~datamodule": "datamodule=none"}
 
 
 def quote(value: str) -> str:
     """Return a value as Hydra's override grammar reads it back unchanged."""
     return QuotedString(value, Quote.single).with_quotes()
-
-
-def quote_equals(override: str) -> str:
-    """Return KEY=VALUE with a value that has an `=`, such as the path of a sweep's job, quoted for Hydra."""
-    key, _, value = override.partition("=")
-    is_plain = re.fullmatch(r"[\w.]+=[^'\",\[\]{}()]*=[^'\",\[\]{}()]*", override) and not Path(override).exists()
-    return f"{key}={quote(value)}" if is_plain else override
-
-
-def check_single(overrides: Sequence[str]) -> None:
-    """Raise ConfigError for an override of a sweep or of its jobs, which a single run would ignore."""
-    for key, value in ((override_key(item), item.partition("=")[2]) for item in overrides):
-        if key.startswith(_OF_SWEEPS) or (key == "sweep" and value != "null"):
-            raise config_error(key, value, "is for sweeps; use -m")
 
 
 def is_group(key: str) -> bool:
@@ -66,15 +44,13 @@ def override_key(override: str) -> str:
 
 def values_by_key(overrides: Sequence[str]) -> dict[str, str]:
     """Return the value of each key that is overridden, as text: quoted text less its quotes."""
-    given = (item.partition("=") for item in overrides if "=" in item)
-    return {override_key(key): _text(value) for key, _, value in given}
-
-
-def _text(value: str) -> str:
-    with contextlib.suppress(HydraException):  # of a path that is not quoted, say
-        parsed = OverridesParser.create().parse_override(f"key={value}").value()
-        return parsed if isinstance(parsed, str) else value
-    return value
+    values = {}
+    for key, _, value in (item.partition("=") for item in overrides if "=" in item):
+        values[override_key(key)] = value
+        with contextlib.suppress(HydraException):  # of a path that is not quoted, say
+            parsed = OverridesParser.create().parse_override(f"key={value}").value()
+            values[override_key(key)] = parsed if isinstance(parsed, str) else value
+    return values
 
 
 def flat(config: Mapping[str, Any], above: str = "") -> dict[str, Any]:
@@ -91,8 +67,3 @@ def nodes(config: Any, above: str = "") -> Iterator[tuple[str, Any]]:
         yield f"{above}{name}", value
         if isinstance(value, Mapping | list | tuple):
             yield from nodes(value, f"{above}{name}.")
-
-
-def null_groups_left_out(arguments: Sequence[str]) -> list[str]:
-    """Replace `logger=null` and the like by what Hydra accepts."""
-    return [_NULL_GROUPS.get(item, item) for item in arguments]

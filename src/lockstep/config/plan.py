@@ -1,7 +1,6 @@
 """Plan of a run: its processes, their devices, and the batch and learning rate that follow."""
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,7 +10,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.errors import config_error
 
-_OWN_KEYS = {"datamodule": "standardize", "model": "param_groups"}  # a key that every shipped option of the group has
 BATCH, GLOBAL_BATCH = "datamodule.batch_size", "datamodule.global_batch_size"  # of each process, and of all
 AUTO = "auto"  # trainer.devices and num_nodes: what there is
 # Files of drivers: NVIDIA's, WSL's and AMD's, one of which is there where torch.cuda finds a GPU.
@@ -25,11 +23,6 @@ def rate_key(model: Mapping[str, Any]) -> str | None:
     if isinstance(optimizer, Mapping) and isinstance(optimizer.get("lr"), int | float):
         return "optimizer.lr"
     return next((name for name in ("lr", "learning_rate") if isinstance(model.get(name), int | float)), None)
-
-
-def is_plain(cfg: DictConfig, group: str) -> bool:
-    """True if the group's keys are those of a class that knows nothing of this package."""
-    return _OWN_KEYS[group] not in (OmegaConf.select(cfg, group) or ())
 
 
 def visible_gpus() -> int:
@@ -54,8 +47,8 @@ class Plan:
     global_batch_size: int | None
     accumulate_grad_batches: int
     lr: float | None
-    strategy: str = "DDP"  # of several processes: the name of its class
-    tensor_parallel_size: int = 1  # processes that have the same samples
+    strategy: str  # of several processes: the name of its class
+    tensor_parallel_size: int  # processes that have the same samples
 
     @classmethod
     def from_config(cls, cfg: DictConfig, started: tuple[int, int] | None = None, node_gpus: int | None = None) -> "Plan":
@@ -64,29 +57,19 @@ class Plan:
         config asks for devices that are not there or batches that do not divide."""
         accelerator, devices, device_ids = _devices(cfg.trainer, started, node_gpus)
         num_nodes = (started[1] if started else 1) if cfg.trainer.num_nodes == AUTO else cfg.trainer.num_nodes
-        world_size = devices * num_nodes
-        tensor_parallel_size = _tensor_parallel_size(cfg, world_size)
-        accumulate = cfg.trainer.accumulate_grad_batches
-        batch_size, global_batch_size = _batch_sizes(cfg, world_size // tensor_parallel_size, accumulate)
-        if accelerator == "gpu":
-            _check_cuda_graphs(cfg)
-        return cls(
-            accelerator=accelerator,
-            devices=devices,
-            device_ids=device_ids,
-            num_nodes=num_nodes,
-            world_size=world_size,
-            batch_size=batch_size,
-            global_batch_size=global_batch_size,
-            accumulate_grad_batches=accumulate,
-            lr=_learning_rate(cfg, global_batch_size),
-            strategy=str(OmegaConf.select(cfg, "trainer.strategy._target_")).rpartition(".")[2],
-            tensor_parallel_size=tensor_parallel_size,
-        )
+        world_size, accumulate = devices * num_nodes, cfg.trainer.accumulate_grad_batches
+        same = _tensor_parallel_size(cfg, world_size)
+        sizes = _batch_sizes(cfg, world_size // same * accumulate)
+        mode = OmegaConf.select(cfg, "model.compile_mode")
+        if accelerator == "gpu" and accumulate > 1 and cfg.model.get("compile") and mode in ("reduce-overhead", "max-autotune"):
+            why = f"overwrites the gradients to which trainer.accumulate_grad_batches={accumulate} adds (pytorch issue 169545)"
+            raise config_error("model.compile_mode", mode, f"{why}; use max-autotune-no-cudagraphs")
+        lr, name = _learning_rate(cfg, sizes[1]), str(OmegaConf.select(cfg, "trainer.strategy._target_")).rpartition(".")[2]
+        return cls(accelerator, devices, device_ids, num_nodes, world_size, *sizes, accumulate, lr, name, same)
 
     @property
     def data_parallel_size(self) -> int:
-        """Return how many processes, or groups of them, have samples of their own."""
+        """Number of processes, or groups of them, that have samples of their own."""
         return self.world_size // self.tensor_parallel_size
 
     def facts(self) -> dict[str, Any]:
@@ -104,17 +87,10 @@ class Plan:
         rate = "" if self.lr is None else f", learning rate {self.lr:g}"
         if self.batch_size is None:
             return f"{where}; batches as the loaders have them{rate}"
-        if self.global_batch_size is None:
-            return f"{where}; batches of {self.batch_size}"
         is_even = self.batch_size * self.data_parallel_size * self.accumulate_grad_batches == self.global_batch_size
         accumulated = f", {self.accumulate_grad_batches} accumulated" if self.accumulate_grad_batches > 1 else ""
         batches = f"{'' if is_even else 'up to '}{self.batch_size} per process{accumulated}"
         return f"{where}; global batch {self.global_batch_size} ({batches}){rate}"
-
-
-def cores() -> set[int]:
-    """Return the cores that this process may use."""
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 def _devices(
@@ -142,54 +118,36 @@ def _devices(
     return accelerator, count, None
 
 
-def _check_cuda_graphs(cfg: DictConfig) -> None:
-    """Raise ConfigError for modes of torch.compile that are silently wrong with accumulation."""
-    accumulate, mode = cfg.trainer.accumulate_grad_batches, cfg.model.get("compile_mode")
-    if accumulate > 1 and cfg.model.get("compile") and mode in ("reduce-overhead", "max-autotune"):
-        why = f"overwrites the gradients to which trainer.accumulate_grad_batches={accumulate} adds (pytorch issue 169545)"
-        raise config_error("model.compile_mode", mode, f"{why}; use max-autotune-no-cudagraphs")
-
-
 def _tensor_parallel_size(cfg: DictConfig, world_size: int) -> int:
-    """Return 1 for one process, on which nothing is divided."""
-    sizes = [(key, OmegaConf.select(cfg, f"trainer.strategy.{key}")) for key in _SAME_SAMPLES]
-    key, size = next((pair for pair in sizes if pair[1]), ("", 1))
-    if world_size == 1:
-        return 1
+    """Return the number of processes that have the same samples; 1 on one process, on which nothing is divided."""
+    sizes = {key: OmegaConf.select(cfg, f"trainer.strategy.{key}") for key in _SAME_SAMPLES} if world_size > 1 else {}
+    key, size = next(((key, size) for key, size in sizes.items() if size), ("", 1))
     if world_size % size:
         accepted = f"does not divide the {world_size} processes; use a divisor of their number"
         raise config_error(f"trainer.strategy.{key}", size, accepted)
     return size
 
 
-def _batch_sizes(cfg: DictConfig, shares: int, accumulate: int) -> tuple[int | None, int | None]:
-    """Return the largest batch of a process, and the global one. A batch_size of each process, where it is given, comes before
-    the global one that data has by default.
-
-    Shares are equal where a number of processes is asked for. With `auto` their number is what there is, as the nodes that
-    torchrun has left: some processes then have a sample less than others."""
+def _batch_sizes(cfg: DictConfig, parts: int) -> tuple[int | None, int | None]:
+    """Return the largest batch of a process, and the global one. A batch_size of each process precedes the global default. Where
+    the number of processes is `auto`, such as of the nodes that torchrun has left, some have a sample less than others."""
     wanted, own = (OmegaConf.select(cfg, key) for key in (GLOBAL_BATCH, BATCH))
-    parts = shares * accumulate
     if own is not None or wanted is None:
         return own, None if own is None else own * parts
     is_found = any(count in (AUTO, -1) for count in (cfg.trainer.devices, cfg.trainer.num_nodes))
-    if wanted % (accumulate if is_found and wanted >= parts else parts):
+    if wanted % (cfg.trainer.accumulate_grad_batches if is_found and wanted >= parts else parts):
         why = f"does not divide by world size * trainer.accumulate_grad_batches = {parts}"
         raise config_error(GLOBAL_BATCH, wanted, f"{why}; use a multiple of {parts}, or {BATCH} for each process")
     return math.ceil(wanted / parts), wanted
 
 
 def _learning_rate(cfg: DictConfig, global_batch_size: int | None) -> float | None:
-    """Return the rate, scaled for the batch.
-
-    Linear: Goyal et al. 2017, arXiv:1706.02677. Square root: Krizhevsky 2014, arXiv:1404.5997."""
+    """Return the rate, scaled for the batch: linear by Goyal et al. 2017 (arXiv:1706.02677), sqrt by Krizhevsky 2014."""
     key = rate_key(cfg.model)
-    if key is None:
-        return None
-    lr = OmegaConf.select(cfg.model, key)
-    if cfg.lr_scaling == "none":
+    lr = None if key is None else OmegaConf.select(cfg.model, key)
+    if lr is None or cfg.lr_scaling == "none":
         return lr
     if global_batch_size is None:
         raise config_error("lr_scaling", cfg.lr_scaling, "needs datamodule.batch_size, the samples per process; use none")
     ratio = global_batch_size / cfg.base_batch_size
-    return lr * {"linear": ratio, "sqrt": ratio**0.5}[cfg.lr_scaling]
+    return lr * (ratio if cfg.lr_scaling == "linear" else ratio**0.5)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lockstep.counter_rng import random_bits
 from lockstep.errors import check_at_least, config_error
+from lockstep.noise import random_bits
 
 
 class CropFlip:

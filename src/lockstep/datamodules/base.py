@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader
 
 from lockstep.config.construct import naming
-from lockstep.counter_rng import derive_seed
 from lockstep.datamodules.augment import CropFlip
 from lockstep.datamodules.batches import Augment, Batches
 from lockstep.datamodules.samplers import EpochOrder, GlobalBatches, Reorder, shuffled
 from lockstep.datamodules.splits import Splits, draw_fold, seeded_split, subset
 from lockstep.errors import ConfigError, check_at_least, config_error
 from lockstep.launchers.stop_signals import STOP_SIGNALS
+from lockstep.noise import derive_seed
 from lockstep.runs.shares import dp_rank_and_size
 
 if TYPE_CHECKING:  # otherwise imported where it is needed, as the import takes a second

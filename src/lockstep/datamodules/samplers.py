@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, Sampler
 
-from lockstep.counter_rng import derive_seed
+from lockstep.noise import derive_seed
 
 Reorder = Callable[[Tensor, int], Tensor]
 

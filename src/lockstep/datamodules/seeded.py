@@ -9,7 +9,7 @@ import numpy
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from lockstep.counter_rng import derive_seed
+from lockstep.noise import derive_seed
 
 
 class Draw(NamedTuple):

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch.utils.data import DataLoader, Dataset
 
-from lockstep.counter_rng import derive_seed
 from lockstep.datamodules.seeded import Restored, Seeded, index_of, seed_generators
+from lockstep.noise import derive_seed
 from lockstep.plain_lightning.loaders import SharedLists, division_of, loading_arguments, takes_lists
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.plan import BATCH, GLOBAL_BATCH, is_plain
+from lockstep.config.plan import BATCH, GLOBAL_BATCH
 from lockstep.errors import config_error
 
 
@@ -29,8 +29,12 @@ def _settings(config: DictConfig, workers: Any) -> dict[str, Any]:
         "trainer.benchmark": False,  # true chooses kernels by the time that they take
         "guards.exact": {"_target_": "lockstep.exact.metrics.WorkerMetrics", "workers": workers},
         "guards.equivalence": None,  # it looks for causes that keep DDP from giving the result of one process
-        **({} if is_plain(config, "datamodule") else {GLOBAL_BATCH: _global_batch_size(config, workers), BATCH: None}),
+        **({GLOBAL_BATCH: _global_batch_size(config, workers), BATCH: None} if _has_batch(config) else {}),
     }
+
+
+def _has_batch(config: DictConfig) -> bool:
+    return "standardize" in (config.datamodule or ())  # a key that every lockstep.datamodules.DataModule has
 
 
 def _global_batch_size(config: DictConfig, workers: int) -> int:
@@ -54,7 +58,7 @@ def _check(config: DictConfig, workers: Any) -> None:
         if (value := OmegaConf.select(config, key)) not in values:
             only = json.dumps(values[0]).strip('"')
             raise config_error(key, value, f"trainer.exact={workers} is given; use {only} with it")
-    if is_plain(config, "datamodule"):
+    if not _has_batch(config):
         if config.get("lr_scaling", "none") != "none":
             why = f"with trainer.exact={workers} the loaders of plain Lightning code alone know the global batch"
             raise config_error("lr_scaling", config.lr_scaling, f"{why}; use none")

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.atomic_files import read_json
-from lockstep.config.metrics import mode_by_name
 from lockstep.config.overrides import flat
 from lockstep.errors import config_error
+from lockstep.metrics import mode_by_name
 from lockstep.runs.directory import run_directories
 from lockstep.runs.record import actual_status
 from lockstep.runs.saved import FILE, read_choices, read_overrides, read_yaml

@@ -17,8 +17,7 @@ from typing import Any, ClassVar
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 
-from lockstep.config.metrics import register_mode_resolvers
-from lockstep.config.plan import cores
+from lockstep.metrics import mode_by_name, mode_for
 
 PARENT_PID = "LOCKSTEP_PARENT"  # the process that started this one as a rank
 SWEEP_PIPE = "LOCKSTEP_SWEEP_PIPE"  # a file descriptor of a job on another machine that closes when its sweep dies
@@ -127,6 +126,11 @@ def rank_in(env: Mapping[str, str]) -> Rank | None:
     return next(filter(None, (cluster.rank(env) for cluster in clusters(env))), None)
 
 
+def cores() -> set[int]:
+    """Return the cores that this process may use."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
 @contextlib.contextmanager
 def reserved_port(host: str = "127.0.0.1") -> Iterator[int]:
     """Reserve a free port of the address `host`, or of all addresses for "".
@@ -201,7 +205,8 @@ def can_resume() -> bool:
 
 
 def register_resolvers() -> None:
-    """Register the resolvers ${run_id:} and ${rank_log:}, and those of metric modes, which the configs use."""
-    register_mode_resolvers()
+    """Register the resolvers that the configs use."""
     OmegaConf.register_new_resolver("run_id", run_id, use_cache=True, replace=True)
     OmegaConf.register_new_resolver("rank_log", rank_log, replace=True)
+    OmegaConf.register_new_resolver("mode_by_name", mode_by_name, replace=True)
+    OmegaConf.register_new_resolver("mode_for", mode_for, replace=True)

@@ -4,5 +4,5 @@
 """
 
 from lockstep.nets.cnn import CNN
-from lockstep.nets.dropout import Dropout
 from lockstep.nets.mlp import MLP
+from lockstep.noise import Dropout

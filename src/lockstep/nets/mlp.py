@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from lockstep.nets.dropout import Dropout
+from lockstep.noise import Dropout
 
 
 class MLP(nn.Module):

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from lockstep import noise
 from lockstep.callbacks import CounterBasedRandomness
-from lockstep.counter_rng import derive_seed
+from lockstep.noise import derive_seed
 from lockstep.plain_lightning.processes import all_ranks
 from lockstep.trainer.batchnorm import Synchronised
 

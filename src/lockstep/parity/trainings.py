@@ -11,11 +11,11 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.atomic_files import read_json
-from lockstep.config.checks import check_types
 from lockstep.config.overrides import quote
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.places import project
+from lockstep.runs.validation import check_types
 
 REFERENCE, OTHER = "reference", "other"
 _TYPES = {"parity.steps": int, "parity.precision": str | int, "parity.timeout": float}

@@ -22,11 +22,11 @@ from torch.optim import Optimizer
 from torch.utils.data import Dataset, IterableDataset
 from torchmetrics import Metric
 
-from lockstep.callbacks.stepped_rate import is_own_checkpoint
-from lockstep.config.metrics import monitored
+from lockstep.callbacks.every_run import is_own_checkpoint
 from lockstep.console import join_first
 from lockstep.datamodules.seeded import Restored, Seeded
 from lockstep.errors import config_error
+from lockstep.metrics import monitored
 from lockstep.plain_lightning.lightning_internals import (
     names_logged_in_training,
     names_logged_in_validation,

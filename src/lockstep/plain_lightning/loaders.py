@@ -14,10 +14,10 @@ from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
-from lockstep.counter_rng import derive_seed
 from lockstep.datamodules.samplers import GlobalBatches
 from lockstep.datamodules.seeded import Draw, Restored, Seeded
 from lockstep.errors import config_error
+from lockstep.noise import derive_seed
 
 LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")
 # Arguments of a DataLoader that decide how its batches are loaded, not which. The generator, from which data workers would take

@@ -5,15 +5,15 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from lightning import Callback, LightningModule, Trainer
+from lightning import LightningModule, Trainer
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
 from lockstep.callbacks.randomness import CounterBasedRandomness
 from lockstep.checkpointing import why_unreadable
-from lockstep.counter_rng import derive_seed
 from lockstep.datamodules.base import DataModule, order_key
 from lockstep.datamodules.seeded import Restored
 from lockstep.errors import config_error
+from lockstep.noise import derive_seed
 from lockstep.plain_lightning.lightning_internals import begin_batches_again, count_reloads_from, leaves_samplers
 from lockstep.plain_lightning.loaders import (
     LOADERS,
@@ -24,6 +24,7 @@ from lockstep.plain_lightning.loaders import (
 )
 from lockstep.plain_lightning.processes import all_shares
 from lockstep.plain_lightning.streams import Positioned, in_step, is_stateful, is_stream, share_stream
+from lockstep.runs.results import Records
 from lockstep.runs.shares import dp_rank_and_size, has_same_bits
 from lockstep.trainer.steps import batches_trained
 
@@ -37,7 +38,7 @@ _OTHER_NUMBER = (
 _GOES_ON = "This run goes on after the {} batches of its epoch that it has trained on, whatever Lightning says of loaders."
 
 
-class SharedLoading(Callback):
+class SharedLoading(Records):
     """Give each process its part of the batches of one process, and resume a run at the position of its checkpoint.
 
     Attributes:

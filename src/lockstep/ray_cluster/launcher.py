@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.plan import Plan, cores
+from lockstep.config.plan import Plan
 from lockstep.errors import ExitCode, config_error
-from lockstep.launchers.environment import SWEPT_KEYS
+from lockstep.launchers.environment import SWEPT_KEYS, cores
 from lockstep.ray_cluster.worker import JobWorker
 from lockstep.runs.locks import is_held
 from lockstep.sweeps.jobs import FAILED, INTERRUPTED, OUTPUT, JobState, read_status

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.checks import OF_THE_WHOLE
 from lockstep.config.overrides import chooses_group, flat, override_key, quote, split_flags
 from lockstep.errors import config_error
 from lockstep.runs.directory import absolute
 from lockstep.runs.resume import arguments_for
 from lockstep.runs.saved import FILE, RUN_DIR, RUN_ID, read_config, read_overrides, write_for_hydra
+from lockstep.runs.validation import OF_THE_WHOLE
 
 KEY = "fork"
 _OWN = {KEY, RUN_ID, "run_dir", "name", "forked_from", "overwrite"}  # keys that differ between any two runs

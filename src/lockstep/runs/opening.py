@@ -10,12 +10,11 @@ from hydra.utils import get_object
 from omegaconf import DictConfig
 
 from lockstep.atomic_files import read_json
-from lockstep.config.overrides import check_single
 from lockstep.launchers.environment import SWEPT_KEYS, can_resume, restarts, this_rank
 from lockstep.runs.directory import OwnDirectory, absolute, take_new
 from lockstep.runs.run import Run
 from lockstep.runs.saved import FILE, RUN_ID, fix_times, is_queued, propose_config, read_config, read_overrides, write_config
-from lockstep.runs.validation import check_run_dir, refusing, validated
+from lockstep.runs.validation import check_run_dir, check_single, refusing, validated
 
 
 @refusing()

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from lightning import LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, Timer
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, Timer
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.model_helpers import is_overridden
@@ -25,6 +25,22 @@ from lockstep.runs.shares import dp_rank_and_size
 _SIGNALING = " Signaling Trainer to stop."
 OPTIMIZED = "Optimized/"  # a capital, because TensorBoard sorts tags with capitals first
 _SHOWN = ("world_size", "global_batch_size", "lr")  # facts shown in TensorBoard: three and the metric fit into 1280 pixels
+
+
+class Records(Callback):
+    """Base class of callbacks that add to metrics.json, by `facts`.
+
+    Attributes:
+        causes: lines that say why several processes can't give the result of one; collected as not_as_one_process.
+        ended_by: a line that says why the callback has ended training, or None.
+    """
+
+    causes: Any = ()
+    ended_by: Any = None
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return keys and values to add; called on every rank."""
+        return {}
 
 
 def best_checkpoint(trainer: Any) -> Path | None:
@@ -53,6 +69,10 @@ def collect_metrics(trainer: Trainer, best: Mapping[str, Any]) -> dict[str, floa
         trained = {f"val/{name}" if name in tested else name: value for name, value in trained.items()}
         latest = {f"test/{name}" if name in trained else name: value for name, value in latest.items()}
     return latest | trained
+
+
+def recording(trainer: Any) -> list[Records]:
+    return [callback for callback in trainer.callbacks if isinstance(callback, Records)]
 
 
 def _counter(trainer: Any) -> Any:
@@ -113,11 +133,10 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
         "device_name": torch.cuda.get_device_name(device) if is_gpu else "cpu",
         "device_memory_gib": torch.cuda.max_memory_allocated(device) / 2**30 if is_gpu else None,
         "threads": torch.get_num_threads(),
-        "not_as_one_process": [cause for callback in trainer.callbacks for cause in getattr(callback, "causes", ())],  # pyright: ignore[reportAttributeAccessIssue]
+        "not_as_one_process": [cause for callback in recording(trainer) for cause in callback.causes],
     }
-    for callback in trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
-        if hasattr(callback, "facts"):
-            facts |= callback.facts() or {}
+    for callback in recording(trainer):
+        facts |= callback.facts() or {}  # None of a monitor that is switched off
     facts["samples_trained"] += facts.pop("samples_before", 0)
     facts["train_time"] += facts.get("seconds_before", 0.0)
     return facts
@@ -146,8 +165,7 @@ def lacking_for_test(model: Any, datamodule: Any) -> str | None:
 
 
 def ended_by(trainer: Any) -> str | None:
-    """Return why training has ended, or None for an evaluation: the key of the limit, or a callback's `ended_by` attribute if the
-    callback stopped training."""
+    """Return why training has ended, or None for an evaluation: the key of the limit, or the callback that stopped training."""
     if 0 <= trainer.max_steps <= trainer.global_step:
         return f"trainer.max_steps={trainer.max_steps}"
     if trainer.max_epochs is not None and 0 <= trainer.max_epochs <= trainer.current_epoch:
@@ -157,8 +175,8 @@ def ended_by(trainer: Any) -> str | None:
             return f"trainer.max_time, after {callback.time_elapsed():.0f} s"
         if isinstance(callback, EarlyStopping) and callback.stopping_reason_message is not None:
             return f"early stopping: {callback.stopping_reason_message.removesuffix(_SIGNALING)}"
-        if (why := getattr(callback, "ended_by", None)) is not None:
-            return why
+        if isinstance(callback, Records) and callback.ended_by is not None:
+            return callback.ended_by
     return "trainer.should_stop, which the model or a callback has set" if trainer.should_stop else None
 
 

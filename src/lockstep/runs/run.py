@@ -19,9 +19,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
 from lockstep.atomic_files import read_json, remove_partial_files, write_json
-from lockstep.config.plan import Plan, cores
+from lockstep.config.plan import Plan
 from lockstep.errors import ExitCode
-from lockstep.launchers.environment import launcher, log_plainly, queue, rank_log, register_resolvers, restarts, this_rank
+from lockstep.launchers.environment import cores, launcher, log_plainly, queue, rank_log, register_resolvers, restarts, this_rank
 from lockstep.launchers.heartbeat import DEBUGGED, HEARTBEAT, dump_stacks
 from lockstep.launchers.outcome import Outcome, Report, classify_error, original_error
 from lockstep.launchers.rank import end_workers, leave_process_group

@@ -1,18 +1,38 @@
 """Check that a run can start here with its config, before any process is started."""
 
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
 
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from lockstep import console
-from lockstep.config.checks import check
-from lockstep.config.overrides import override_key
+from lockstep.config.arguments import check_type
+from lockstep.config.overrides import is_group, override_key
 from lockstep.config.plan import BATCH, GLOBAL_BATCH, Plan
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.environment import this_rank
+from lockstep.metrics import check_metrics
+
+OF_THE_WHOLE = ("experiment", "debug", "sweep")  # groups whose options set keys of the whole config
+_OF_SWEEPS = ("hydra.sweep", "hydra.launcher", "hydra/launcher", "hydra/sweeper")
+# The types of keys that are read before a class is constructed with them; whole numbers among the second are at least 1.
+_TYPES: dict[str, Any] = {
+    "seed": int,
+    "lr_scaling": Literal["none", "linear", "sqrt"],
+    "trainer.accelerator": Literal["auto", "cpu", "gpu", "cuda", "mps"],
+    "trainer.devices": int | Literal["auto"] | Sequence[int],
+    **dict.fromkeys(("guards.preemption.deadline", "guards.watchdog.seconds_to_first_batch"), float | None),
+    "trainer.max_epochs": int | None,
+}
+_COUNTS: dict[str, Any] = {
+    "trainer.num_nodes": int | Literal["auto"],
+    "trainer.accumulate_grad_batches": int,
+    **dict.fromkeys((BATCH, GLOBAL_BATCH), int | None),
+}
 
 
 def validated(config: DictConfig, hydra: DictConfig | None = None, node_gpus: int | None = None) -> tuple[DictConfig, Plan]:
@@ -29,6 +49,38 @@ def validated(config: DictConfig, hydra: DictConfig | None = None, node_gpus: in
     if node_gpus is None:
         _check_launch(plan)
     return cfg, plan
+
+
+def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
+    """Raise ConfigError for the first thing that is wrong in the composed config. `chosen`: the groups whose options Hydra has
+    composed."""
+    for group in ("model", "datamodule", "trainer", *OF_THE_WHOLE, *chosen):
+        key = group.replace("/", ".")
+        node = OmegaConf.select(cfg, key)
+        if group in OF_THE_WHOLE and OmegaConf.is_dict(node):
+            accepted = f"nothing reads what is under {key}; use a file that begins with `# @package _global_`"
+            raise config_error(key, f"{{{', '.join(map(str, node))}}}", accepted)
+        if isinstance(node, str) and is_group(group) and group not in OF_THE_WHOLE:
+            raise config_error(key, node, f"a group of values; use {group}={node}")
+    for key in sorted(OmegaConf.missing_keys(cfg)):
+        raise config_error(key, "???", "a value is required")
+    check_metrics(cfg)
+    check_types(cfg, _TYPES | _COUNTS)
+    for key in _COUNTS:
+        if isinstance(value := OmegaConf.select(cfg, key), int) and value < 1:
+            raise config_error(key, value, "is less than 1; use at least 1")
+    is_begun = cfg.get("run_id") is not None and any(Path(cfg.run_dir).glob("checkpoints/*.ckpt"))
+    if cfg.init_from is not None and cfg.fork is None and not is_begun and not Path(cfg.init_from).is_file():
+        accepted = f"no such file: {Path(cfg.init_from).absolute()}; use a checkpoint, RUN_DIR/checkpoints/best.ckpt for example"
+        raise config_error("init_from", cfg.init_from, accepted)
+
+
+def check_types(cfg: DictConfig, types: Mapping[str, Any]) -> None:
+    """Raise ConfigError for the first key, of those that the config has, whose value is of another type."""
+    for key, annotation in types.items():
+        value = OmegaConf.select(cfg, key, default=types)
+        if value is not types:
+            check_type(key, OmegaConf.to_container(value) if OmegaConf.is_config(value) else value, annotation)
 
 
 def without_hydra(config: DictConfig) -> DictConfig:
@@ -62,6 +114,13 @@ def _apply_exact(config: DictConfig) -> None:
         del config.trainer.exact
         if workers is not None:
             get_object("lockstep.exact.settings.apply_exact")(config, workers)
+
+
+def check_single(overrides: Sequence[str]) -> None:
+    """Raise ConfigError for an override of a sweep or of its jobs, which a single run would ignore."""
+    for key, value in ((override_key(item), item.partition("=")[2]) for item in overrides):
+        if key.startswith(_OF_SWEEPS) or (key == "sweep" and value != "null"):
+            raise config_error(key, value, "is for sweeps; use -m")
 
 
 def check_run_dir(config: DictConfig) -> None:

@@ -4,15 +4,16 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from lightning import Callback, LightningModule, Trainer
+from lightning import LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
+from lockstep.runs.results import Records
 from lockstep.search import PRUNED, STUDY
 
 log = logging.getLogger(__name__)
 
 
-class Pruning(Callback):
+class Pruning(Records):
     """After each validation rank zero reports `monitor`, the metric that the search optimizes, to the study, and asks its
     pruner; all ranks do what that decides. A run that is pruned ends as one that was stopped early, and is tested and recorded;
     its record says after how many validations. A run that is no trial of a search trains as without this callback.

@@ -19,9 +19,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.construct import construct
 from lockstep.config.overrides import quote
-from lockstep.config.plan import Plan, cores, visible_gpus
+from lockstep.config.plan import Plan, visible_gpus
 from lockstep.errors import config_error
-from lockstep.launchers.environment import SWEPT_KEYS
+from lockstep.launchers.environment import SWEPT_KEYS, cores
 from lockstep.launchers.processes import Process, kill_group, start
 from lockstep.runs.saved import FILE
 from lockstep.sweeps.jobs import OUTPUT, JobState

@@ -11,7 +11,17 @@ from lightning.pytorch import loggers
 from lightning.pytorch.loggers.logger import rank_zero_experiment
 from torch import Tensor, nn
 
+from lockstep.config.arguments import arguments_of
+from lockstep.config.construct import construct, resolve
 from lockstep.runs.results import OPTIMIZED
+
+
+def build_loggers(entries: Mapping[str, dict[str, Any]], step: int | None) -> list[Any]:
+    """Return the loggers of a config's entries. In a run resumed from `step`, those with an argument `purge_step` remove what
+    they have logged after it."""
+    purge = {"purge_step": step} if step is not None else {}
+    takes = {key: arguments_of(resolve(key, entry.get("_target_"))).types for key, entry in entries.items()}
+    return [construct(key, entry, purge if "purge_step" in takes[key] else {}) for key, entry in entries.items()]
 
 
 class TensorBoardLogger(loggers.TensorBoardLogger):
@@ -19,10 +29,13 @@ class TensorBoardLogger(loggers.TensorBoardLogger):
 
     Args:
         optimized_metric: is logged as Optimized/NAME, too: TensorBoard's first curve, and first metric beside hyperparameters.
+        purge_step: TensorBoard ignores what was logged from this step on.
     """
 
-    def __init__(self, *positional: Any, optimized_metric: str | None = None, **settings: Any) -> None:
-        super().__init__(*positional, **settings)
+    def __init__(
+        self, *positional: Any, optimized_metric: str | None = None, purge_step: int | None = None, **settings: Any
+    ) -> None:
+        super().__init__(*positional, purge_step=purge_step, **settings)
         self.optimized_metric = optimized_metric
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:

@@ -7,7 +7,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 from torch.profiler import profile, schedule
 
-from lockstep.callbacks.monitor import Monitor
+from lockstep.callbacks.monitors import Monitor
 from lockstep.trainer.steps import ends_step
 
 

@@ -11,9 +11,9 @@ from bitwise import differences
 from checkouts import checkout as copy_checkout
 from commands import environment, python
 
+from lockstep.callbacks.code import KeepCode, check_out, describe_code
 from lockstep.checkpointing import read_checkpoint
 from lockstep.errors import ConfigError
-from lockstep.history.code import KeepCode, check_out, describe_code
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -11,11 +11,8 @@ from lightning import Callback, Trainer
 from ranks import in_ranks
 
 from lockstep.callbacks.equivalence import EquivalenceReport
-from lockstep.callbacks.monitor import Monitor, watched
+from lockstep.callbacks.monitors import LearningRate, Monitor, Pictures, Progress, Throughput, watched
 from lockstep.callbacks.noise_scale import NoiseScale
-from lockstep.callbacks.pictures import Pictures
-from lockstep.callbacks.progress import Progress
-from lockstep.callbacks.rates import LearningRate, Throughput
 from lockstep.errors import ConfigError
 from lockstep.trainer.profilers import TorchProfiler
 
@@ -62,7 +59,7 @@ def fit(folder: Path, monitor: Callback) -> Trainer:
 
 def test_what_fails_is_said_once_and_switched_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     looks = Looks()
-    with caplog.at_level(logging.WARNING, logger="lockstep.callbacks.monitor"):
+    with caplog.at_level(logging.WARNING, logger="lockstep.callbacks.monitors"):
         trainer = fit(tmp_path, looks)
         assert not looks.state_dict()
     assert trainer.global_step == 5

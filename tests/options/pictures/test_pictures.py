@@ -10,7 +10,7 @@ from in_process import prepared
 from lightning.pytorch.loggers import TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lockstep.callbacks.pictures import Pictures
+from lockstep.callbacks.monitors import Pictures
 from lockstep.models import Classifier
 
 OPTIONS = ("trainer.max_epochs=1", "datamodule=synthetic_images", "datamodule.shape=[1,8,8]")

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from plain_lightning import DigitsData, LitClassifier
 from torch.utils.data import DataLoader
 
-from hydra_plugins.lockstep_launcher import rename_rate
+from hydra_plugins.lockstep_plugins import rename_rate
 from lockstep.build import build
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.callbacks.progress import Progress
+from lockstep.callbacks.monitors import Progress
 
 
 def stand_in(folder: Path, epoch: int) -> Any:
@@ -22,7 +22,7 @@ def stand_in(folder: Path, epoch: int) -> Any:
 def test_between_epochs_it_says_the_step_the_share_and_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two epochs of four batches, a batch every five seconds: every second one is due."""
     clock = [100.0]
-    monkeypatch.setattr("lockstep.callbacks.progress.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("lockstep.callbacks.monitors.time.monotonic", lambda: clock[0])
     progress, model, trainer = Progress(), SimpleNamespace(), stand_in(tmp_path, 0)
     trainer.max_epochs = 2
     progress.setup(trainer, model, "fit")

@@ -3,11 +3,10 @@
 import pytest
 from omegaconf import OmegaConf
 
-from lockstep.config.checks import check
-from lockstep.config.metrics import mode_by_name
 from lockstep.errors import ConfigError
+from lockstep.metrics import mode_by_name
 from lockstep.runs.composition import compose
-from lockstep.runs.validation import validated
+from lockstep.runs.validation import check, validated
 
 EARLY = ("callbacks=early_stopping", "model/lr_scheduler=plateau")
 

@@ -3,11 +3,12 @@
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from lockstep.config.overrides import null_groups_left_out, quote, values_by_key
+from lockstep.cli import _as_hydra_reads
+from lockstep.config.overrides import quote, values_by_key
 
 
 def test_no_logger_and_no_data_are_choices_too() -> None:
-    assert null_groups_left_out(["seed=1", "logger=null", "~datamodule"]) == ["seed=1", "~logger", "datamodule=none"]
+    assert [*map(_as_hydra_reads, ["seed=1", "logger=null", "~datamodule"])] == ["seed=1", "~logger", "datamodule=none"]
 
 
 ODD = ["plain", "/data/with space/run 1", "it's", "a,b", "key=value", "null", "", "ends in \\"]

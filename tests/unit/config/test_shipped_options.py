@@ -10,9 +10,9 @@ from hydra.utils import get_object
 from make_reference import GROUPS
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.checks import check
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
+from lockstep.runs.validation import check
 
 CONF = Path(__file__).parents[3] / "conf"
 CHOSEN_ALONE = ("experiment", "debug")  # a whole config each

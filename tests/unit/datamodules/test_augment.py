@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lockstep.counter_rng import random_bits
 from lockstep.datamodules.augment import CropFlip
+from lockstep.noise import random_bits
 
 
 @pytest.fixture

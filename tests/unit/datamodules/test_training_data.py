@@ -7,18 +7,23 @@ from hydra.core.hydra_config import HydraConfig
 from lightning_modules import Classifier, OwnLoaders
 from omegaconf import OmegaConf
 
-from lockstep.build import check_training_data
+from lockstep.datamodules import Digits
+from lockstep.datamodules.from_config import check_data
 from lockstep.errors import ConfigError
 
 
-def test_data_given_by_default_alone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for overrides in (["model=mine"], ["model=mine", "datamodule=digits"]):
-        hydra = {"overrides": {"task": overrides}, "runtime": {"choices": {"datamodule": "digits"}}}
-        monkeypatch.setattr(HydraConfig.instance(), "cfg", OmegaConf.create({"hydra": hydra}))
-        check_training_data(Classifier(), has_datamodule=True)
-        check_training_data(OwnLoaders(), has_datamodule=False)
-        refusal = pytest.raises(
-            ConfigError, match=r"^datamodule=digits: is the default, and OwnLoaders has loaders of its own; use"
-        )
-        with refusal if len(overrides) == 1 else nullcontext():
-            check_training_data(OwnLoaders(), has_datamodule=True)
+@pytest.mark.parametrize(
+    ("overrides", "option", "is_refused"),
+    [(["model=mine"], "digits", True), (["model=mine", "datamodule=digits"], "digits", False)],
+)
+def test_data_given_by_default_alone_is_refused(
+    overrides: list[str], option: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hydra = {"overrides": {"task": overrides}, "runtime": {"choices": {"datamodule": option}}}
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", OmegaConf.create({"hydra": hydra}))
+    cfg, data = OmegaConf.create({"test": False}), Digits()
+    check_data(cfg, Classifier(), data)
+    check_data(cfg, OwnLoaders(), None)
+    refusal = f"^datamodule={option}: is the default, and OwnLoaders has loaders of its own; use"
+    with pytest.raises(ConfigError, match=refusal) if is_refused else nullcontext():
+        check_data(cfg, OwnLoaders(), data)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lockstep.counter_rng import random_bits
 from lockstep.nets import Dropout
+from lockstep.noise import random_bits
 
 
 def counted_dropout(p: float, ids: Tensor, *, epoch: int = 0, layer: int = 0, elements: int = 6) -> Tensor:

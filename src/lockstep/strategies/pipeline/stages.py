@@ -12,7 +12,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import Schedule1F1B, ScheduleGPipe
 
 from lockstep.models.supervised import Supervised
-from lockstep.nets.dropout import Dropout
+from lockstep.noise import Dropout
 
 
 def layers_of(stage: int, stages: int, count: int) -> range:
