@@ -1,4 +1,4 @@
-"""The callback that gives any LightningModule and its data, on several processes, the result of one."""
+"""The callback that gives any LightningModule and its data, on several processes, the result of one, and its guard."""
 
 import logging
 import re
@@ -8,14 +8,17 @@ from functools import partial, wraps
 from typing import Any, NamedTuple
 
 import torch
-from lightning import LightningDataModule, LightningModule, Trainer
+from lightning import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from omegaconf import DictConfig
 from torch import Tensor
 
 from lockstep.checkpointing import why_unreadable
 from lockstep.console import join_first
+from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import samples_in
+from lockstep.models.supervised import Supervised
 from lockstep.plain_lightning.lightning_internals import change_asked_loaders, counting_nothing, take_skipped_steps
 from lockstep.plain_lightning.loaders import SharedSampler
 from lockstep.plain_lightning.processes import (
@@ -256,3 +259,30 @@ def weight_of(batch: int, samplers: list[Any], accumulated: int, batches: float)
 def are_counted(samplers: list[Any]) -> bool:
     """Return whether the number of samples of each batch is known."""
     return bool(samplers) and all(isinstance(sampler, SharedSampler) for sampler in samplers)
+
+
+class PlainLightningGuard(Callback):
+    """Add a PlainLightning callback, or the strategy's own kind of it, to the trainer, and the checks of a user's code.
+
+    A shipped model's config declares the metrics that it logs; for another module a sanity check of one batch shows them.
+    """
+
+    def __init__(self, seed: int, cfg: DictConfig) -> None:
+        self.seed, self.cfg = seed, cfg
+
+    def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
+        is_shipped = isinstance(pl_module, Supervised)
+        if stage == "fit" and not is_shipped and self.cfg.trainer.num_sanity_val_steps is None:
+            trainer.num_sanity_val_steps = 1
+        if any(isinstance(callback, PlainLightning) for callback in trainer.callbacks):
+            return
+        plain = getattr(trainer.strategy, "plain_lightning", PlainLightning)(self.seed)
+        trainer.callbacks.append(plain)
+        if is_shipped and isinstance(trainer.datamodule, DataModule):
+            return
+        # imported by the runs that need them
+        from lockstep.plain_lightning.checks import MonitoredMetrics, SameSamples, UnsavedState
+
+        trainer.callbacks += [SameSamples(self.cfg), UnsavedState()]
+        if not is_shipped:
+            trainer.callbacks.append(MonitoredMetrics(self.cfg, plain.warn))
