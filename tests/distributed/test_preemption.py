@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from lockstep.datamodules.batches import InMemory
 from lockstep.datamodules.samplers import EpochOrder, GlobalBatches
-from lockstep.datamodules.seeded import index_of
+from lockstep.datamodules.seeded import indices
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.plain_lightning.loaders import shared_loader
 
@@ -182,7 +182,7 @@ def test_a_run_of_four_goes_on_with_two_or_one(tmp_path: Path, caplog: pytest.Lo
     expected = {}
     for epoch in range(3):
         loader.sampler.set_epoch(epoch)
-        expected |= {(epoch, batch): set(map(index_of, draws)) for batch, draws in enumerate(loader.sampler)}
+        expected |= {(epoch, batch): {*indices(draws)} for batch, draws in enumerate(loader.sampler)}
     for rest in (two, one):
         assert not began[0].keys() & rest[0].keys()
         seen: dict[tuple[int, int], list[int]] = {}

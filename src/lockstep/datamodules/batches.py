@@ -9,7 +9,7 @@ from numpy import ndarray
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
-from lockstep.datamodules.seeded import Draw, Seeded, index_of
+from lockstep.datamodules.seeded import Draw, Seeded, indices
 
 Augment = Callable[[Tensor, Tensor, int], Tensor]
 # Bytes up to which one thread is faster than several. torch copies more than 32,768 numbers with all of its threads
@@ -61,7 +61,7 @@ class Batches(Seeded):
         return Batches, (self.dataset, self.seed, self.augment)
 
     def __getitem__(self, drawn: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        ids = torch.tensor([index_of(draw) for draw in drawn])
+        ids = torch.tensor(indices(drawn))
         if isinstance(self.dataset, InMemory):
             inputs, targets = self.dataset.__getitems__(ids)
         else:

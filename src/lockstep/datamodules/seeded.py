@@ -49,27 +49,28 @@ class Seeded(Dataset[Any]):
             return self.__getitems__([drawn])[0]
         with Restored(is_needed=self.is_seeded):
             self._seed(drawn[0])
-            return self.dataset[[index_of(draw) for draw in drawn]]
+            return self.dataset[indices(drawn)]
 
     def __getitems__(self, drawn: Sequence[Any]) -> Any:
         with Restored(is_needed=self.is_seeded):
             if self.fetches_batches:
                 self._seed(drawn[0])
-                return self.dataset.__getitems__([index_of(draw) for draw in drawn])
+                return self.dataset.__getitems__(indices(drawn))
             return [self._load(draw) for draw in drawn]
 
     def _load(self, draw: Any) -> Any:
         if self.is_seeded:
             self._seed(draw)
-        return self.dataset[index_of(draw)]
+        return self.dataset[indices([draw])[0]]
 
     def _seed(self, draw: Any) -> None:
         epoch, place = draw[1:] if isinstance(draw, Draw) else (0, zlib.crc32(repr(draw).encode()))
         seed_generators(derive_seed(self.seed, epoch, place))
 
 
-def index_of(draw: Any) -> Any:
-    return draw.index if isinstance(draw, Draw) else draw
+def indices(drawn: Sequence[Any]) -> list[Any]:
+    """Return the dataset's indices of a batch, of which each is a Draw or none is."""
+    return [draw[0] for draw in drawn] if isinstance(drawn[0], Draw) else [*drawn]
 
 
 class Restored:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch.utils.data import DataLoader, Dataset
 
-from lockstep.datamodules.seeded import Restored, Seeded, index_of, seed_generators
+from lockstep.datamodules.seeded import Restored, Seeded, indices, seed_generators
 from lockstep.noise import derive_seed
 from lockstep.plain_lightning.loaders import SharedLists, division_of, loading_arguments, takes_lists
 
@@ -67,7 +67,7 @@ class WorkerBatches(Dataset[Shares]):
         draws = [one.draw for one in drawn]
         samples = self.dataset[draws] if self.takes_lists else self.dataset.__getitems__(draws)
         samples = samples if self.is_batched or self.takes_lists else samples[0]
-        seed_generators(derive_seed(self.seed, drawn[0].epoch, zlib.crc32(repr(index_of(draws[0])).encode())))
+        seed_generators(derive_seed(self.seed, drawn[0].epoch, zlib.crc32(repr(indices(draws)[0]).encode())))
         return Share(self.collate(samples), 0 if drawn[0].is_dummy else len(draws), whole)
 
 

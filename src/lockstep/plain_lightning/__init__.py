@@ -5,6 +5,6 @@ shared_loading.py       the callback that does so, and that resumes a run at its
 callback.py             acts on steps, on any module, and weights a short batch in the backward pass; the guard that adds all this
 processes.py            collectives: comparisons, list states of metrics, decisions of one process that all follow
 reduced_logs.py         reduces logged values over processes
-checks.py               checks a user's module and data: monitored metrics, equal samples, state that no checkpoint has
+module_checks.py        checks a user's module and data: monitored metrics, equal samples, state that no checkpoint has
 lightning_internals.py  the private names of Lightning that this package needs
 """

@@ -281,7 +281,7 @@ class PlainLightningGuard(Callback):
         if is_shipped and isinstance(trainer.datamodule, DataModule):
             return
         # imported by the runs that need them
-        from lockstep.plain_lightning.checks import MonitoredMetrics, SameSamples, UnsavedState
+        from lockstep.plain_lightning.module_checks import MonitoredMetrics, SameSamples, UnsavedState
 
         trainer.callbacks += [SameSamples(self.cfg), UnsavedState()]
         if not is_shipped:

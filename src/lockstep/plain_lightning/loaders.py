@@ -7,6 +7,7 @@ used once. Lightning's own sampler repeats samples until ranks have equal number
 
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -110,7 +111,8 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
         """Yield this process's samples of each batch, from the first that is not skipped."""
         order = self._order()
         for places in self._places(self.first):
-            yield [Draw(order[place], self.epoch, place) for place in places] if self.training else [order[p] for p in places]
+            taken = [order[place] for place in places]
+            yield [*map(Draw._make, zip(taken, repeat(self.epoch), places))] if self.training else taken
 
     def numbers(self, batch: int) -> list[Any]:
         """Return the dataset's indices of this process's samples in a batch of the epoch."""

@@ -78,7 +78,7 @@ class SharedLoading(Records):
         for _, sampler in divided:
             sampler.begin_with(self._made_in)
         if dp_rank_and_size(trainer)[1] > 1 and not isinstance(trainer.datamodule, DataModule):
-            from lockstep.plain_lightning.checks import check_processes
+            from lockstep.plain_lightning.module_checks import check_processes
 
             check_processes(name, divided)
         if training:

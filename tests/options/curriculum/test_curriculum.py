@@ -12,7 +12,7 @@ from lockstep.datamodules import DataModule, Digits, InMemory
 from lockstep.datamodules import curriculum as module
 from lockstep.datamodules.curriculum import Curriculum, linear, step
 from lockstep.datamodules.samplers import EpochOrder, GlobalBatches
-from lockstep.datamodules.seeded import index_of
+from lockstep.datamodules.seeded import indices
 from lockstep.plain_lightning.loaders import shared_loader
 
 LENGTH = 40
@@ -39,7 +39,7 @@ def order(epoch: int, reorder: Any, ranks: int = 1, batch_size: int = 8, **optio
         samplers.append(shared.sampler)
     together: list[int] = []
     for draws in zip(*samplers, strict=True):
-        rows = [[index_of(draw) for draw in draw_of_rank] for draw_of_rank in draws]
+        rows = [indices(draw_of_rank) for draw_of_rank in draws]
         together += [int(rows[place % ranks][place // ranks]) for place in range(sum(map(len, rows)))]
     return together
 

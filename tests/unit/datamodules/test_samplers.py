@@ -8,7 +8,7 @@ import pytest
 from torch.utils.data import DataLoader, Dataset
 
 from lockstep.datamodules.samplers import EpochOrder, GlobalBatches
-from lockstep.datamodules.seeded import index_of
+from lockstep.datamodules.seeded import indices
 from lockstep.plain_lightning.callback import weight_of
 from lockstep.plain_lightning.loaders import SharedLists, shared_loader
 
@@ -37,7 +37,7 @@ def samplers(length: int, size: int, world_size: int, training: bool = True, **o
 
 def draws(sampler: SharedLists) -> Batches:
     """The samples of each batch, without dummies."""
-    batches = [[index_of(draw) for draw in batch] for batch in sampler]
+    batches = [indices(batch) for batch in sampler]
     assert len(batches) == len(sampler)
     return [batch[: sampler.samples_in(number)[0]] for number, batch in enumerate(batches)] if sampler.training else batches
 
@@ -79,7 +79,7 @@ def test_ids_of_two_ranks_written_out() -> None:
 
 def test_a_rank_without_a_sample_takes_the_last_one_as_a_dummy() -> None:
     rank = samplers(49, 48, 2, seed=None)[1]
-    assert [index_of(draw) for draw in list(rank)[1]] == [48]
+    assert indices(list(rank)[1]) == [48]
     assert rank.samples_in(1) == (0, 1)
 
 
