@@ -5,6 +5,7 @@ import sys
 from functools import partial
 
 import pytest
+from hydra.core.hydra_config import HydraConfig
 
 from lockstep.cli import _for_hydra, start
 
@@ -19,6 +20,7 @@ def test_resume_may_be_null() -> None:
 @pytest.fixture
 def _full_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # start() sets it; so it is taken back
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", None)  # as in a new process
 
 
 @pytest.mark.usefixtures("_full_errors")

@@ -72,9 +72,9 @@ class CounterBasedRandomness(Callback):
 
     def _begin(self, trainer: Any, batch_idx: int) -> noise.Step:
         """Begin a batch before its hooks, which may augment it. Do so once, so that no numbers are drawn twice."""
-        if self._step is None or self._begun != (trainer.current_epoch, batch_idx):
-            self._begun = trainer.current_epoch, batch_idx
-            self._step = _step(trainer, self._trained[:1], batch_idx, self.seed, trainer.current_epoch)
+        step = _step(trainer, self._trained[:1], batch_idx, self.seed, trainer.current_epoch)
+        if self._step is None or step != self._step:
+            self._step = step
         noise.begin(self._step)
         return self._step
 

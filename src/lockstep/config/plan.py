@@ -87,6 +87,8 @@ class Plan:
         rate = "" if self.lr is None else f", learning rate {self.lr:g}"
         if self.batch_size is None:
             return f"{where}; batches as the loaders have them{rate}"
+        if self.global_batch_size is None:
+            return f"{where}; batches of {self.batch_size}"
         is_even = self.batch_size * self.data_parallel_size * self.accumulate_grad_batches == self.global_batch_size
         accumulated = f", {self.accumulate_grad_batches} accumulated" if self.accumulate_grad_batches > 1 else ""
         batches = f"{'' if is_even else 'up to '}{self.batch_size} per process{accumulated}"

@@ -69,6 +69,8 @@ def check(cfg: DictConfig, chosen: Iterable[str] = ()) -> None:
     for key in _COUNTS:
         if isinstance(value := OmegaConf.select(cfg, key), int) and value < 1:
             raise config_error(key, value, "is less than 1; use at least 1")
+    if not 0 <= cfg.seed < 2**32:
+        raise config_error("seed", cfg.seed, "is outside numpy's range; use 0 to 4294967295")
     is_begun = cfg.get("run_id") is not None and any(Path(cfg.run_dir).glob("checkpoints/*.ckpt"))
     if cfg.init_from is not None and cfg.fork is None and not is_begun and not Path(cfg.init_from).is_file():
         accepted = f"no such file: {Path(cfg.init_from).absolute()}; use a checkpoint, RUN_DIR/checkpoints/best.ckpt for example"

@@ -66,6 +66,7 @@ class OnGpu:
     """All that the callback asks a module on a GPU."""
 
     device = torch.device("cuda")
+    automatic_optimization = True
 
 
 class LossOnGpu(torch.Tensor):
