@@ -54,8 +54,10 @@ def test_a_metric_that_recovers_before_min_epochs_does_not_stop_the_run(min_epoc
     assert (ended_by(trainer) == "trainer.max_epochs=6") is (min_epochs == 5)
 
 
+RECOVERS = ("model._target_=test_early_stopping.Recovers", "trainer.limit_train_batches=1", "trainer.max_epochs=6")
+STOP = "+callbacks.stop={_target_: lightning.pytorch.callbacks.EarlyStopping, monitor: val_loss, patience: "
+
+
 def test_lightning_s_own_takes_the_patience_that_a_resumption_is_given(tmp_path: Path) -> None:
-    own = ("model._target_=test_early_stopping.Recovers", "trainer.limit_train_batches=1", "trainer.max_epochs=6")
-    stop = "+callbacks.stop={_target_: lightning.pytorch.callbacks.EarlyStopping, monitor: val_loss, patience: "
-    assert fitted(tmp_path, *own, stop + "2}").current_epoch == 3
-    assert fitted(tmp_path, *own, stop + "9}", ckpt_path=tmp_path / "checkpoints" / "last.ckpt").current_epoch == 6
+    assert fitted(tmp_path, *RECOVERS, STOP + "2}").current_epoch == 3
+    assert fitted(tmp_path, *RECOVERS, STOP + "9}", ckpt_path=tmp_path / "checkpoints" / "last.ckpt").current_epoch == 6

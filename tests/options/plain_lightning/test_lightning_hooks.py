@@ -4,16 +4,19 @@ import pickle
 import random
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from in_process import composed, last
+from in_process import become_rank, composed, last
 from lightning import Callback, seed_everything
 from lightning.fabric.utilities.seed import reset_seed
 from plain_lightning import DigitsData, LitClassifier
+from ranks import in_ranks
+from test_early_stopping import RECOVERS, STOP
 from test_plain_lightning import GOES_ON, METRIC, MINE, QUIET, fitted
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Sampler, Subset
@@ -209,3 +212,51 @@ def test_a_module_without_strict_loading_is_tested_and_gives_its_weights(whole: 
     own = resumed.lightning_module
     values = [one.test(model, datamodule, verbose=False) for one, model in ((resumed, own), (trainer, begun))]
     assert values[0] == values[1] != []
+
+
+TWO = "trainer.devices=2"
+
+
+def same(one: Any, other: Any) -> bool:
+    return all(map(torch.equal, one.lightning_module.parameters(), other.lightning_module.parameters()))
+
+
+def frozen_of_rank(rank: int, world_size: int, folder: Path) -> list[Any]:
+    become_rank(rank, world_size)
+    whole = fitted(folder / "run", TWO, *FROZEN, keep=folder)
+    resumed = [fitted(folder / f"again{n}", TWO, *FROZEN, ckpt_path=folder / f"{n}.ckpt") for n in (2, 3)]
+    cfg = composed(*QUIET, *MINE, *METRIC, *FROZEN, TWO, f"init_from={folder / '3.ckpt'}", run_dir=folder / "other")
+    datamodule, begun, trainer = build(cfg, Plan.from_config(cfg))
+    own = fitted(folder / "run", TWO, *FROZEN, ckpt_path=folder / "run" / "checkpoints" / "last.ckpt")
+    tested = [one.test(one.lightning_module, one.datamodule, verbose=False) for one in (own, whole)]
+    return [[same(whole, one) for one in resumed], tested[0] == tested[1] != [], trainer.test(begun, datamodule) != []]
+
+
+def reloaded_of_rank(rank: int, world_size: int, folder: Path) -> list[Any]:
+    become_rank(rank, world_size)
+    part = (TWO, "datamodule._target_=test_lightning_hooks.PartOfTheData", "+trainer.reload_dataloaders_every_n_epochs=2")
+    part += ("trainer.max_epochs=5", LATE)
+    whole = fitted(folder / "run", *part, keep=folder)
+    resumed = fitted(folder / "again", *part, ckpt_path=folder / "3.ckpt")
+    asked = [sorted({epoch for _, epoch in one.datamodule.asked}) for one in (whole, resumed)]
+    return [asked, same(whole, resumed)]
+
+
+def stopped_of_rank(rank: int, world_size: int, folder: Path) -> list[int]:
+    become_rank(rank, world_size)
+    first = fitted(folder / "run", TWO, *RECOVERS, STOP + "2}").current_epoch
+    path = folder / "run" / "checkpoints" / "last.ckpt"
+    return [first, fitted(folder / "run", TWO, *RECOVERS, STOP + "9}", ckpt_path=path).current_epoch]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (frozen_of_rank, [[True, True], True, True]),
+        (reloaded_of_rank, [[[0, 2, 4], [0, 3, 4]], True]),
+        (stopped_of_rank, [3, 6]),
+    ],
+)
+def test_it_is_so_on_two_processes(function: Any, expected: list[Any], tmp_path: Path) -> None:
+    assert in_ranks(2, partial(function, folder=tmp_path), tmp_path) == [expected] * 2
