@@ -23,6 +23,7 @@ from torch.utils.data import BatchSampler, DataLoader, Sampler, Subset
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
+from lockstep.runs.results import collect_metrics, read_best
 
 
 class DrawnSplit(DigitsData):
@@ -229,6 +230,7 @@ def frozen_of_rank(rank: int, world_size: int, folder: Path) -> list[Any]:
     datamodule, begun, trainer = build(cfg, Plan.from_config(cfg))
     own = fitted(folder / "run", TWO, *FROZEN, ckpt_path=folder / "run" / "checkpoints" / "last.ckpt")
     tested = [one.test(one.lightning_module, one.datamodule, verbose=False) for one in (own, whole)]
+    assert "loss" not in last(folder / "again2")  # the object, without which the run goes on
     return [[same(whole, one) for one in resumed], tested[0] == tested[1] != [], trainer.test(begun, datamodule) != []]
 
 
@@ -249,6 +251,25 @@ def stopped_of_rank(rank: int, world_size: int, folder: Path) -> list[int]:
     return [first, fitted(folder / "run", TWO, *RECOVERS, STOP + "9}", ckpt_path=path).current_epoch]
 
 
+class Watches(LitClassifier):
+    """Its validation logs by its test's name."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        self.log("test_loss", 1.0)
+        return super().validation_step(batch, batch_idx)
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("test_loss", 3.0)
+
+
+def watched_of_rank(rank: int, world_size: int, folder: Path) -> list[Any]:
+    become_rank(rank, world_size)
+    trainer = fitted(folder / "run", TWO, "model._target_=test_lightning_hooks.Watches", "trainer.max_epochs=1")
+    trainer.test(trainer.lightning_module, trainer.datamodule, verbose=False)
+    metrics = collect_metrics(trainer, read_best(trainer))
+    return [metrics["test_loss"], metrics["val/test_loss"]]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "expected"),
@@ -256,6 +277,7 @@ def stopped_of_rank(rank: int, world_size: int, folder: Path) -> list[int]:
         (frozen_of_rank, [[True, True], True, True]),
         (reloaded_of_rank, [[[0, 2, 4], [0, 3, 4]], True]),
         (stopped_of_rank, [3, 6]),
+        (watched_of_rank, [3.0, 1.0]),
     ],
 )
 def test_it_is_so_on_two_processes(function: Any, expected: list[Any], tmp_path: Path) -> None:

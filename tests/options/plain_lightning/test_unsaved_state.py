@@ -1,12 +1,15 @@
 """State that changes in training and that no checkpoint holds is named."""
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from in_process import become_rank
 from plain_lightning import LitClassifier
+from ranks import in_ranks
 from test_plain_lightning import fitted
 from torch import Tensor, nn
 
@@ -53,3 +56,27 @@ def test_what_changes_is_named_once(tmp_path: Path, caplog: pytest.LogCaptureFix
     (line,) = [message for message in caplog.messages if LINE in message]
     names = "by_hand, centre, count, hidden_layers, memory, state"
     assert line == f"{names} {LINE}; make tensors persistent buffers, or save them in on_save_checkpoint"
+
+
+class Said(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+def names_of_rank(rank: int, world_size: int, folder: Path) -> list[str]:
+    become_rank(rank, world_size)
+    logging.getLogger().addHandler(said := Said())
+    logging.getLogger("lockstep").addHandler(said)
+    options = ("guards.checkpoint.every_n_steps=null", "trainer.devices=2")
+    fitted(folder / "run", "model._target_=test_unsaved_state.Forgets", *options)
+    return [line.partition(f" {LINE}")[0] for line in {*said.lines} if LINE in line]
+
+
+@pytest.mark.slow
+def test_what_changes_is_named_on_two_processes(tmp_path: Path) -> None:
+    said = in_ranks(2, partial(names_of_rank, folder=tmp_path), tmp_path)
+    assert said[0] == ["by_hand, centre, count, hidden_layers, memory, state"]

@@ -30,7 +30,7 @@ COMPANIONS = {
     **{f"model={name}": ["optimized_metric=val/loss", "optimized_mode=min"] for name in ("gpt", "gpt_nano")},
     "callbacks=freeze": ["callbacks.freeze.match=net"],
     "experiment=finetune_digits": ["init_from=null", "init_without=null"],
-    **dict.fromkeys(("trainer=tensor_parallel", "trainer/strategy=tensor_parallel"), ["trainer/plan=gpt"]),
+    **{f"trainer{key}=tensor_parallel": ["trainer/plan=gpt"] for key in ("", "/strategy")},
     "model=linear": ["optimized_metric=val/loss", "optimized_mode=min"],
     "datamodule=hf_dataset": ["datamodule.data_dir=.", "datamodule.inputs=x"],
     "datamodule=image_folder": ["datamodule.data_dir=."],
