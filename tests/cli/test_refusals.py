@@ -35,7 +35,7 @@ WRONG = {
     "datamodule.val_fraction=2": "datamodule.val_fraction=2: leaves nothing to train on; use 0 to 0.9",
     "datamodule=image_folder datamodule.data_dir=nowhere": "datamodule.data_dir=nowhere: no such folder: ",
     "init_from=none.ckpt": "init_from=none.ckpt: no such file: ",
-    "resume=nowhere": "resume=nowhere: has no .hydra/config.yaml; name the directory of a run",
+    "resume=nowhere": "resume=nowhere: no run is there, since it has no .hydra/config.yaml; use the directory of a run",
     "optimized_metric=val/f1": "optimized_metric=val/f1: the model declares train/loss, train/acc",
     "init_from=a=1/none.ckpt": "init_from=a=1/none.ckpt: no such file: ",
     "sweep=lr": "sweep=lr: is for sweeps; use -m",

@@ -92,7 +92,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
     refused = {
-        (f"resume={run}", "trainer.devices=7"): "datamodule.global_batch_size=160: does not divide by world size",
+        (f"resume={run}", "trainer.devices=7"): "datamodule.global_batch_size=160: is not divisible by 7",
         (f"resume={run}", "trainer.max_epochs=1"): "trainer.max_epochs=1: ",  # by the checkpoint, of two
         (f"hydra.run.dir={run}", "seed=9", f"init_from={run}/checkpoints/best.ckpt"): f"hydra.run.dir={run}: belongs to an",
     }

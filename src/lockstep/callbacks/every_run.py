@@ -222,7 +222,7 @@ def _follow_functions(schedules: list[LambdaLR]) -> None:
                 group["lr"] = rate
             schedule._last_lr[number] = rate
             if number == 0:
-                log.warning(f"The schedule has another length: the learning rate goes on at {rate:g}, not at {before:g}")
+                log.warning(f"The schedule has another length: the rate continues at {rate:g}; it would have been {before:g}")
 
 
 class LightningCallbacks(Callback):

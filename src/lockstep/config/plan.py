@@ -138,7 +138,7 @@ def _batch_sizes(cfg: DictConfig, parts: int) -> tuple[int | None, int | None]:
         return own, None if own is None else own * parts
     is_found = any(count in (AUTO, -1) for count in (cfg.trainer.devices, cfg.trainer.num_nodes))
     if wanted % (cfg.trainer.accumulate_grad_batches if is_found and wanted >= parts else parts):
-        why = f"does not divide by world size * trainer.accumulate_grad_batches = {parts}"
+        why = f"is not divisible by {parts}, the number of processes * trainer.accumulate_grad_batches"
         raise config_error(GLOBAL_BATCH, wanted, f"{why}; use a multiple of {parts}, or {BATCH} for each process")
     return math.ceil(wanted / parts), wanted
 

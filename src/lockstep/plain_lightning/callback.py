@@ -35,7 +35,7 @@ from lockstep.trainer.steps import begins_step
 
 log = logging.getLogger(__name__)
 
-_NOT_KNOWN = "what several processes can't know of them is in docs/your-code.md#what-is-said-when"
+_NOT_KNOWN = "docs/your-code.md#what-is-said-when lists what several processes can't detect in it"
 _OWN_GRADIENTS = "each steps by its own gradients, as after loss.backward() in the place of self.manual_backward(loss)"
 _COMPARED = (2, 20)  # batches before which processes compare their weights; manual optimization may step after several batches
 
@@ -111,7 +111,7 @@ class PlainLightning(SharedLoading):
         parts = [part for part in (pl_module, trainer.datamodule) if part is not None]
         own = [type(part).__name__ for part in parts if not _is_shipped(part)]
         if own and trainer.world_size > 1:
-            log.info(f"{' and '.join(own)}: plain Lightning; {_NOT_KNOWN}")
+            log.info(f"{' and '.join(own)}: your own code; {_NOT_KNOWN}")
         if trainer.world_size > 1 and (names := _sizes_in_rates(type(pl_module))):
             why = "its rates may be others than on one process, where they are not known"
             self.warn(f"configure_optimizers reads {' and '.join(names)}: {why}")

@@ -35,7 +35,7 @@ _OTHER_NUMBER = (
     "continuing on {} process(es) what {} began: the same global batches, but sums in another order, so that the weights will "
     "not be bit-equal"
 )
-_GOES_ON = "This run goes on after the {} batches of its epoch that it has trained on, whatever Lightning says of loaders."
+_GOES_ON = "Resuming within an epoch, after its first {} batches; Lightning's warning about loaders does not apply."
 
 
 class SharedLoading(Records):

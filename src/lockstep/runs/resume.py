@@ -33,7 +33,7 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
         raise config_error("resume", wanted, "is for one run; give a sweep its own command again, or lockstep sweep resume")
     run_dir = locate_run(wanted)
     if not (run_dir / FILE).is_file():
-        raise config_error("resume", wanted, f"has no {FILE}; name the directory of a run")
+        raise config_error("resume", wanted, f"no run is there, since it has no {FILE}; use the directory of a run")
     known = read_overrides(run_dir)
     new = [item for item in overrides if override_key(item) not in _NOT_OF_THE_RUN]
     new = [item for item in new if not (item in known and chooses_group(item))]

@@ -66,7 +66,7 @@ def test_a_run_that_is_continued_ends_bit_for_bit_as_one_that_was_not(
     torch.rand(7)  # what other code has drawn does not matter
     with caplog.at_level(logging.INFO):
         trainer = fitted(tmp_path / "run", ckpt_path=whole[0] / f"{batches}.ckpt")
-    assert ("goes on after the 6 batches of its epoch" in caplog.text) == (batches == 20)
+    assert ("within an epoch, after its first 6 batches" in caplog.text) == (batches == 20)
     assert collect_facts(trainer)["samples_trained"] == 2800
     own, other = last(tmp_path / "run"), last(whole[0] / "run")
     assert own["global_step"] == other["global_step"] == 28

@@ -49,7 +49,7 @@ def test_one_checkpoint_gives_the_same_counts_on_any_number_of_processes(run: Pa
 def test_a_wrong_evaluation_is_refused_and_leaves_nothing(run: Path, tmp_path: Path) -> None:
     before = {path for path in run.rglob("*") if "evaluations" in path.parts}
     for arguments, line in {
-        (str(tmp_path),): f"RUN_DIR={tmp_path}: has no .hydra/config.yaml; name the directory of a run",
+        (str(tmp_path),): f"RUN_DIR={tmp_path}: no run is there, since it has no .hydra/config.yaml; use the directory of a run",
         (str(run), "trainer.divices=2"): f"trainer.divices=2: unknown key; see {run}/.hydra/config.yaml",
         (str(run), "--checkpoint", "nowhere.ckpt"): "init_from=nowhere.ckpt: no such file",
     }.items():

@@ -189,8 +189,8 @@ def test_nodes_for_which_the_batch_has_no_samples_are_refused_and_the_run_can_go
     options = (*options, *AUTO, f"hydra.run.dir={run}", hold(1, 0, 4))
     with rendezvous("job", "127.0.0.1", tmp_path / "agents") as nodes:
         assert joined(nodes, run, *options, max_restarts=0) == (1, 1), nodes.said()
-        line = "datamodule.global_batch_size=1: does not divide by world size * trainer.accumulate_grad_batches = 2; "
-        assert nodes.said().count(line + "use a multiple of 2, or datamodule.batch_size for each process\n") == 2
+        line = "datamodule.global_batch_size=1: is not divisible by 2, the number of processes * trainer.accumulate_grad_batches"
+        assert nodes.said().count(f"{line}; use a multiple of 2, or datamodule.batch_size for each process\n") == 2
     assert status(run)["status"] == "preempted"
     assert last(run)["global_step"] == 5
     assert_none_lives(run)

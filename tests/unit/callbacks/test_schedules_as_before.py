@@ -20,7 +20,7 @@ def test_a_cosine_of_another_length_is_said_and_followed_from_the_first_step(
     half = [0.005 * (1 + math.cos(math.pi * step / (2 * steps))) for step in range(steps, 2 * steps)]
     assert longer.seen == pytest.approx(half)
     lines = [line for line in caplog.messages if line.startswith("The schedule has another length")]
-    assert lines == ["The schedule has another length: the learning rate goes on at 0.005, not at 0"]
+    assert lines == ["The schedule has another length: the rate continues at 0.005; it would have been 0"]
 
 
 def test_a_cosine_of_the_same_length_goes_on_as_it_was(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
