@@ -31,7 +31,7 @@ WRONG = {
     "+datamodule.augment.pad=1": "datamodule.augment: CropFlip.__init__() got an unexpected keyword argument 'pad'",
     "datamodule.fold=1": "datamodule.fold=1: is not one of datamodule.folds=None; use 0 to 0",
     "datamodule.batch_size=16 datamodule.global_batch_size=64": "datamodule.batch_size=16: is given beside datamodule.global",
-    "datamodule.global_batch_size=49 trainer.devices=2": "datamodule.global_batch_size=49: does not divide by",
+    "datamodule.global_batch_size=49 trainer.devices=2": "datamodule.global_batch_size=49: is not divisible by 2",
     "datamodule.val_fraction=2": "datamodule.val_fraction=2: leaves nothing to train on; use 0 to 0.9",
     "datamodule=image_folder datamodule.data_dir=nowhere": "datamodule.data_dir=nowhere: no such folder: ",
     "init_from=none.ckpt": "init_from=none.ckpt: no such file: ",
