@@ -7,18 +7,18 @@ from house import sizes
 
 CEILINGS = {
     "train.py": 38,
-    "core": 9_760,
-    "options": 7_475,
-    "all of src": 17_235,
-    "imported by a default run": 8_175,
-    "files imported by a default run": 87,
+    "core": 9_545,
+    "options": 7_290,
+    "all of src": 16_830,
+    "imported by a default run": 8_160,
+    "files imported by a default run": 80,
     "largest file of src": 275,
-    "largest folder of options": 869,
-    "files of conf": 95,
+    "largest folder of options": 850,
+    "files of conf": 94,
     "scripts": 820,
-    "tests": 19_490,
-    "benchmarks": 2_570,
-    "docs, without reference.md": 1_915,
+    "tests": 19_530,
+    "benchmarks": 2_500,
+    "docs, without reference.md": 1_900,
     "README.md": 110,
 }  # lines, or files; these go down, and up by nothing but what mends a defect
 
