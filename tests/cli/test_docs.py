@@ -144,19 +144,65 @@ def test_a_callback_a_net_a_data_set_a_logger_and_a_strategy_are_two_files_each(
 OWN = [block for block in blocks() if block.page.name == "your-code.md" and block.language == "bash"]
 
 
+NOISY = """
+from torch import nn
+
+from my_model import MyModel
+from noisy import diffusion, mixup, variational
+
+
+class Mixup(MyModel):
+    def training_step(self, batch, batch_idx):
+        return mixup(self.net, *batch)
+
+
+class Variational(MyModel):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.ModuleList([nn.Linear(64, 16), nn.Linear(8, 64)])
+
+    def loss(self, x):
+        return variational(*self.net, x)
+
+    def training_step(self, batch, batch_idx):
+        return self.loss(batch[0].flatten(1))
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val/acc", self.loss(batch[0].flatten(1)))
+
+
+class Diffusion(Variational):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(65, 64)
+
+    def loss(self, x):
+        return diffusion(self.net, x)
+"""
+OWN = [block for block in blocks() if block.page.name == "your-code.md" and block.language == "bash"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("block", OWN, ids=["module", "segmentation"])
-def test_code_of_one_s_own_gives_on_two_processes_what_it_gives_on_one(block: Block, tmp_path: Path) -> None:
+@pytest.mark.parametrize("block", [*OWN, None], ids=["module", "segmentation", "noise"])
+def test_code_of_one_s_own_gives_on_two_processes_what_it_gives_on_one(block: Block | None, tmp_path: Path) -> None:
     write_project(tmp_path, "your-code.md")
-    (command,) = parse_commands(block)
+    (command,) = (
+        parse_commands(block) if block else [["python", "train.py", "model=mixup,variational,diffusion", "trainer.devices=2"]]
+    )
     assert command.pop() == "trainer.devices=2"
+    write_project(tmp_path, "recipes.md")
+    (tmp_path / "modules.py").write_text(NOISY)
+    for name in ("Mixup", "Variational", "Diffusion"):
+        (tmp_path / "conf" / "model" / f"{name.lower()}.yaml").write_text(f"_target_: modules.{name}")
     options = ("-m", *command[2:], "trainer.devices=1,2", *SHORT, "hydra.sweep.dir=sweep")
     done = python(tmp_path / "train.py", *options, cwd=tmp_path, timeout=LONG)
     assert done.returncode == 0, done.stdout + done.stderr
     records = [json.loads(file.read_text()) for file in sorted((tmp_path / "sweep").glob("*/metrics.json"))]
-    one, two = sorted(records, key=lambda record: record["world_size"])
-    assert (one["world_size"], two["world_size"], two["not_as_one_process"]) == (1, 2, [])
-    assert two["metrics"] == pytest.approx(one["metrics"], rel=1e-4)
+    one, two = ([record for record in records if record["world_size"] == number] for number in (1, 2))
+    assert len(one) == len(two) == (1 if block else 3)
+    for alone, together in zip(one, two, strict=True):
+        assert together["metrics"] == pytest.approx(alone["metrics"], rel=1e-4)
+        assert together["not_as_one_process"] == []
 
 
 def is_without_training(arguments: list[str]) -> bool:

@@ -186,3 +186,31 @@ def test_ranks_of_a_relative_script_that_changes_its_folder_have_one_value_of_th
     run = tmp_path / "run"
     tags = {(run / f"tag.{rank}").read_text() for rank in range(2)}
     assert tags == {OmegaConf.load(run / ".hydra" / "config.yaml").callbacks.tag.tag}
+
+
+def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node=2")
+    options = ("trainer.accelerator=cpu", "trainer.devices=auto", "debug=fast", WITNESS)
+    done = python(*launcher, ROOT / "train.py", *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(tmp_path)
+    assert record(run)["world_size"] == 2
+    assert [seen(run, rank)["world"]["trainer"] for rank in (0, 1)] == [2, 2]
+    assert done.stdout.count("global batch") == 1
+    assert json.loads((run / "status.json").read_text())["status"] == "finished"
+
+
+def test_continuing_in_a_new_run_and_starting_from_weights(tmp_path: Path, one: tuple[Path, str]) -> None:
+    last = one[0] / "checkpoints" / "last.ckpt"
+    done = train(f"fork='{last}'", "trainer.max_epochs=4", "logger=csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run,) = runs(tmp_path)
+    assert (record(run)["epochs"], record(run)["steps"], record(run)["samples_trained"]) == (4, 80, 5120)
+    assert "train/loss" in (run / "csv" / "metrics.csv").read_text().partition("\n")[0]
+    done = train(f"init_from='{last}'", "trainer.max_epochs=1", "model.optimizer.lr=0.0", "test=false", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    old, new = (
+        torch.load(path, weights_only=True)["state_dict"] for path in (last, runs(tmp_path)[-1] / "checkpoints/last.ckpt")
+    )
+    statistics = ("running_mean", "running_var", "num_batches_tracked")  # BatchNorm's move at a rate of zero too
+    assert all(torch.equal(old[name], new[name]) for name in old if not name.endswith(statistics))

@@ -23,6 +23,7 @@ def status(folder: Path) -> dict[str, object]:
     ("how", "rank", "reason"),
     [
         ("raise in barrier", 1, "rank 1: ArithmeticError: planted fault"),
+        ("exit", 1, "rank 1 ended with code 7 and no word"),
         ("kill", 0, "rank 0 was killed by SIGKILL"),
     ],
 )

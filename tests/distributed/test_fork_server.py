@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,13 @@ def test_a_server_that_still_imports_ends_with_its_parent(tmp_path: Path) -> Non
     with subprocess.Popen([sys.executable, "-c", SLEEPER], cwd=tmp_path, env=env) as process:
         wait_for((tmp_path / "importing").exists)
         process.kill()
+        wait_for(lambda: not processes_marked(mark), seconds=60)
+
+
+def test_no_server_outlives_a_parent_that_ends() -> None:
+    mark = uuid.uuid4().hex
+    ends = SLEEPER.replace("\ntime.sleep(60)", "\nos._exit(0)")
+    with subprocess.Popen([sys.executable, "-c", ends], env=environment(**{MARK: mark})):
         wait_for(lambda: not processes_marked(mark), seconds=60)
 
 
@@ -207,6 +215,29 @@ def test_a_job_that_is_killed_takes_suspended_ranks_with_it_and_its_exit_functio
         os.kill(ranks[1], signal.SIGSTOP)
         os.kill(int((tmp_path / "job").read_text()), signal.SIGKILL)
         wait_for(lambda: not any(map(is_alive, ranks)), seconds=20)
+
+
+HANGS = """
+import sys, threading, time
+from pathlib import Path
+from lockstep.launchers.launch import launch
+from lockstep.launchers.outcome import Outcome
+
+def hang(report):
+    report(Outcome(code=1, reason="planted"))
+    threading.Thread(target=time.sleep, args=(60,)).start()
+    sys.exit(1)
+
+if __name__ == "__main__":
+    print(launch(hang, world_size=2, log=Path("train.log")).reason)
+"""
+
+
+def test_a_rank_that_has_said_why_it_ends_does_not_hang(tmp_path: Path) -> None:
+    (tmp_path / "hangs.py").write_text(HANGS)
+    began = time.monotonic()
+    assert python("hangs.py", cwd=tmp_path).stdout == "planted\n"
+    assert time.monotonic() - began < 45
 
 
 def test_a_request_while_the_server_imports_is_met(tmp_path: Path) -> None:

@@ -161,3 +161,19 @@ def test_five_jobs_survive_chaos(tmp_path: Path) -> None:
         )
         assert [entry.suffix for entry in entries].count(".finished") == 1
         assert entries[-1].suffix == ".finished"  # and none began after it
+
+
+def test_a_terminal_that_closes_ends_a_sweep_to_be_resumed(tmp_path: Path) -> None:
+    arguments = ("-m", *FIXED, "hydra.sweep.dir=sweep", "seed=8,0")
+    with started(PROGRAM, *arguments, cwd=tmp_path, FAULTS="1") as process:
+        wait_for(lambda: list((tmp_path / "sweep").glob("*/checkpoints/last.ckpt")))
+        process.stdout.close()
+        process.stderr.close()
+        for _ in range(2):  # a shell passes it on to what the terminal has sent already
+            process.send_signal(signal.SIGHUP)
+            time.sleep(0.3)
+        assert process.wait(timeout=TIMEOUT) == 75
+    results = {name: (job.status, job.reason) for name, job in jobs(tmp_path).items()}
+    assert results == {"seed=8": ("interrupted", "interrupted by SIGHUP"), "seed=0": ("waiting", None)}
+    names = [job.directory.name.rpartition("_")[0] for job in jobs(tmp_path).values()]
+    assert names == ["seed=8", "seed=0"]  # what all jobs have in common is not in their names
