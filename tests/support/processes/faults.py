@@ -13,7 +13,7 @@ from lightning import Callback, LightningModule, Trainer
 
 
 class Fault(Callback):
-    """At a training batch of one rank: raise, kill, hang, or a raise before a collective the others wait in; a signal by
+    """At a training batch of one rank: raise, kill, exit, hang, or a raise before a collective the others wait in; a signal by
     its name. With `once` in one life of the run only, and not in those that continue it."""
 
     def __init__(self, rank: int, how: str, batch: int = 3, epoch: int = 0, once: bool = False) -> None:
@@ -31,6 +31,8 @@ class Fault(Callback):
                 os.kill(os.getpid(), signal.SIGKILL)
             if self.how.startswith("SIG"):
                 os.kill(os.getpid(), signal.Signals[self.how])
+            if self.how == "exit":
+                os._exit(7)
             if self.how == "hang":
                 time.sleep(600)
         if self.how == "raise in barrier":
