@@ -48,7 +48,7 @@ def test_killed_in_its_second_epoch_and_resumed_it_ends_bit_for_bit_as_if_nothin
     (killed,) = sweep.glob("rank=1*")
     whole = undisturbed(sweep)
     assert "restart 1 of 1" in (killed / "output.log").read_text()
-    assert (whole / "output.log").read_text().count("plain Lightning") == 1
+    assert (whole / "output.log").read_text().count("your own code") == 1
     assert differences(state(killed), state(whole)) == []
     assert record(killed)["metrics"] == record(whole)["metrics"]
 
