@@ -56,6 +56,14 @@ class Monitor:
     def release(self) -> None:
         """Remove what the monitor has registered elsewhere; called when it is switched off."""
 
+    def gather(self, make: Callable[[], Any]) -> list[Any]:
+        """Return what `make` returns on each rank, never None; a collective, in which a rank whose monitor is off still takes
+        part. Raise RuntimeError on the others. The hook that calls it is `watched_to_the_end`."""
+        ranks = all_ranks(None if self.is_off else make())
+        if any(rank is None for rank in ranks):
+            raise RuntimeError("it is off on another rank")
+        return ranks
+
 
 def watched(method: Callable[..., Any], to_the_end: bool = False) -> Callable[..., Any]:
     """Wrap a method of a Monitor, so that an error in it switches the monitor off. `to_the_end`: call it even after that."""
@@ -80,7 +88,7 @@ def watched(method: Callable[..., Any], to_the_end: bool = False) -> Callable[..
     return call
 
 
-# For a hook with a collective: a process whose monitor is off still takes part, or the others would wait for it.
+# For a hook with a collective, or ranks whose monitor is on would wait for those where it is off.
 watched_to_the_end = functools.partial(watched, to_the_end=True)
 
 
@@ -224,14 +232,11 @@ class Pictures(Monitor, Callback):
         if isinstance(pl_module, Classifier) and isinstance(outputs, Tensor) and is_first_of_share(trainer):
             self._matrix.update(outputs, batch[1])
 
-    @watched_to_the_end  # a process whose monitor is off takes part in the collective
+    @watched_to_the_end
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not isinstance(pl_module, Classifier):
             return
-        ranks = all_ranks(None if self.is_off else self._matrix.confmat.cpu())
-        if any(rank is None for rank in ranks):
-            raise RuntimeError("it is off on another rank")
-        counts: Any = sum(ranks)
+        counts: Any = sum(self.gather(lambda: self._matrix.confmat.cpu()))
         writer = next((logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)), None)
         if trainer.is_global_zero and writer is not None and counts.any():
             axes = Figure(figsize=(7, 7), dpi=70).add_axes((0.18, 0.14, 0.8, 0.84))  # a layout takes as long as all else

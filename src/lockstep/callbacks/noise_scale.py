@@ -15,7 +15,6 @@ from lockstep.callbacks.monitors import Monitor, watched, watched_to_the_end
 from lockstep.datamodules.batches import samples_in
 from lockstep.errors import check_at_least
 from lockstep.plain_lightning.callback import PlainLightning
-from lockstep.plain_lightning.processes import all_ranks
 from lockstep.runs.results import Records
 from lockstep.trainer.steps import begins_step
 
@@ -102,13 +101,11 @@ class NoiseScale(Monitor, Records):
             handle.remove()
         self._handles = []
 
-    @watched_to_the_end  # a process whose monitor is off takes part in the collective
+    @watched_to_the_end
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         if not self._is_measured(trainer):
             return
-        ranks = all_ranks(None if self.is_off else self._rows())
-        if None in ranks:
-            raise RuntimeError("it is off on another rank")
+        ranks = self.gather(self._rows)
         # fsum rounds once: the sums have the same bits however the parts are divided among processes
         squares, parts, samples = (math.fsum(column) for column in zip((0, 0, 0), *chain(*ranks), strict=True))
         norms = [_norm(parameter.grad) for parameter in pl_module.parameters() if parameter.grad is not None]
