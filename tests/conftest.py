@@ -108,11 +108,12 @@ def mnist() -> Path:
 
 @pytest.fixture(autouse=True)
 def _environment_as_before() -> Iterator[None]:
-    """seed_everything leaves variables behind."""
+    """seed_everything leaves variables behind, and so does a test that has become a rank."""
     before = dict(os.environ)
     yield
     os.environ.clear()
     os.environ.update(before)
+    this_rank.cache_clear()  # of these variables
 
 
 @pytest.fixture(scope="session")
