@@ -57,8 +57,7 @@ class Monitor:
         """Remove what the monitor has registered elsewhere; called when it is switched off."""
 
     def gather(self, make: Callable[[], Any]) -> list[Any]:
-        """Return what `make` returns on each rank, never None; a collective, in which a rank whose monitor is off still takes
-        part. Raise RuntimeError on the others. The hook that calls it is `watched_to_the_end`."""
+        """Return `make()` of each rank; a collective, in hooks `watched_to_the_end`. Raise RuntimeError if a rank's is off."""
         ranks = all_ranks(None if self.is_off else make())
         if any(rank is None for rank in ranks):
             raise RuntimeError("it is off on another rank")
@@ -88,13 +87,12 @@ def watched(method: Callable[..., Any], to_the_end: bool = False) -> Callable[..
     return call
 
 
-# For a hook with a collective, or ranks whose monitor is on would wait for those where it is off.
-watched_to_the_end = functools.partial(watched, to_the_end=True)
+watched_to_the_end = functools.partial(watched, to_the_end=True)  # for a collective, in which other ranks would wait
 
 
 def _is_due(trainer: Any, step: int) -> bool:
     every = trainer.log_every_n_steps  # 0 logs no steps
-    return bool(every) and (step % every == 0 or step in (1, trainer.max_steps) or trainer.is_last_batch)
+    return every > 0 and (step % every == 0 or step in (1, trainer.max_steps) or trainer.is_last_batch)
 
 
 class LearningRate(Monitor, AfterEachStep):

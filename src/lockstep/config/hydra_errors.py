@@ -1,4 +1,4 @@
-"""What Hydra, OmegaConf and constructors refuse, in one line that names the override or the key."""
+"""Errors of Hydra, OmegaConf and constructors as one line that names the override or the key."""
 
 import re
 import sys

@@ -56,12 +56,12 @@ class Seeded(Dataset[Any]):
             if self.fetches_batches:
                 self._seed(drawn[0])
                 return self.dataset.__getitems__(indices(drawn))
-            return [self._load(draw) for draw in drawn]
+            return [self._load(draw, index) for draw, index in zip(drawn, indices(drawn), strict=True)]
 
-    def _load(self, draw: Any) -> Any:
+    def _load(self, draw: Any, index: Any) -> Any:
         if self.is_seeded:
             self._seed(draw)
-        return self.dataset[indices([draw])[0]]
+        return self.dataset[index]
 
     def _seed(self, draw: Any) -> None:
         epoch, place = draw[1:] if isinstance(draw, Draw) else (0, zlib.crc32(repr(draw).encode()))

@@ -251,9 +251,9 @@ class PlainStep:
 
     def _end_results(self) -> bool:
         """End the results of a batch; return whether there may be values to log, as one process alone can't tell for all."""
-        before, self.values = self.values, [item._forward_cache for item in self.results.values() if item.meta.on_step]
-        is_logged = [*map(id, self.values)] != [*map(id, before)] or self.connector.should_update_logs
-        if is_logged := is_logged or self.trainer.world_size > 1:
+        old, self.values = self.values, [item._forward_cache for item in self.results.values() if item.meta.on_step]
+        is_logged = self.trainer.world_size > 1 or self.connector.should_update_logs or [*map(id, self.values)] != [*map(id, old)]
+        if is_logged:
             self.connector.on_batch_end()
         self.results.batch = self.results.batch_size = None
         return is_logged

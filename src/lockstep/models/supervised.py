@@ -103,12 +103,10 @@ class Supervised(LightningModule):
     def log_means(self, stage: str, values: Mapping[str, Tensor], samples: Any) -> None:
         """Log a batch's means, each given as one () or as numbers (samples,); over an epoch they are means over its samples."""
         kind = torch.float32 if self.device.type == "mps" else torch.float64  # in which Lightning adds up
-        is_added = False
-        if stage == "train" and "log" not in vars(self):  # a stage of a pipeline replaces it
-            totals = [value.sum(dtype=kind) if value.ndim else value.to(kind) * samples for value in values.values()]
-            is_added = add_to_logged(self, values, totals, samples)
-        for name, value in {} if is_added else values.items():
-            self.log(f"{stage}/{name}", value.to(kind).mean(), on_step=False, on_epoch=True, batch_size=samples)
+        # a stage of a pipeline replaces `log`
+        if stage != "train" or "log" in vars(self) or not add_to_logged(self, values, samples, kind):
+            for name, value in values.items():
+                self.log(f"{stage}/{name}", value.to(kind).mean(), on_step=False, on_epoch=True, batch_size=samples)
         trainer: Any = self.trainer if stage == "train" and is_attached(self) else None
         every = trainer and trainer.log_every_n_steps  # 0 in a barebones trainer
         if every and (trainer.global_step + 1) % every == 0:

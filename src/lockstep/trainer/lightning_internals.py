@@ -6,9 +6,10 @@ tests/unit/trainer/test_lightning_internals.py fails when one of the names is go
 import logging
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
+import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
@@ -61,18 +62,18 @@ def end_restart(trainer: Trainer) -> None:
     trainer.fit_loop._restarting = False
 
 
-def add_to_logged(module: LightningModule, names: Iterable[str], totals: Iterable[Tensor], weight: Any) -> bool:
-    """Add a training step's sums over `weight` samples to what `self.log` has of train/NAME in this epoch, as it would add their
-    means, in a small part of the time: three calls of it take as long as a small model's step. Return False for first values,
+def add_to_logged(module: LightningModule, values: Mapping[str, Tensor], samples: Any, kind: torch.dtype) -> bool:
+    """Add a training step's values, means () or numbers (samples,), to what `self.log` has of train/NAME in this epoch, as it
+    would, in a small part of the time: three calls of it take as long as a small model's step. Return False for first values,
     which it must be given."""
     results: Any = module._trainer and module._trainer._results
-    items: list[Any] = [results.get(f"training_step.train/{name}") for name in names] if results else [None]
+    items: list[Any] = [results.get(f"training_step.train/{name}") for name in values] if results else [None]
     if any(item is None or item.has_reset for item in items):
         return False
-    for item, total in zip(items, totals, strict=True):  # not in place: a step that is left out gets the former values back
+    for item, value in zip(items, values.values(), strict=True):
         fields = vars(item)  # nn.Module.__setattr__ looks for parameters, buffers and modules first
-        fields["value"] = fields["value"] + total
-        fields["cumulated_batch_size"] = fields["cumulated_batch_size"] + weight
+        fields["value"] = fields["value"] + (value.sum(dtype=kind) if value.ndim else value.to(kind) * samples)
+        fields["cumulated_batch_size"] = fields["cumulated_batch_size"] + samples  # not in place: what is left out is set back
         fields["_computed"] = None
     return True
 
