@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from commands import ROOT, python, runs, started, train
+from commands import PLAIN, ROOT, python, runs, started, train
 from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -147,7 +147,7 @@ def test_runs_started_together_have_directories_of_their_own(tmp_path: Path) -> 
     assert len(runs(tmp_path)) == 2
 
 
-OWN = (f"hydra.searchpath=[file://{ROOT / 'tests' / 'support' / 'plain_conf'}]", "model=mine", "datamodule=mine")
+OWN = (PLAIN, "model=mine", "datamodule=mine")
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from bitwise import differences, state
-from commands import ROOT, python, train
+from commands import PLAIN, ROOT, python, train
 
 pytestmark = pytest.mark.slow
 
-MINE = (f"hydra.searchpath=[file://{ROOT / 'tests' / 'support' / 'plain_conf'}]",)  # which stands for conf
+MINE = (PLAIN,)  # which stands for conf
 MINE += ("model=mine", "datamodule=mine", "optimized_metric=val_acc")
 KINDS = {
     "classifier": MINE,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from commands import PLAIN
 from in_process import SMALL, KeepAll, composed, last, logged
 from omegaconf import OmegaConf
 from plain_lightning import DigitsData, LitClassifier
@@ -21,7 +22,7 @@ from lockstep.runs.results import collect_facts
 from lockstep.runs.validation import refusing, validated
 
 GOES_ON = "ignore:You're resuming from a checkpoint that ended before the epoch ended"  # as Lightning says of all plain loaders
-MINE = (f"hydra.searchpath=[file://{Path(__file__).parents[2] / 'support' / 'plain_conf'}]", "model=mine", "datamodule=mine")
+MINE = (PLAIN, "model=mine", "datamodule=mine")
 QUIET = tuple(override for override in SMALL if not override.startswith("datamodule"))
 METRIC = ("optimized_metric=val_acc",)
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import ROOT, python, train
+from commands import PLAIN, ROOT, python, train
 
 pytestmark = pytest.mark.slow
-MINE = (f"hydra.searchpath=[file://{ROOT / 'tests' / 'support' / 'plain_conf'}]", "model=mine", "datamodule=mine")
+MINE = (PLAIN, "model=mine", "datamodule=mine")
 
 
 def test_what_a_module_predicts_is_kept(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import forked
 
 ROOT = Path(__file__).parents[3]
+PLAIN = f"hydra.searchpath=[file://{ROOT / 'tests' / 'support' / 'plain_conf'}]"  # model=mine datamodule=mine: plain Lightning
 MARK = "LOCKSTEP_TEST"  # in the environment of all that a test starts
 TIMEOUT = 150  # seconds
 LONG = 400  # of what takes 15 alone: the session of the tests gets no more of the processor than each that they start (sched(7))
