@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def accuracies(sweep: Path) -> dict[int, list[float]]:
-    """By world size, of the finished jobs of a sweep."""
+    """Return the accuracies of a sweep's finished jobs by world size."""
     result: dict[int, list[float]] = defaultdict(list)
     for file in sweep.glob("*/metrics.json"):
         content = json.loads(file.read_text())

@@ -1,4 +1,4 @@
-"""Are two checkpoints the same, bit for bit."""
+"""Compare two checkpoints, bit for bit."""
 
 from pathlib import Path
 from typing import Any

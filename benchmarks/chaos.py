@@ -234,7 +234,7 @@ def _has(path: Path, mark: bytes) -> bool:
 
 
 def _verdict(run: Path, peaceful: Path) -> tuple[str, int, int]:
-    """What differs, or "equal"; how many batches were trained on, and how many of them more than once."""
+    """Return the difference, or "equal"; the number of batches trained on, and of those trained on more than once."""
     problems, batches, again = list[str](), 0, 0
     for record in peaceful.rglob("metrics.json"):
         pair = (run / record.parent.relative_to(peaceful), record.parent)

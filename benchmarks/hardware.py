@@ -1,4 +1,4 @@
-"""What the figures were made on."""
+"""Name of the hardware on which figures were made."""
 
 import platform
 import re

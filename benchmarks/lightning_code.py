@@ -50,7 +50,7 @@ WAYS = {"here": "trained", "stock": "trained_by_stock"}
 
 
 class Recorder(Callback):
-    """What a training computes, on this rank: tensors by quantity and name."""
+    """Record tensors that a training computes on this rank, by quantity and name."""
 
     def __init__(self) -> None:
         self.values: dict[str, dict[str, torch.Tensor]] = {quantity: {} for quantity in QUANTITIES}
@@ -74,7 +74,7 @@ class Recorder(Callback):
 
 
 def trained(kind: str, world_size: int, folder: Path) -> tuple[Recorder, list[str]]:
-    """By this package, on one of several ranks: what was computed, and the lines that say what is not as on one process."""
+    """Train by this package on one of several ranks. Return the record, and the lines of what is not as on one process."""
     cfg = _composed(kind, world_size)
     cfg.run_dir = str(folder)
     datamodule, model, trainer = build(cfg, Plan.from_config(cfg))
@@ -102,7 +102,7 @@ def _options(world_size: int) -> Any:
 
 
 def trained_by_stock(kind: str, world_size: int, folder: Path) -> tuple[Recorder, list[str]]:
-    """By Lightning alone."""
+    """Train by Lightning alone."""
     module, data = KINDS[kind]
     seed_everything(0, verbose=False)
     options = {"batch_size": BATCH // world_size}
@@ -135,7 +135,7 @@ def difference(values: Mapping[str, torch.Tensor], reference: Mapping[str, torch
 
 
 def compared(kinds: Mapping[str, Any] = KINDS, ways: Mapping[str, str] = WAYS) -> dict[tuple[str, str], dict[str, Any]]:
-    """By (kind, way): the largest difference of each quantity on several processes from one, and the lines that were said."""
+    """Return, by (kind, way), the largest difference of each quantity on several processes from one, and the lines said."""
     with tempfile.TemporaryDirectory() as folder:
         results = {size: in_processes(size, list(kinds), dict(ways), Path(folder, str(size))) for size in WORLD_SIZES}
     rows: dict[tuple[str, str], dict[str, Any]] = {}
@@ -147,7 +147,7 @@ def compared(kinds: Mapping[str, Any] = KINDS, ways: Mapping[str, str] = WAYS) -
 
 
 def in_processes(world_size: int, kinds: list[str], ways: dict[str, str], folder: Path) -> dict[tuple[str, str], Any]:
-    """What rank zero of a group of gloo processes has recorded of each kind, by (kind, way)."""
+    """Return the record of rank zero of a group of gloo processes, by (kind, way)."""
     folder.mkdir()
     mp.start_processes(_rank, (world_size, kinds, ways, folder), nprocs=world_size, start_method="forkserver")
     return torch.load(folder / "results.pt")

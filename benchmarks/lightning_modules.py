@@ -254,7 +254,7 @@ class Metrics(Classifier):
 
 
 class Collected(Classifier):
-    """What each process has kept of its own samples, logged at the end of an epoch."""
+    """A value of the samples that each process has kept, logged at the end of an epoch."""
 
     def on_validation_epoch_start(self) -> None:
         self.kept: list[Tensor] = []

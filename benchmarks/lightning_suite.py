@@ -131,7 +131,7 @@ def _counts(counts: Counter[str]) -> str:
 
 
 def _steps(work: Path, room: str) -> str:
-    """By our loop in the tests of a room: the short ones, of all that the tests' own process has made."""
+    """Return how many steps of a folder's tests our loop made in its short way, of all in the tests' own process."""
     lines = (work / "outcomes" / f"{room}.ours").read_text().splitlines()
     counts = [line.partition("\t")[2].split() for line in lines if line.startswith("steps\t")]
     short, all_steps = sum(int(short) for short, _ in counts), sum(int(one) for count in counts for one in count)

@@ -15,7 +15,7 @@ _steps = [0, 0]  # by Lightning's way, by the short one
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What has run already is not run again."""
+    """Skip tests that have run already."""
     lines = _OUTCOMES.read_text().splitlines() if _OUTCOMES.is_file() else []
     done = {line.partition("\t")[2] for line in lines}
     items[:] = [item for item in items if item.nodeid not in done]

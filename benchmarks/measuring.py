@@ -26,7 +26,7 @@ TURN = 0.2  # seconds
 
 
 class Sample(NamedTuple):
-    """Of one start.
+    """Figures of one start.
 
     samples, steps: trained on; a step is counted once, however many processes make it.
     train_time, train_cpu: seconds on the clock and of rank zero's processor in training, a validation included.
@@ -168,7 +168,7 @@ class _Run:
         )
 
     def _wait_for_end(self, process: subprocess.Popen[bytes]) -> resource.struct_rusage:
-        """What it has used, and those that it has started and waited for. Raises CalledProcessError where it fails."""
+        """Return the resources used by the program and those that it has waited for. Raises CalledProcessError where it fails."""
         timer = threading.Timer(TIMEOUT, process.kill)
         timer.start()
         _, status, usage = os.wait4(process.pid, 0)

@@ -79,7 +79,7 @@ class Diffusion(VAE):
 
 
 class Dropped(Classifier):
-    """By lockstep.nets.Dropout, and by a call."""
+    """Dropout by lockstep.nets.Dropout, and by a call."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -118,7 +118,7 @@ COLUMNS: dict[str, Callable[[Sample, Sample | None], float | None]] = {
 
 
 def _ratio(own: Sample, floor: Sample, seconds: str) -> float | None:
-    """Of what a sample takes: some competitors take more of them than others."""
+    """Return the ratio of the times of a sample: some competitors take more samples than others."""
     each, floor_s = (getattr(sample, seconds) / sample.samples if sample.samples else 0.0 for sample in (own, floor))
     return floor_s / each if each and floor_s else None
 

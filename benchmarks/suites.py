@@ -1,4 +1,4 @@
-"""What is compared with what."""
+"""Suites of competitors that are compared."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

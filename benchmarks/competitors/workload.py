@@ -1,4 +1,4 @@
-"""What all competitors of a suite of steps train: net, data, optimizer, batch. Imports torch and nothing of Lightning."""
+"""Net, data, optimizer and batch of all competitors of a suite of steps. Imports torch and nothing of Lightning."""
 
 import argparse
 import json
@@ -41,7 +41,7 @@ class Workload:
 
     @classmethod
     def given(cls) -> "Workload":
-        """By the command line. Denormal numbers are zero: how many there are depends on which ReLUs die."""
+        """Return the one of the command line. Denormal numbers are zero: how many there are depends on which ReLUs die."""
         torch.set_flush_denormal(True)
         parser = argparse.ArgumentParser()
         parser.add_argument("--net", choices=NETS, required=True)
