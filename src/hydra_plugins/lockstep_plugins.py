@@ -1,7 +1,6 @@
 """Hydra's seams for multirun, for a search, and for where configs are: discovered by Hydra and imported at every start, so that
 they import nothing heavy."""
 
-import atexit
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from lockstep.config.overrides import values_by_key
 from lockstep.config.plan import rate_key
 from lockstep.errors import config_error
 from lockstep.places import CONF, project
-from lockstep.runs.directory import absolute, take_sweep_directory
+from lockstep.runs.directory import absolute, lock_sweep
 from lockstep.runs.validation import refusing
 
 _RATE = "model.optimizer.lr"  # a shipped model's key, which the configs of conf/sweep name
@@ -70,8 +69,7 @@ class EndSweep(Callback):
             if not OmegaConf.is_dict(node := config.hydra[group]):  # hydra.launcher=slurm takes the place of the whole group
                 raise config_error(f"hydra.{group}", node, f"a group of values; use hydra/{group}={node}")
         rename_rate(config)
-        own = take_sweep_directory(absolute(config.hydra.sweep.dir))
-        atexit.register(own.remove_without_jobs)  # however it ends: refused, a dry run, a bug
+        lock_sweep(absolute(config.hydra.sweep.dir))
 
     @refusing()
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:

@@ -52,7 +52,7 @@ def build_trainer(cfg: DictConfig, plan: Plan, checkpoint: Path | None = None) -
     if str(settings.get("precision")).startswith("64"):  # Lightning refuses this name for ModelParallelStrategy
         plugins.append(DoublePrecision())
         del settings["precision"]
-    step = check_resumption(cfg, plan, checkpoint)
+    step = check_resumption(cfg, checkpoint)
     callbacks = _callbacks(cfg, plan, checkpoint if step is None else None)
     objects = {
         "strategy": strategy if plan.world_size > 1 or strategy.has_same_bits else "auto",
@@ -75,7 +75,7 @@ def _callbacks(cfg: DictConfig, plan: Plan, origin: Path | None) -> list[Callbac
     own = [one for one in own if cfg.trainer.enable_progress_bar or not isinstance(one, ProgressBar)]
     savers = [one for one in own if isinstance(one, LastCheckpoint)]
     # schedules first: Lightning's weight averaging removes them when it resumes; others unfreeze at the start of an epoch
-    first: list[Callback] = [SchedulesAsBefore(), TrainedParameters(), SteppedRate({"lr": plan.lr}), *map(SavesFirst, savers)]
+    first: list[Callback] = [SchedulesAsBefore(), TrainedParameters(), SteppedRate(), *map(SavesFirst, savers)]
     last: list[Callback] = [*savers, FirstValidation()]  # which save the state of the best checkpoint's callback
     if cfg.trainer.sync_batchnorm and plan.world_size > 1:
         from lockstep.trainer.batchnorm import synchronise_batchnorm

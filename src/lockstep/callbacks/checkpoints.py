@@ -9,8 +9,6 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from omegaconf import DictConfig
 
-from lockstep.checkpointing import read_checkpoint
-from lockstep.config.plan import Plan
 from lockstep.errors import check_at_least
 from lockstep.runs.results import logged_numbers, steps_made
 from lockstep.runs.saved import read_run_id
@@ -162,19 +160,14 @@ def _rescale_progress(loop: dict[str, Any], checkpoint: dict[str, Any], datamodu
     checkpoint["samples_per_batch"] = [now]
 
 
-def check_resumption(cfg: DictConfig, plan: Plan, checkpoint: Path | None) -> int | None:
+def check_resumption(cfg: DictConfig, checkpoint: Path | None) -> int | None:
     """Return the step at which loggers resume after the run's own checkpoint; None for another run's, or none. Raise ConfigError,
     before they change their files, if training can't be resumed from it."""
     if checkpoint is None or not checkpoint.is_relative_to(cfg.run_dir):
         return None
-    from lockstep.runs.resume import check_length, check_rate  # only resumed runs need it
+    from lockstep.runs.resume import read_start  # only resumed runs need it
 
-    content = read_checkpoint("resume", checkpoint, whole=())
-    epoch, average = content.get("epoch", 0), content.get("callbacks", {}).get("StochasticWeightAveraging", {})
-    is_added = 0 <= average.get("latest_update_epoch", -1) < epoch - 1  # an epoch that the callback appends for BatchNorm
-    check_length(cfg, epoch - 1 if is_added else epoch, checkpoint)
-    check_rate(cfg, plan, content, checkpoint)
-    return read_logged_step(content)
+    return read_logged_step(read_start(cfg, "resume", checkpoint))
 
 
 class BestCheckpoint(ModelCheckpoint):

@@ -22,7 +22,6 @@ from lockstep.console import join_first
 from lockstep.errors import config_error
 from lockstep.launchers.heartbeat import HEARTBEAT
 from lockstep.runs.results import Records, samples_trained
-from lockstep.runs.saved import accept_config
 from lockstep.trainer.steps import batches_trained
 
 log = logging.getLogger(__name__)
@@ -48,32 +47,22 @@ class SteppedRate(AfterEachStep, Records):
     """Record `lr`, the highest rate of the first parameter group in any step, and `lr_last`, the latest. A resumed run continues
     the values of its checkpoint.
 
-    At the first step the run's directory becomes permanent, and the new config of a resumed run is saved.
-
-    Args:
-        trained_with: values that a run resumed from this run's checkpoint can't change; see lockstep.runs.resume.
-
     Attributes:
         samples_before: number of samples trained on in the checkpoint from which this run is resumed.
         seconds_before: duration of training in this run's earlier starts.
     """
 
-    def __init__(self, trained_with: dict[str, Any] | None = None) -> None:
-        self.trained_with, self.samples_before, self.seconds_before = trained_with or {}, 0, 0.0
+    def __init__(self) -> None:
+        self.samples_before, self.seconds_before = 0, 0.0
         self._began = time.monotonic()
         self._highest: float | Tensor | None = None
         self._latest: float | Tensor | None = None
-
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.trained_with["optimizers"] = [type(optimizer).__name__ for optimizer in trainer.optimizers]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
         self._began = time.monotonic()
 
     def stepped(self, trainer: Trainer, optimizer: Optimizer) -> None:
-        if not HEARTBEAT.has_stepped and trainer.is_global_zero:
-            accept_config(Path(trainer.default_root_dir))
         HEARTBEAT.has_stepped = True
         if optimizer is not trainer.optimizers[0]:
             return
@@ -107,7 +96,7 @@ class SteppedRate(AfterEachStep, Records):
                 checkpoint["current_model_state"] = checkpoint["state_dict"]
 
     def state_dict(self) -> dict[str, Any]:
-        return self._rates() | {"trained_with": self.trained_with}
+        return self._rates()
 
     def forget(self) -> None:
         """Reset the rates recorded before this run."""

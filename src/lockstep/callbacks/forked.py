@@ -15,8 +15,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lockstep.callbacks.checkpoints import rewind_progress
 from lockstep.callbacks.every_run import SteppedRate
-from lockstep.checkpointing import read_checkpoint
-from lockstep.runs.resume import check_length
+from lockstep.runs.resume import read_start
 from lockstep.trainer.steps import batches_trained
 
 log = logging.getLogger(__name__)
@@ -28,9 +27,7 @@ def forked_from(cfg: DictConfig, checkpoint: Path) -> "Forked":
 
     Raise ConfigError if the checkpoint's epoch is larger than trainer.max_epochs.
     """
-    content = read_checkpoint("fork", checkpoint, whole=())
-    check_length(cfg, content.get("epoch", 0), checkpoint)
-    log.info(f"Forked from {checkpoint}, at step {content.get('global_step', 0)}")
+    log.info(f"Forked from {checkpoint}, at step {read_start(cfg, 'fork', checkpoint).get('global_step', 0)}")
     return Forked(cfg.forked_from.changed)
 
 
@@ -60,18 +57,11 @@ class Forked(Callback):
             return
         self._options = [[_without_params(group) for group in optimizer.param_groups] for optimizer in trainer.optimizers]
         self._checkpoint["lr_schedulers"] = []
-        if not self._has_same_parameters(trainer.optimizers):
+        is_regrouped = any(key.startswith("model.param_groups") for key in self._changed)
+        states, optimizers = self._checkpoint["optimizer_states"], trainer.optimizers
+        if is_regrouped or len(states) != len(optimizers) or not all(map(_fits, states, optimizers)):
             log.warning("Not carried over from the checkpoint: the optimizer's state, which is of another one or of other groups")
             self._checkpoint["optimizer_states"] = []
-
-    def _has_same_parameters(self, optimizers: Sequence[Optimizer]) -> bool:
-        """Return whether the checkpoint's optimizers have the same classes and parameter groups."""
-        trained_with = self._checkpoint.get("callbacks", {}).get("SteppedRate", {}).get("trained_with", {})
-        names = [type(one).__name__ for one in optimizers]
-        before = [_sizes(state["param_groups"]) for state in self._checkpoint["optimizer_states"]]
-        is_regrouped = any(key.startswith("model.param_groups") for key in self._changed)
-        is_same_class = trained_with.get("optimizers", names) == names
-        return is_same_class and not is_regrouped and before == [_sizes(one.param_groups) for one in optimizers]
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
         self._has_trained = True
@@ -105,8 +95,10 @@ def _begin_epoch_again(checkpoint: dict[str, Any], keys: Sequence[str]) -> None:
         log.warning(f"Epoch {checkpoint['epoch'] + 1} begins again, since its batches change with {', '.join(keys)}")
 
 
-def _sizes(groups: Sequence[dict[str, Any]]) -> list[int]:
-    return [len(group["params"]) for group in groups]
+def _fits(state: dict[str, Any], optimizer: Optimizer) -> bool:
+    """True if a state is of an optimizer with these options, and with as many parameters in each group."""
+    saved = [(len(group["params"]), group.keys() >= optimizer.defaults.keys()) for group in state["param_groups"]]
+    return saved == [(len(group["params"]), True) for group in optimizer.param_groups]
 
 
 def _without_params(group: dict[str, Any]) -> dict[str, Any]:
@@ -114,22 +106,18 @@ def _without_params(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _move(config: LRSchedulerConfig, trainer: Any) -> None:
+    """Advance a schedule as often as it would have advanced. With max_steps this follows from the steps, else from the epochs,
+    since another batch size changes the steps of an epoch."""
     if isinstance(config.scheduler, ReduceLROnPlateau):
         log.warning("Not carried over from the checkpoint: ReduceLROnPlateau, which begins anew at the configured rate")
         return
+    units, batches = trainer.global_step, trainer.num_training_batches
+    if config.interval == "epoch":
+        units = trainer.current_epoch
+    elif trainer.max_steps < 0 and math.isfinite(batches):
+        accumulated = trainer.accumulate_grad_batches
+        units = trainer.current_epoch * -(-batches // accumulated) + batches_trained(trainer) // accumulated
     with warnings.catch_warnings():  # torch's, that the optimizer has not stepped yet
         warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
-        for _ in range(_moves(trainer, config)):
+        for _ in range(units // config.frequency):
             config.scheduler.step()
-
-
-def _moves(trainer: Any, config: LRSchedulerConfig) -> int:
-    """Return how often the schedule would have advanced. With max_steps this follows from the steps, else from the epochs, since
-    another batch size changes the steps of an epoch."""
-    if config.interval == "epoch":
-        return trainer.current_epoch // config.frequency
-    steps, batches = trainer.global_step, trainer.num_training_batches
-    if trainer.max_steps < 0 and math.isfinite(batches):
-        accumulated = trainer.accumulate_grad_batches
-        steps = trainer.current_epoch * -(-batches // accumulated) + batches_trained(trainer) // accumulated
-    return steps // config.frequency

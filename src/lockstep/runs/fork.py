@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -21,14 +21,6 @@ KEY = "fork"
 _OWN = {KEY, RUN_ID, "run_dir", "name", "forked_from", "overwrite"}  # keys that differ between any two runs
 
 
-class Origin(NamedTuple):
-    """The checkpoint of another run from which a fork starts, with its step and epoch."""
-
-    path: Path
-    step: int
-    epoch: int
-
-
 def command_to_fork(arguments: Sequence[str], wanted: str) -> list[str]:
     """Translate a command with `fork=WANTED` into Hydra's arguments: the source run's config, the command's overrides, and the
     checkpoint with its step. A group that the command chooses replaces the source run's values of that group.
@@ -36,37 +28,37 @@ def command_to_fork(arguments: Sequence[str], wanted: str) -> list[str]:
     Raise ConfigError if there is no such checkpoint.
     """
     flags, overrides = split_flags(arguments)
-    checkpoint = find_checkpoint(wanted)
-    run_dir, source = _read_source(checkpoint.path)
+    checkpoint, step = find_checkpoint(wanted)
+    run_dir, source = _read_source(checkpoint)
     new = [item for item in overrides if override_key(item) != KEY]
-    of_groups = [item for item in new if chooses_group(item) and not item.startswith("+")]
-    emptied = [item for item in of_groups if item.startswith("~")]  # logger=null
-    _print_lost_values(run_dir, [*map(override_key, of_groups)])
-    folder = _folder(source, [override_key(item) for item in of_groups if item not in emptied], [*map(override_key, emptied)])
-    pinned = f"{KEY}={quote(f'{checkpoint.path}@{checkpoint.step}')}"
-    return [*flags, *arguments_for(folder, [item for item in new if item not in emptied]), pinned]
+    emptied = [item for item in new if chooses_group(item) and item.startswith("~")]  # logger=null
+    new = [item for item in new if item not in emptied]
+    groups = [override_key(item) for item in new if chooses_group(item) and not item.startswith("+")]
+    empty_groups = [*map(override_key, emptied)]
+    _print_lost_values(run_dir, [*groups, *empty_groups])
+    folder = _write_source(source, groups, empty_groups)
+    return [*flags, *arguments_for(folder, new), f"{KEY}={quote(f'{checkpoint}@{step}')}"]
 
 
-def find_checkpoint(wanted: str) -> Origin:
-    """Return the checkpoint that `fork=WANTED` names. Search all files of the folder for a given step, because a resumed run
-    replaces its last.ckpt. Raise ConfigError if there is none."""
+def find_checkpoint(wanted: str) -> tuple[Path, int]:
+    """Return the checkpoint that `fork=WANTED` names, and its step. Search all files of the folder for a given step, because a
+    resumed run replaces its last.ckpt. Raise ConfigError if there is none."""
     match = None if Path(wanted).exists() else re.fullmatch(r"(.+)@(\d+)", wanted)
     path = absolute(Path(wanted if match is None else match[1]).expanduser())
     if path.is_dir():
         path = path / "checkpoints" / "last.ckpt"
     if match is None:
-        return _open(path)
+        return path, _read_step(path)
     for file in sorted(path.parent.glob("*.ckpt"), key=lambda file: file != path):
-        if (checkpoint := _open(file)).step == int(match[2]):
-            return checkpoint
+        if _read_step(file) == int(match[2]):
+            return file, int(match[2])
     raise config_error(KEY, wanted, f"no checkpoint in {path.parent} is of step {match[2]}")
 
 
-def _open(file: Path) -> Origin:
+def _read_step(file: Path) -> int:
     from lockstep.checkpointing import read_checkpoint  # torch
 
-    content = read_checkpoint(KEY, file, whole=())
-    return Origin(file, content.get("global_step", 0), content.get("epoch", 0))
+    return read_checkpoint(KEY, file, whole=()).get("global_step", 0)
 
 
 def _read_source(checkpoint: Path) -> tuple[Path, DictConfig]:
@@ -78,21 +70,15 @@ def _read_source(checkpoint: Path) -> tuple[Path, DictConfig]:
     raise config_error(KEY, checkpoint, f"is in no run's directory, with a {FILE}; init_from= takes its weights alone")
 
 
-def _folder(source: DictConfig, groups: Sequence[str], emptied: Sequence[str]) -> Path:
+def _write_source(source: DictConfig, groups: Sequence[str], emptied: Sequence[str]) -> Path:
     """Write the source's config, without the groups that the command chooses, to a folder that is removed at exit."""
-    config: Any = OmegaConf.to_container(source)
-    config |= {"run_dir": RUN_DIR, RUN_ID: None, "forked_from": None, "overwrite": False}
-    for group in (one for one in groups if one not in OF_THE_WHOLE):
-        *above, name = group.partition("@")[0].split("/")
-        node = config
-        for part in above:
-            node = node.get(part) or {}
-        node.pop(name, None)
-    config |= {group: {} for group in emptied}
+    source.update({"run_dir": RUN_DIR, RUN_ID: None, "forked_from": None, "overwrite": False})
+    values = dict.fromkeys(groups, None) | {group: {} for group in emptied}
+    for group in values.keys() - OF_THE_WHOLE:
+        OmegaConf.update(source, group.partition("@")[0].replace("/", "."), values[group], merge=False)
     folder = Path(tempfile.mkdtemp(prefix="lockstep-fork-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    merged: Any = OmegaConf.create(config)
-    write_for_hydra(folder, merged, groups)
+    write_for_hydra(folder, source, groups)
     return folder
 
 
@@ -105,8 +91,8 @@ def _print_lost_values(run_dir: Path, groups: Sequence[str]) -> None:
 
 def describe_origin(cfg: DictConfig) -> dict[str, Any]:
     """Return, for metrics.json, the source run, its checkpoint and step, and the keys whose values differ from that run's."""
-    checkpoint = find_checkpoint(cfg.fork)
-    _, source = _read_source(checkpoint.path)
+    checkpoint, step = find_checkpoint(cfg.fork)
+    source: Any = _read_source(checkpoint)[1]
     before, now = (flat(OmegaConf.to_container(one)) for one in (source, cfg))  # pyright: ignore[reportArgumentType]
-    changed = [key for key in {**before, **now} if before.get(key) != now.get(key) and key.partition(".")[0] not in _OWN]
-    return {"run": source[RUN_ID], "step": checkpoint.step, "checkpoint": cfg.fork, "changed": sorted(changed)}
+    changed = [key for key in before | now if before.get(key) != now.get(key) and key.partition(".")[0] not in _OWN]
+    return {"run": source[RUN_ID], "step": step, "checkpoint": cfg.fork, "changed": sorted(changed)}

@@ -22,7 +22,9 @@ class Lock:
     _here: ClassVar[dict[str, Self]] = {}
 
     def __init__(self, directory: Path, key: str) -> None:
-        """Raise ConfigError naming the config key and the holder, OSError on a file system without locks."""
+        """Create the directory if it is missing. Raise ConfigError naming the config key and the holder, OSError on a file system
+        without locks."""
+        directory.mkdir(parents=True, exist_ok=True)
         self._path, self._pid = os.path.realpath(directory), os.getpid()
         self._file = (directory / "lock").open("a+")
         if not self._try():

@@ -1,4 +1,4 @@
-"""Open a run: lock its directory, and write its config there or read it."""
+"""Open a run: check its config, lock its directory, and write the config there."""
 
 import os
 import uuid
@@ -11,9 +11,10 @@ from omegaconf import DictConfig
 
 from lockstep.atomic_files import read_json
 from lockstep.launchers.environment import SWEPT_KEYS, can_resume, restarts, this_rank
-from lockstep.runs.directory import OwnDirectory, absolute, take_new
+from lockstep.runs.directory import absolute, lock_new_run
+from lockstep.runs.locks import Lock
 from lockstep.runs.run import Run
-from lockstep.runs.saved import FILE, RUN_ID, fix_times, is_queued, propose_config, read_config, read_overrides, write_config
+from lockstep.runs.saved import FILE, RUN_ID, fix_times, is_queued, read_config, read_overrides, write_config
 from lockstep.runs.validation import check_run_dir, check_single, refusing, validated
 
 
@@ -22,8 +23,7 @@ def open_run(cfg: DictConfig) -> Run:
     """Open the run that Hydra has composed: lock its directory and write its config there. Resume the directory's run instead if
     the config is that run's, or if a launcher restarts the ranks of the command that started it.
 
-    Raise SystemExit with one line and code 2 if the run can't start. The directory of a new run then records the reason; an
-    earlier run's directory is unchanged.
+    Raise SystemExit with one line and code 2, and change nothing, if the run can't start.
     """
     hydra: Any = HydraConfig.get()
     overrides = list(hydra.overrides.task)
@@ -33,32 +33,24 @@ def open_run(cfg: DictConfig) -> Run:
     fix_times(cfg)
     directory, rank = absolute(cfg.run_dir), this_rank()
     goes_on = cfg.get(RUN_ID) is not None or has_begun(directory, overrides)
-    saved = read_config(directory) if goes_on else None
-    if saved is not None:
-        from lockstep.runs.resume import check_unchanged  # only resumed runs need it
-
-        check_unchanged(saved, cfg, directory)
+    saved: Any = read_config(directory) if goes_on else None
+    is_resumed = saved is not None and not is_queued(directory)
     if cfg.forked_from is None and cfg.get("fork") is not None:
         from lockstep.runs.fork import describe_origin
 
         cfg.forked_from = describe_origin(cfg)
-    is_resumed = goes_on and not is_queued(directory)
+    run = Run(*validated(cfg.copy(), hydra), is_resumed=is_resumed)  # which sets values that follow from others
     if rank is not None and rank.global_rank > 0:
-        return Run(*validated(cfg.copy(), hydra), is_resumed=is_resumed)
-    own = OwnDirectory(directory, "resume") if goes_on else take_new(directory, cfg.overwrite)
-    try:
-        run = Run(*validated(cfg.copy(), hydra), is_resumed=is_resumed, own=own)
-        # as it was composed: `validated` has set the values that follow from others in a copy
-        size = run.plan.global_batch_size
-        if saved is not None:
-            propose_config(directory, cfg, saved.run_id, size, overrides)
-        else:
-            if cfg.get("mirror") is not None:
-                get_object("lockstep.mirror.check_new")(cfg.mirror, directory)
-            write_config(directory, cfg, hydra, uuid.uuid4().hex, size)
-    except BaseException as error:
-        own.end_unstarted(str(error) or type(error).__name__)
-        raise
+        return run
+    if saved is None:
+        if cfg.get("mirror") is not None:
+            get_object("lockstep.mirror.check_new")(cfg.mirror, directory)
+        run.lock, run_id = lock_new_run(directory, cfg.overwrite), uuid.uuid4().hex
+    else:
+        run.lock, run_id = Lock(directory, "resume"), saved.run_id
+        if is_resumed:
+            get_object("lockstep.runs.resume.check_resumption")(saved, cfg, directory)
+    write_config(directory, cfg, hydra, run_id, run.plan.global_batch_size)
     return run
 
 

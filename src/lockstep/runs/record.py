@@ -15,7 +15,8 @@ from lockstep.launchers.environment import queue
 from lockstep.places import project
 from lockstep.runs.locks import is_held
 
-LOST_RANK, JOB = "has_lost_rank", "job"  # keys of status.json; a sweep describes its job under the second
+# Keys of status.json; a sweep describes its job under JOB. Another run may use a directory whose run could not start.
+LOST_RANK, COULD_NOT_START, JOB = "has_lost_rank", "could_not_start", "job"
 Status = Literal["queued", "running", "finished", "failed", "preempted"]
 _PACKAGES = ("lockstep", "torch", "torchvision", "lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy")
 
@@ -42,12 +43,12 @@ def actual_status(run_dir: Path) -> str | None:
     return "finished" if (run_dir / "metrics.json").is_file() else "interrupted"
 
 
-def write_failure(run_dir: Path, reason: str | None, rank: int | None, has_lost_rank: bool = False) -> None:
+def write_failure(run_dir: Path, reason: str | None, rank: int | None, **more: bool) -> None:
     """Record that the run has failed. The first reason stays, except that a lost rank's own reason replaces the report that a
-    rank was lost."""
+    rank was lost. `more`: LOST_RANK or COULD_NOT_START, if it is true."""
     content = read_json(run_dir / "status.json") or {}
-    if content.get("status") == "running" or (content.get(LOST_RANK) and not has_lost_rank):
-        write_status(run_dir, "failed", reason, rank, **({LOST_RANK: True} if has_lost_rank else {}))
+    if content.get("status") == "running" or (content.get(LOST_RANK) and not more.get(LOST_RANK)):
+        write_status(run_dir, "failed", reason, rank, **{key: True for key, is_true in more.items() if is_true})
 
 
 def environment() -> dict[str, Any]:

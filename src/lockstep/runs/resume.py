@@ -1,6 +1,6 @@
 """`resume=RUN_DIR`: resume an interrupted run in its own directory, with the config that is saved there."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +9,10 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.atomic_files import read_json
 from lockstep.config.arguments import shown
 from lockstep.config.overrides import chooses_group, flat, override_key, quote, split_flags, values_by_key
-from lockstep.config.plan import Plan, rate_key
+from lockstep.config.plan import BATCH, GLOBAL_BATCH, rate_key
 from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
-from lockstep.runs.directory import SWEEP_FILE, absolute, run_directories
+from lockstep.runs.directory import SWEEP_FILE, absolute, has_run, run_directories
 from lockstep.runs.record import actual_status
 from lockstep.runs.saved import FILE, FOLDER, read_overrides
 
@@ -35,11 +35,9 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     if not (run_dir / FILE).is_file():
         raise config_error("resume", wanted, f"no run is there, since it has no {FILE}; use the directory of a run")
     known = read_overrides(run_dir)
-    new = [item for item in overrides if override_key(item) not in _NOT_OF_THE_RUN]
-    new = [item for item in new if not (item in known and chooses_group(item))]
-    latest = {override_key(item): item for item in known}
+    new = [item for item in overrides if override_key(item) not in _NOT_OF_THE_RUN and item not in known]
     has_finished = actual_status(run_dir) == "finished" and (run_dir / "metrics.json").is_file()
-    if has_finished and all(latest.get(override_key(item)) == item for item in new):
+    if has_finished and not new:
         return None
     for key, value in ((override_key(item), item.partition("=")[2]) for item in new if chooses_group(item)):
         words = f"a group is chosen once, when a run begins; give values in it, or begin a new run by fork={run_dir}"
@@ -63,23 +61,23 @@ def locate_run(wanted: str) -> Path:
 
 
 def newest_unfinished(folder: Path) -> Path:
-    """Return the run below a folder whose status was written last, among runs that have neither finished nor are running. Prefer
-    runs that did not fail before their first checkpoint.
-
-    Jobs of sweeps are excluded, because a sweep is resumed as a whole.
-    """
-    runs = (run for run in run_directories(folder, _DEPTH) if not (run.parent / SWEEP_FILE).exists())
+    """Return the run below a folder whose status was written last, among runs that were able to start, and have neither finished
+    nor are running. Jobs of sweeps are excluded, because a sweep is resumed as a whole."""
+    runs = [run for run in run_directories(folder, _DEPTH) if has_run(run) and not (run.parent / SWEEP_FILE).exists()]
     candidates = [run for run in runs if actual_status(run) not in ("finished", "running")]
     if not candidates:
         sweeps = "a sweep goes on by its own command, or by lockstep sweep resume"
         raise config_error("resume", "last", f"there is no unfinished run below {folder}; {sweeps}")
-    return max(candidates, key=_resumability)
+    return max(candidates, key=lambda run: str((read_json(run / "status.json") or {}).get("updated", "")))
 
 
-def _resumability(run: Path) -> tuple[bool, str]:
-    status = read_json(run / "status.json") or {}
-    can_resume = status.get("status") != "failed" or any(run.glob("checkpoints/*"))
-    return can_resume, str(status.get("updated", ""))
+def check_resumption(saved: DictConfig, cfg: DictConfig, run_dir: Path) -> None:
+    """Raise ConfigError if the run can't be resumed from its checkpoint with a config."""
+    check_unchanged(saved, cfg, run_dir)
+    from lockstep.checkpointing import latest_valid_checkpoint  # torch
+
+    if (checkpoint := latest_valid_checkpoint(run_dir / "checkpoints")) is not None:
+        read_start(cfg, "resume", checkpoint)
 
 
 def check_unchanged(saved: DictConfig, cfg: DictConfig, run_dir: Path) -> None:
@@ -92,20 +90,20 @@ def check_unchanged(saved: DictConfig, cfg: DictConfig, run_dir: Path) -> None:
 
 def _fixed_values(cfg: DictConfig) -> dict[str, Any]:
     content: Any = OmegaConf.to_container(cfg)
-    return {key: value for key, value in flat(content).items() if f"{key}.".startswith(_FIXED)}
+    fixed = (*_FIXED, f"model.{rate_key(content['model'])}.", *((BATCH, GLOBAL_BATCH) if cfg.lr_scaling != "none" else ()))
+    return {key: value for key, value in flat(content).items() if f"{key}.".startswith(fixed)}
 
 
-def check_length(cfg: DictConfig, epoch: int, checkpoint: Path) -> None:
-    """Raise ConfigError if the checkpoint's epoch is larger than trainer.max_epochs."""
-    epochs = cfg.trainer.max_epochs
+def read_start(cfg: DictConfig, key: str, checkpoint: Path) -> dict[str, Any]:
+    """Return the content of the checkpoint from which a run is to start. Raise ConfigError if its epoch is larger than
+    trainer.max_epochs."""
+    from lockstep.checkpointing import read_checkpoint  # torch
+
+    content = read_checkpoint(key, checkpoint, whole=())
+    epoch, epochs = content.get("epoch", 0), cfg.trainer.max_epochs
+    average = content.get("callbacks", {}).get("StochasticWeightAveraging", {})
+    if 0 <= average.get("latest_update_epoch", -1) < epoch - 1:  # the callback has appended an epoch for BatchNorm
+        epoch -= 1
     if 0 < (epochs or -1) < epoch:
         raise config_error("trainer.max_epochs", epochs, f"{checkpoint} is of epoch {epoch}; use {epoch} or more, or -1")
-
-
-def check_rate(cfg: DictConfig, plan: Plan, content: Mapping[str, Any], checkpoint: Path) -> None:
-    """Raise ConfigError if lr_scaling gives another learning rate than the checkpoint was trained with."""
-    rate = content.get("callbacks", {}).get("SteppedRate", {}).get("trained_with", {}).get("lr", plan.lr)
-    if rate != plan.lr:
-        key = rate_key(cfg.model)
-        words = f"{checkpoint} was trained with {rate}, and goes on with it; use {rate}, or a new run, by fork={checkpoint}"
-        raise config_error("lr_scaling" if key is None else f"model.{key}", plan.lr, words)
+    return content

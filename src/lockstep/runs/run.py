@@ -28,8 +28,7 @@ from lockstep.launchers.rank import end_workers, leave_process_group
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.places import import_from_project
 from lockstep.runs import record
-from lockstep.runs.directory import OwnDirectory
-from lockstep.runs.saved import accept_config
+from lockstep.runs.locks import Lock
 
 log = logging.getLogger(__name__)
 
@@ -42,42 +41,77 @@ class Run:
     `checkpoint` is the checkpoint to resume or fork from.
     """
 
-    def __init__(
-        self,
-        cfg: DictConfig,
-        plan: Plan,
-        *,
-        is_resumed: bool = False,
-        own: OwnDirectory | None = None,
-        report: Report | None = None,
-    ) -> None:
-        """`own` is the directory if it is locked already; `report` sends a rank's outcome to its parent."""
-        self.cfg, self.plan, self.is_resumed, self._own, self._report = cfg, plan, is_resumed, own, report
+    def __init__(self, cfg: DictConfig, plan: Plan, *, is_resumed: bool = False, report: Report | None = None) -> None:
+        """`report` sends a rank's outcome to its parent."""
+        self.cfg, self.plan, self.is_resumed, self._report = cfg, plan, is_resumed, report
         self.directory = Path(cfg.run_dir)
         self._log, self._metrics = self.directory / rank_log(), self.directory / "metrics.json"
         self.rank, self.launcher = this_rank(), launcher()
         self.is_parent = self.rank is None and (self.plan.world_size > 1 or cfg.max_restarts > 0)
+        self.lock: Lock | None = None  # of the directory; taken when the run begins unless it is set before
         self.checkpoint: Path | None = None
         self.result: float | None = None
         self._code: int | None = None  # exit code, once it is known
         self._mirror: Any = None
-        self._has_begun, self._started = False, time.monotonic()
+        self._started = time.monotonic()
 
     @property
     def is_owner(self) -> bool:
         """True in the process that writes the status and messages: the parent, or rank zero without one."""
         return self._report is None and self._global_rank == 0
 
+    @property
+    def _global_rank(self) -> int:
+        return self.rank.global_rank if self.rank else 0
+
     def __enter__(self) -> Self:
-        if self.is_owner and self._own is None:
-            self._own = OwnDirectory(self.directory, "run_dir")
+        if self.is_owner and self.lock is None:
+            self.lock = Lock(self.directory, "run_dir")
         try:
+            if self.is_owner:
+                self._record_start()
             self._watch()
-            self._begin()
+            if not self.is_parent:
+                self.checkpoint = self._own_checkpoint() or self._origin()
         except BaseException:
             self.__exit__(*sys.exc_info())
             raise
+        if self.checkpoint is not None:
+            self.cfg.init_from = None
         return self
+
+    def _record_start(self) -> None:
+        remove_partial_files(self.directory)
+        (self.directory / DEBUGGED).unlink(missing_ok=True)
+        self._metrics.unlink(missing_ok=True)  # of an earlier end
+        record.write_status(self.directory, "running", is_first=not self.is_resumed)
+        self._append_to_log(OmegaConf.to_yaml(self.cfg, resolve=True))  # in the log file alone
+        if self.cfg.get("mirror") is not None:
+            self._mirror = get_object("lockstep.mirror.Mirror")(self.cfg.mirror, self.directory)
+        log.info(str(self.plan))
+
+    def _append_to_log(self, text: str) -> None:
+        with self._log.open("a", errors="backslashreplace") as file:
+            file.write(text)
+
+    def _own_checkpoint(self) -> Path | None:
+        """Return the checkpoint from which the run is resumed, or None."""
+        if not self.is_resumed:
+            return None
+        from lockstep.checkpointing import latest_valid_checkpoint
+
+        checkpoint = latest_valid_checkpoint(self.directory / "checkpoints")
+        begins = "There is no checkpoint yet: the run starts from the beginning."
+        log.info(begins if checkpoint is None else f"Continuing from {checkpoint}")
+        return checkpoint
+
+    def _origin(self) -> Path | None:
+        """Return the checkpoint of another run from which a fork starts, or None."""
+        if self.cfg.get("fork") is None:
+            return None
+        from lockstep.runs.fork import find_checkpoint
+
+        return find_checkpoint(self.cfg.fork)[0]
 
     def _watch(self) -> None:
         """Start the watchdog of a rank, which works while the main thread is stuck. The parent only listens for stop signals."""
@@ -104,44 +138,6 @@ class Run:
             for worker in multiprocessing.active_children():
                 worker.kill()
             os._exit(outcome.code if self._code is None else self._code)
-
-    @property
-    def _global_rank(self) -> int:
-        return self.rank.global_rank if self.rank else 0
-
-    def _begin(self) -> None:
-        if self.is_owner:
-            remove_partial_files(self.directory)
-            (self.directory / DEBUGGED).unlink(missing_ok=True)
-            if not self.is_resumed:
-                self._metrics.unlink(missing_ok=True)
-            record.write_status(self.directory, "running", is_first=not self.is_resumed)
-            self._append_to_log(OmegaConf.to_yaml(self.cfg, resolve=True))  # in the log file alone
-            if self.cfg.get("mirror") is not None:
-                self._mirror = get_object("lockstep.mirror.Mirror")(self.cfg.mirror, self.directory)
-            log.info(str(self.plan))
-            self._has_begun = True
-        if not self.is_parent:
-            self.checkpoint = self._own_checkpoint() if self.is_resumed else None
-            if self.checkpoint is None and self.cfg.get("fork") is not None:
-                from lockstep.runs.fork import find_checkpoint
-
-                self.checkpoint = find_checkpoint(self.cfg.fork).path
-            if self.checkpoint is not None:
-                self.cfg.init_from = None
-
-    def _append_to_log(self, text: str) -> None:
-        with self._log.open("a", errors="backslashreplace") as file:
-            file.write(text)
-
-    def _own_checkpoint(self) -> Path | None:
-        """Return the run's own checkpoint to resume from, or None."""
-        from lockstep.checkpointing import latest_valid_checkpoint
-
-        checkpoint = latest_valid_checkpoint(self.directory / "checkpoints")
-        begins = "There is no checkpoint yet: the run starts from the beginning."
-        log.info(begins if checkpoint is None else f"Continuing from {checkpoint}")
-        return checkpoint
 
     def launch(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Call `function(run, *arguments)` in each rank; restart them at most max_restarts times. The result is rank zero's."""
@@ -183,7 +179,6 @@ class Run:
         result = collect_result(self.cfg, self.plan, trainer, time.monotonic() - self._started)
         result["cores"] = None if self._report is None else len(cores())  # which all of its processes share
         if trainer.is_global_zero:
-            accept_config(self.directory)
             log_result(self.cfg, trainer, result, result["metrics"])
             write_json(self._metrics, result)
         leave_process_group()
@@ -207,16 +202,16 @@ class Run:
         finally:
             HEARTBEAT.stop()
             end_workers()
-            if self._mirror is not None and self._has_begun and self._code != ExitCode.REFUSED:
+            if self._mirror is not None and self._code != ExitCode.REFUSED:
                 self._mirror.finish()
             STOP_SIGNALS.end_with(1 if self._code is None else self._code)
-            if self._own is not None:
-                self._own.leave()
+            if self.lock is not None:
+                self.lock.close()
 
     def _end(self, outcome: Outcome) -> None:
         """Report once why the run ends, to the parent or on the terminal, and exit. Without a parent any rank may report the
         failure."""
-        if outcome.code == ExitCode.PREEMPTED and self._has_begun:
+        if outcome.code == ExitCode.PREEMPTED and self.is_owner:
             status = read_json(self.directory / "status.json") or {}
             if status.get("status") == "failed":  # of another rank, after which torchrun asks the others to stop
                 outcome = Outcome(code=ExitCode.FAILED, reason=status["reason"], rank=status["rank"])
@@ -224,25 +219,22 @@ class Run:
         if self._report is not None:
             self._report(outcome)
             self._append_to_log(outcome.traceback or "")
-        elif outcome.code == ExitCode.REFUSED:
-            console.say(outcome.reason or "")
-            if self._own is not None:
-                self._own.end_unstarted(outcome.reason or "")
-                self._own = None
-        elif outcome.code == ExitCode.PREEMPTED:
+        elif outcome.code != ExitCode.PREEMPTED:
+            self._end_failed(outcome)
+        elif self.is_owner:
             self._end_preempted(outcome)
-        else:
-            if outcome.traceback:
-                log.error(outcome.traceback)
-            console.say(f"The run failed: {outcome.reason}. Logs: {self.directory}")
-            record.write_failure(self.directory, outcome.reason, outcome.rank, outcome.has_lost_rank)
         raise SystemExit(outcome.code)
 
+    def _end_failed(self, outcome: Outcome) -> None:
+        if outcome.traceback:
+            log.error(outcome.traceback)
+        is_refused = outcome.code == ExitCode.REFUSED
+        console.say(str(outcome.reason) if is_refused else f"The run failed: {outcome.reason}. Logs: {self.directory}")
+        more = {record.LOST_RANK: outcome.has_lost_rank, record.COULD_NOT_START: is_refused and not self.is_resumed}
+        record.write_failure(self.directory, outcome.reason, outcome.rank, **more)
+
     def _end_preempted(self, outcome: Outcome) -> None:
-        if self._global_rank != 0:
-            return
         record.write_status(self.directory, "preempted", outcome.reason, outcome.rank)
-        accept_config(self.directory)
         console.show_preempted(self.directory, outcome.reason or "")
         given = HydraConfig.get().overrides.hydra if HydraConfig.initialized() else ()
         is_named = any(item.startswith("hydra.run.dir=") for item in given)

@@ -1,6 +1,5 @@
 """The folder `.hydra/` of a run's directory, in Hydra's format; a run is resumed with its config.yaml."""
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,50 +13,33 @@ from lockstep.config.plan import BATCH, GLOBAL_BATCH
 
 FOLDER = ".hydra"
 FILE = f"{FOLDER}/config.yaml"
-NEXT = f"{FOLDER}/next"  # the proposed config of a resumed run
 RUN_ID = "run_id"
 RUN_DIR = "${hydra:runtime.output_dir}"  # directory of the run that Hydra composes
 
 
 def write_config(run_dir: Path, cfg: DictConfig, hydra: DictConfig, run_id: str, global_batch_size: int | None) -> None:
-    """Write the config of a new run, with its global batch size, so that a resumption with another world size has the same.
+    """Write the config of a run that starts or is resumed, with its global batch size, so that another world size has the same.
 
-    The folder is renamed into place, so that it exists complete or not at all.
+    A resumed run, which has this id already, keeps its groups' options and the overrides of its earlier starts. Each file is
+    replaced atomically, and config.yaml, which makes the directory a run's, is written last.
     """
-    partial = run_dir / f"{FOLDER}.tmp"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    write_for_hydra(partial, _to_save(cfg, run_id, global_batch_size))
-    (partial / "overrides.yaml").write_text(yaml.safe_dump(OmegaConf.to_container(hydra.overrides.task)))
-    settings = {"hydra": OmegaConf.to_container(hydra, enum_to_str=True)}
-    (partial / "hydra.yaml").write_text(yaml.dump(settings, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper)))
-    shutil.rmtree(run_dir / FOLDER, ignore_errors=True)
-    partial.rename(run_dir / FOLDER)
+    folder, overrides = run_dir / FOLDER, list(hydra.overrides.task)
+    folder.mkdir(parents=True, exist_ok=True)
+    if read_run_id(run_dir) == run_id:
+        given = {override_key(item) for item in overrides}
+        overrides = [*(item for item in read_overrides(run_dir) if override_key(item) not in given), *overrides]
+    else:
+        settings = {"hydra": OmegaConf.to_container(hydra, enum_to_str=True)}
+        replace_text(folder / "hydra.yaml", yaml.dump(settings, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper)))
+    replace_text(folder / "overrides.yaml", yaml.safe_dump(overrides))
+    write_for_hydra(folder, _to_save(cfg, run_id, global_batch_size))
 
 
 def write_for_hydra(folder: Path, cfg: DictConfig, groups: Sequence[str] = ()) -> None:
     """Write a config, and saved.yaml, from which Hydra composes it with the options that a command chooses for `groups`."""
-    replace_text(folder / "config.yaml", OmegaConf.to_yaml(cfg))
     defaults = [{"hydra": "default"}, "config", "_self_", *({group: None} for group in groups)]
-    (folder / "saved.yaml").write_text(yaml.safe_dump({"defaults": defaults}))
-
-
-def propose_config(run_dir: Path, cfg: DictConfig, run_id: str, global_batch_size: int | None, overrides: list[str]) -> None:
-    """Write the config and overrides of a resumed run; `accept_config` puts them in force once the run can't be refused."""
-    folder, given = run_dir / NEXT, {override_key(item) for item in overrides}
-    folder.mkdir(exist_ok=True)
-    replace_text(folder / "config.yaml", OmegaConf.to_yaml(_to_save(cfg, run_id, global_batch_size)))
-    earlier = [item for item in read_overrides(run_dir) if override_key(item) not in given]
-    replace_text(folder / "overrides.yaml", yaml.safe_dump([*earlier, *overrides]))
-
-
-def accept_config(run_dir: Path) -> None:
-    """Put a proposed config in force, if there is one, and remove the earlier metrics.json."""
-    if (run_dir / NEXT / "config.yaml").is_file():
-        (run_dir / "metrics.json").unlink(missing_ok=True)
-        for name in ("config.yaml", "overrides.yaml"):
-            (run_dir / NEXT / name).replace(run_dir / FOLDER / name)
-        shutil.rmtree(run_dir / NEXT, ignore_errors=True)
+    replace_text(folder / "saved.yaml", yaml.safe_dump({"defaults": defaults}))
+    replace_text(folder / "config.yaml", OmegaConf.to_yaml(cfg))
 
 
 def read_config(run_dir: Path) -> DictConfig | None:

@@ -20,7 +20,7 @@ from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.runs.fork import find_checkpoint
-from lockstep.runs.resume import check_length
+from lockstep.runs.resume import read_start
 from lockstep.runs.saved import fix_times
 from lockstep.runs.validation import check_run_dir, validated
 from lockstep.sweeps.jobs import OUTSIDE, computed_config, directory_name, identity
@@ -145,8 +145,7 @@ class Sweep:
         finally:
             hydra.cfg = of_sweep
         if cfg.get("fork") is not None:
-            checkpoint = find_checkpoint(cfg.fork)
-            check_length(cfg, checkpoint.epoch, checkpoint.path)
+            read_start(cfg, "fork", find_checkpoint(cfg.fork)[0])
         return full, cfg, plan, key
 
     def open(self) -> Runner:

@@ -78,15 +78,10 @@ def test_the_last_one_is_the_newest_that_has_not_finished_and_is_not_running(
         newest_unfinished(tmp_path)
 
 
-def test_the_last_one_is_no_run_that_failed_before_its_first_checkpoint_if_there_is_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for age, (name, status) in enumerate({"trained": "failed", "mistyped": "failed", "ended": "finished"}.items()):
-        monkeypatch.setattr(record.time, "strftime", lambda _, age=age: f"2026-11-21T10:0{age}:00+0000")
-        run_in(tmp_path / name, status)
-    assert last(tmp_path) == "mistyped"
-    (tmp_path / "trained" / "checkpoints").mkdir()
-    (tmp_path / "trained" / "checkpoints" / "last.ckpt").touch()
+def test_the_last_one_is_no_run_that_could_not_start(tmp_path: Path) -> None:
+    run_in(tmp_path / "trained")
+    save_run(tmp_path / "mistyped")
+    record.write_status(tmp_path / "mistyped", "failed", **{record.COULD_NOT_START: True})
     assert last(tmp_path) == "trained"
 
 

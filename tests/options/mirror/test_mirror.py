@@ -48,7 +48,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-HYDRA = ("config.yaml", "saved.yaml", "overrides.yaml", "hydra.yaml")  # in the order in which they are written
+HYDRA = ("hydra.yaml", "overrides.yaml", "saved.yaml", "config.yaml")  # in the order in which they are written
 
 
 def test_a_checkpoint_is_copied_when_it_is_there_and_all_the_rest_at_the_end(

@@ -12,6 +12,7 @@ CONFIG = {
     "datamodule": {"batch_size": 8, "global_batch_size": None},
     "trainer": {"devices": 2, "max_epochs": 5},
     "seed": 2,
+    "lr_scaling": "none",
     "init_from": None,
     "fork": None,
     "forked_from": None,

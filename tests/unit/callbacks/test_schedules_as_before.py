@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
-from in_process import Rates, prepared, trained
+from in_process import Rates, trained
 
 from lockstep.errors import ConfigError
 
@@ -39,12 +39,3 @@ def test_a_cycle_that_would_have_to_be_longer_is_refused_before_the_first_step(t
     path = run / "checkpoints" / "last.ckpt"
     with pytest.raises(ConfigError, match=r"^checkpoint=.*: its OneCycleLR goes on with total_steps=4, here it would have 8; "):
         trained(run, *options, "trainer.max_epochs=2", ckpt_path=path)
-
-
-def test_another_rate_than_the_checkpoint_s_is_refused(tmp_path: Path) -> None:
-    options = ("trainer.max_epochs=1", "model/lr_scheduler=cosine")
-    trained(tmp_path, *options)
-    path = tmp_path / "checkpoints" / "last.ckpt"
-    line = r"^model.optimizer.lr=0.0001: \S+ was trained with 0.002, and goes on with it; use 0.002, or a new run"
-    with pytest.raises(ConfigError, match=line):
-        prepared(tmp_path, *options, "trainer.max_epochs=2", "model.optimizer.lr=1e-4", ckpt_path=path)

@@ -1,6 +1,5 @@
-"""A run directory has one owner before anything is written into it; one that can't start leaves its reason there."""
+"""A directory is one run's or one sweep's, and locked before anything is written into it."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,8 +7,9 @@ import pytest
 from saved_run import save_run
 
 from lockstep.errors import ConfigError
-from lockstep.runs.directory import OwnDirectory, take_new, take_sweep_directory
+from lockstep.runs.directory import lock_new_run, lock_sweep
 from lockstep.runs.locks import Lock
+from lockstep.runs.record import COULD_NOT_START, write_status
 
 
 @pytest.fixture(autouse=True)
@@ -40,22 +40,14 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def test_starting_over_sets_the_earlier_run_aside(run: Path, tmp_path: Path) -> None:
     before = content(run)
-    own = take_new(run, overwrite=True)
+    with pytest.raises(ConfigError, match=rf"^hydra\.run\.dir={run}: belongs to an earlier run; name another directory, resume="):
+        lock_new_run(run, overwrite=False)
+    lock_new_run(run, overwrite=True).close()
     (aside,) = tmp_path.glob("run.before-*")
     assert content(aside) == before
     assert content(run) == {}
-    own.end_unstarted("no data")
-    take_new(run, overwrite=False).leave()  # what could not start holds no run
-
-
-def test_a_run_that_could_not_start_leaves_its_reason_and_a_refused_resumption_what_was_there(run: Path, tmp_path: Path) -> None:
-    take_new(tmp_path / "new", overwrite=False).end_unstarted("no data")
-    assert json.loads((tmp_path / "new" / "status.json").read_text())["reason"] == "no data"
-    before = content(run)
-    own = OwnDirectory(run, "resume")
-    (run / "status.json").write_text("another")
-    own.end_unstarted("refused")
-    assert content(run) == before
+    write_status(run, "failed", "no data", **{COULD_NOT_START: True})
+    lock_new_run(run, overwrite=False).close()  # what could not start holds no run
 
 
 def test_a_sweep_s_directory_is_no_run_s_not_to_be_set_aside_either(tmp_path: Path) -> None:
@@ -64,16 +56,14 @@ def test_a_sweep_s_directory_is_no_run_s_not_to_be_set_aside_either(tmp_path: Pa
     (sweep / "multirun.yaml").write_text("{}")
     for overwrite in (False, True):
         with pytest.raises(ConfigError, match=rf"^hydra\.run\.dir={sweep}: belongs to a sweep; name another directory$"):
-            take_new(sweep, overwrite)
+            lock_new_run(sweep, overwrite)
     assert [path.name for path in sweep.iterdir()] == ["multirun.yaml"]
 
 
 def test_a_run_s_directory_is_no_sweep_s(run: Path, tmp_path: Path) -> None:
     before = content(run)
     with pytest.raises(ConfigError, match=rf"^hydra\.sweep\.dir={run}: belongs to a run; name another directory$"):
-        take_sweep_directory(run)
+        lock_sweep(run)
     assert content(run) == before
-    own = take_sweep_directory(tmp_path / "sweep")
+    lock_sweep(tmp_path / "sweep")
     assert Lock.is_here(tmp_path / "sweep")
-    own.remove_without_jobs()
-    assert not (tmp_path / "sweep").exists()

@@ -56,13 +56,16 @@ def test_what_a_resumption_can_not_change_is_refused(override: str, line: str, r
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "was"),
+    ("key", "value", "was", "root"),
     [
-        ("seed", 3, "2"),
-        ("model.optimizer.lr", 0.2, "0.1"),
+        ("seed", 3, "2", {}),
+        ("model.optimizer.lr", 0.2, "0.1", {}),
+        ("model.lr", 0.2, "0.1", {"model": {"_target_": "M", "lr": 0.1}}),  # of a LightningModule of one's own
+        ("datamodule.batch_size", 16, "8", {"lr_scaling": "linear"}),  # which would change the rate
     ],
 )
-def test_what_the_checkpoint_decides_can_not_change(key: str, value: Any, was: str, run: Path) -> None:
+def test_what_the_checkpoint_decides_can_not_change(key: str, value: Any, was: str, root: Any, tmp_path: Path) -> None:
+    run = save_run(tmp_path / "run", **root)
     saved, cfg = read_config(run), read_config(run)
     assert saved is not None
     assert cfg is not None

@@ -13,7 +13,6 @@ from lockstep.errors import ConfigError
 from lockstep.launchers.heartbeat import HEARTBEAT
 from lockstep.launchers.stop_signals import Preempted
 from lockstep.runs import record
-from lockstep.runs.directory import COULD_NOT_START
 from lockstep.runs.run import Run
 
 
@@ -32,7 +31,7 @@ def test_a_refusal_is_a_failure_from_the_first_step_on(
         run.__exit__(ConfigError, ConfigError("cat.png: not a readable image"), None)
     assert left.value.code == code
     status = read_json(tmp_path / "status.json") or {}
-    assert (status["status"], COULD_NOT_START in status) == ("failed", code == 2)
+    assert (status["status"], record.COULD_NOT_START in status) == ("failed", code == 2)
 
 
 def test_a_rank_that_is_asked_to_stop_since_another_has_failed_leaves_that_reason(

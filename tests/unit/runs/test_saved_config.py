@@ -11,8 +11,6 @@ from lockstep.runs import opening
 from lockstep.runs.opening import has_begun
 from lockstep.runs.record import write_status
 from lockstep.runs.saved import (
-    accept_config,
-    propose_config,
     read_choices,
     read_config,
     read_overrides,
@@ -31,26 +29,16 @@ def test_a_run_s_config_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert "run_dir: ${hydra:runtime.output_dir}" in (run / ".hydra" / "config.yaml").read_text()
 
 
-def test_a_resumption_changes_the_config_and_adds_its_overrides_once_it_can_not_be_refused_any_more(tmp_path: Path) -> None:
-    run = save_run(tmp_path / "run", "seed=2", global_batch_size=16)
-    cfg = read_config(run)
-    assert cfg is not None
-    cfg.trainer.max_epochs = 20
-    (run / "metrics.json").touch()
-    for epochs in (7, 20):  # one that is killed while it starts leaves no trace
-        propose_config(run, cfg, "its id", 16, [f"trainer.max_epochs={epochs}"])
-        assert (run / "metrics.json").exists()
-        assert (read_config(run) or cfg).trainer.max_epochs == 5
-        assert read_overrides(run) == ["seed=2"]
-    accept_config(run)
+def test_a_resumption_changes_values_and_adds_its_overrides(tmp_path: Path) -> None:
+    run = save_run(tmp_path / "run", "seed=2", "trainer.max_epochs=5", global_batch_size=16, choices={"model": "cnn"})
+    save_run(run, "trainer.max_epochs=20", global_batch_size=16, trainer={"devices": 1, "max_epochs": 20})
     again = read_config(run)
     assert again is not None
     assert (again.trainer.max_epochs, again.run_id) == (20, "its id")
     assert read_overrides(run) == ["seed=2", "trainer.max_epochs=20"]
-    assert sorted(path.name for path in run.iterdir()) == [".hydra"]
-    (run / "metrics.json").touch()
-    accept_config(run)
-    assert (run / "metrics.json").exists()
+    assert read_choices(run) == {"model": "cnn"}
+    save_run(run, "seed=3", run_id="another")  # in the directory of a run that could not start
+    assert (read_overrides(run), read_choices(run)) == (["seed=3"], {})
 
 
 def test_ranks_that_are_started_again_go_on_with_their_own_run_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
