@@ -12,6 +12,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from lockstep.atomic_files import read_json, write_json
 from lockstep.launchers.environment import is_rank_zero
+from lockstep.runs.results import ResultLogger
 from lockstep.runs.saved import read_run_id
 
 log = logging.getLogger(__name__)
@@ -21,7 +22,7 @@ def _sweep(run_dir: Path) -> str | None:
     return run_dir.parent.name if (run_dir.parent / "multirun.yaml").is_file() else None
 
 
-class MLFlowLogger(loggers.MLFlowLogger):
+class MLFlowLogger(loggers.MLFlowLogger, ResultLogger):
     """Continue the MLflow run whose id is in the run's directory. A server that fails gets nothing more until the run ends."""
 
     def __init__(self, *, run_dir: str, tracking_uri: str, experiment_name: str, tags: dict[str, Any] | None = None) -> None:
@@ -79,7 +80,7 @@ class MLFlowLogger(loggers.MLFlowLogger):
             self._is_lost = True
 
 
-class WandbLogger(loggers.WandbLogger):
+class WandbLogger(loggers.WandbLogger, ResultLogger):
     """Continue the run of W&B that has the run's id; its group is the sweep."""
 
     def __init__(self, *, run_dir: str, **settings: Any) -> None:

@@ -43,7 +43,6 @@ class Forked(Callback):
         self._changed = changed
         self._has_trained = False
         self._checkpoint: dict[str, Any] = {}
-        self._options: list[list[dict[str, Any]]] = []
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn == "fit" and self._changed:
@@ -52,27 +51,26 @@ class Forked(Callback):
                 _begin_epoch_again(checkpoint, keys)
 
     def on_fit_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        """Record the configured options of the optimizers, which the checkpoint has not overwritten yet."""
+        """Write the configured options into the optimizers' states, which Lightning restores next."""
         if not self._checkpoint:
             return
-        self._options = [[_without_params(group) for group in optimizer.param_groups] for optimizer in trainer.optimizers]
         self._checkpoint["lr_schedulers"] = []
-        is_regrouped = any(key.startswith("model.param_groups") for key in self._changed)
         states, optimizers = self._checkpoint["optimizer_states"], trainer.optimizers
+        is_regrouped = any(key.startswith("model.param_groups") for key in self._changed)
         if is_regrouped or len(states) != len(optimizers) or not all(map(_fits, states, optimizers)):
             log.warning("Not carried over from the checkpoint: the optimizer's state, which is of another one or of other groups")
             self._checkpoint["optimizer_states"] = []
+            return
+        for state, optimizer in zip(states, optimizers, strict=True):
+            for saved, group in zip(state["param_groups"], optimizer.param_groups, strict=True):
+                saved |= {name: value for name, value in group.items() if name != "params"}
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
         self._has_trained = True
-        if not self._checkpoint:
-            return
-        for optimizer, options in zip(trainer.optimizers, self._options, strict=True):
-            for group, own in zip(optimizer.param_groups, options, strict=True):
-                group.update(own)
-        for config in trainer.lr_scheduler_configs:
-            _move(config, trainer)
-        next(callback for callback in trainer.callbacks if isinstance(callback, SteppedRate)).forget()
+        if self._checkpoint:
+            for config in trainer.lr_scheduler_configs:
+                _move(config, trainer)
+            next(callback for callback in trainer.callbacks if isinstance(callback, SteppedRate)).forget()
         self._checkpoint = {}
 
     def on_fit_end(self, trainer: Any, pl_module: LightningModule) -> None:
@@ -99,10 +97,6 @@ def _fits(state: dict[str, Any], optimizer: Optimizer) -> bool:
     """True if a state is of an optimizer with these options, and with as many parameters in each group."""
     saved = [(len(group["params"]), group.keys() >= optimizer.defaults.keys()) for group in state["param_groups"]]
     return saved == [(len(group["params"]), True) for group in optimizer.param_groups]
-
-
-def _without_params(group: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in group.items() if name != "params"}
 
 
 def _move(config: LRSchedulerConfig, trainer: Any) -> None:

@@ -175,6 +175,10 @@ class PlainLightning(SharedLoading):
         is_skipped = self._weight.samples == 0 or (pl_module.automatic_optimization and not outputs)
         self.samples_trained += 0 if is_skipped else samples_in(batch) or 0
 
+    def facts(self) -> dict[str, Any]:
+        times = {"train_time": self.train_time, "train_cpu_time": self.train_cpu_time}
+        return {**super().facts(), **times}
+
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.train_time, self.train_cpu_time = time.perf_counter() - self._started[0], time.process_time() - self._started[1]
         self.results = logged_numbers(trainer)  # a test resets them

@@ -1,6 +1,7 @@
 """Collect the results of a run from the trainer, for its record and its loggers."""
 
 import os
+from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import torch
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, Timer
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
@@ -16,13 +17,13 @@ from omegaconf import DictConfig, OmegaConf
 from lockstep.checkpointing import read_checkpoint
 from lockstep.config.overrides import override_key
 from lockstep.config.plan import Plan
+from lockstep.datamodules.base import DataModule
 from lockstep.errors import NamedFailure
 from lockstep.launchers.environment import SWEPT_KEYS
 from lockstep.runs.record import environment
 from lockstep.runs.saved import read_choices, read_overrides
 from lockstep.runs.shares import dp_rank_and_size
 
-_SIGNALING = " Signaling Trainer to stop."
 OPTIMIZED = "Optimized/"  # a capital, because TensorBoard sorts tags with capitals first
 _SHOWN = ("world_size", "global_batch_size", "lr")  # facts shown in TensorBoard: three and the metric fit into 1280 pixels
 
@@ -33,14 +34,26 @@ class Records(Callback):
     Attributes:
         causes: lines that say why several processes can't give the result of one; collected as not_as_one_process.
         ended_by: a line that says why the callback has ended training, or None.
+        results: latest value of each metric that training has logged, of the callback that keeps them.
+        samples_trained: number of samples that this process has trained on since it started, of the callback that counts them.
     """
 
     causes: Any = ()
     ended_by: Any = None
+    results: Any = {}
+    samples_trained: int = 0
 
     def facts(self) -> Mapping[str, Any]:
         """Return keys and values to add; called on every rank."""
         return {}
+
+
+class ResultLogger(Logger):
+    """A logger that logs a run's result in its own way, and then ends its run."""
+
+    @abstractmethod
+    def log_result(self, params: Mapping[str, Any], metrics: Mapping[str, float], step: int) -> None:
+        """Log hyperparameters, and metrics at the last step."""
 
 
 def best_checkpoint(trainer: Any) -> Path | None:
@@ -62,7 +75,10 @@ def collect_metrics(trainer: Trainer, best: Mapping[str, Any]) -> dict[str, floa
     Where a test and a validation have logged the same name, the test's becomes test/NAME; if the name begins with "test", the
     validation's becomes val/NAME.
     """
-    trained = getattr(_counter(trainer), "results", {}) | best.get("metrics", {})
+    trained = {}
+    for callback in recording(trainer):
+        trained |= callback.results
+    trained |= best.get("metrics", {})
     latest = logged_numbers(trainer)
     if trainer.state.fn == TrainerFn.TESTING:
         tested = {name for name in latest.keys() & trained.keys() if name.startswith("test")}
@@ -73,11 +89,6 @@ def collect_metrics(trainer: Trainer, best: Mapping[str, Any]) -> dict[str, floa
 
 def recording(trainer: Any) -> list[Records]:
     return [callback for callback in trainer.callbacks if isinstance(callback, Records)]
-
-
-def _counter(trainer: Any) -> Any:
-    """Return the callback that counts samples, times and metrics of training, or None."""
-    return next((callback for callback in trainer.callbacks if hasattr(callback, "samples_trained")), None)
 
 
 def collect_result(cfg: DictConfig, plan: Plan, trainer: Trainer, seconds: float) -> dict[str, Any]:
@@ -112,20 +123,11 @@ def logged_numbers(trainer: Any) -> dict[str, float]:
 def collect_facts(trainer: Trainer) -> dict[str, Any]:
     """Return sizes, times, devices and the facts of callbacks. A collective: the ranks' samples are summed."""
     model: Any = trainer.lightning_module
-    datamodule: Any = getattr(trainer, "datamodule", None)
-    counted, samples = _counter(trainer), samples_trained(trainer)
-    train_time = getattr(counted, "train_time", 0.0)
+    datamodule: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
     device = trainer.strategy.root_device  # Lightning has moved the model to the CPU
     is_gpu = device.type == "cuda"
     facts = {
-        "train_time": train_time,
-        "train_cpu_time": getattr(counted, "train_cpu_time", 0.0),
-        "samples_per_second": samples / train_time if train_time else None,  # of the last start
-        "samples_trained": samples,
-        "samples_per_epoch": getattr(datamodule, "samples_per_epoch", None),
-        "samples": datamodule.describe() if hasattr(datamodule, "describe") else {},
         "has_test": lacking_for_test(model, datamodule) is None,
-        "test_note": getattr(datamodule, "test_note", None),
         "epochs": trainer.current_epoch,
         "steps": steps_made(trainer),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -135,11 +137,22 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "not_as_one_process": [cause for callback in recording(trainer) for cause in callback.causes],
     }
+    if isinstance(datamodule, DataModule):
+        facts |= {"samples_per_epoch": datamodule.samples_per_epoch, "test_note": datamodule.test_note}
+        facts["samples"] = datamodule.describe()
     for callback in recording(trainer):
-        facts |= callback.facts() or {}  # None of a monitor that is switched off
-    facts["samples_trained"] += facts.pop("samples_before", 0)
-    facts["train_time"] += facts.get("seconds_before", 0.0)
-    return facts
+        facts |= callback.facts()
+    return facts | _speed(samples_trained(trainer), facts)
+
+
+def _speed(samples: int, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the samples and the time of training, those of earlier starts included, and the throughput of the last start."""
+    train_time = facts.get("train_time", 0.0)
+    return {
+        "samples_per_second": samples / train_time if train_time else None,
+        "samples_trained": samples + facts.get("samples_before", 0),
+        "train_time": train_time + facts.get("seconds_before", 0.0),
+    }
 
 
 def steps_made(trainer: Any) -> int:
@@ -149,14 +162,15 @@ def steps_made(trainer: Any) -> int:
 
 def samples_trained(trainer: Trainer) -> int:
     """Return the number of samples that all processes have trained on since they started; a collective."""
-    own = torch.tensor(getattr(_counter(trainer), "samples_trained", 0), device=trainer.strategy.root_device)
+    samples = sum(callback.samples_trained for callback in recording(trainer))
+    own = torch.tensor(samples, device=trainer.strategy.root_device)
     counted = int(trainer.strategy.reduce(own, reduce_op="sum"))
     return counted * dp_rank_and_size(trainer)[1] // trainer.world_size  # ranks may have the same samples
 
 
 def lacking_for_test(model: Any, datamodule: Any) -> str | None:
     """Return why testing is impossible, or None."""
-    if not getattr(datamodule, "has_test", True):
+    if isinstance(datamodule, DataModule) and not datamodule.has_test:
         return "this data has no test split"
     for part, hook in ((model, "test_step"), (datamodule or model, "test_dataloader")):
         if not (isinstance(part, LightningModule | LightningDataModule) and is_overridden(hook, part)):
@@ -174,7 +188,7 @@ def ended_by(trainer: Any) -> str | None:
         if isinstance(callback, Timer) and (callback.time_remaining() or 1.0) <= 0:
             return f"trainer.max_time, after {callback.time_elapsed():.0f} s"
         if isinstance(callback, EarlyStopping) and callback.stopping_reason_message is not None:
-            return f"early stopping: {callback.stopping_reason_message.removesuffix(_SIGNALING)}"
+            return f"early stopping: {callback.stopping_reason_message}"
         if isinstance(callback, Records) and callback.ended_by is not None:
             return callback.ended_by
     return "trainer.should_stop, which the model or a callback has set" if trainer.should_stop else None
@@ -182,19 +196,15 @@ def ended_by(trainer: Any) -> str | None:
 
 def log_result(cfg: DictConfig, trainer: Any, facts: Mapping[str, Any], metrics: Mapping[str, float]) -> None:
     """Log the hyperparameters and final metrics of the run to each logger, once. In TensorBoard the last point of Optimized/NAME
-    is the optimized metric of the best checkpoint, if there is one.
-
-    A logger with a method `log_result` gets both and the last step by it instead, and finishes its run itself.
-    """
+    is the optimized metric of the best checkpoint, or the last one."""
     values = hyperparameters(cfg, facts)
+    optimized = {OPTIMIZED + name: metrics[name] for name in metrics if name == cfg.optimized_metric}
     for logger in trainer.loggers:
-        if (log_by_itself := getattr(logger, "log_result", None)) is not None:
-            log_by_itself(values, metrics, trainer.global_step)
+        if isinstance(logger, ResultLogger):
+            logger.log_result(values, metrics, trainer.global_step)
             continue
         if isinstance(logger, TensorBoardLogger):
-            if best_checkpoint(trainer) is not None and (name := cfg.optimized_metric) in metrics:
-                logger.log_metrics({OPTIMIZED + name: metrics[name]}, step=trainer.global_step)
-            write_session(Path(logger.log_dir), values)
+            logger.log_hyperparams(values, optimized, trainer.global_step)
         else:
             logger.log_hyperparams(values)
         logger.finalize("success")
@@ -209,15 +219,3 @@ def hyperparameters(cfg: DictConfig, facts: Mapping[str, Any]) -> dict[str, str 
     values = {key: choices[key] if key in choices else OmegaConf.select(cfg, key) for key in keys}
     values |= {name: facts[name] for name in _SHOWN if name in facts}
     return {key: value if isinstance(value, str | int | float) else str(value) for key, value in values.items()}
-
-
-def write_session(folder: Path, values: Mapping[str, str | float]) -> None:
-    """Write the values as a finished hparams session, in an event file of its own beside the logger's. Write no experiment:
-    TensorBoard would use the first one it finds for all runs, and hide the columns that it does not name."""
-    from torch.utils.tensorboard import SummaryWriter
-    from torch.utils.tensorboard.summary import hparams
-
-    _, *session = hparams(dict(values), {})
-    with SummaryWriter(str(folder)) as writer:
-        for summary in session:
-            writer.file_writer.add_summary(summary)  # pyright: ignore[reportOptionalMemberAccess]
