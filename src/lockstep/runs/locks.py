@@ -5,11 +5,11 @@ import os
 import platform
 import time
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import IO, ClassVar, Self
 
 from lockstep.errors import ConfigError
 
-_TRIES, _PAUSE = 60, 0.05  # seconds between two tries; a process that was stopped may need a while to exit
+_PATIENCE = 3.0  # seconds; a process that was stopped may need a while to exit
 
 
 class Lock:
@@ -27,25 +27,18 @@ class Lock:
         directory.mkdir(parents=True, exist_ok=True)
         self._path, self._pid = os.path.realpath(directory), os.getpid()
         self._file = (directory / "lock").open("a+")
-        if not self._try():
-            self._file.seek(0)
-            holder = self._file.read().strip() or "another process"
-            self._file.close()
-            raise ConfigError(f"{key}={directory}: is being run by {holder}; wait for it or end it")
+        deadline = time.monotonic() + _PATIENCE
+        while _is_locked(self._file, fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                self._file.seek(0)
+                holder = self._file.read().strip() or "another process"
+                self._file.close()
+                raise ConfigError(f"{key}={directory}: is being run by {holder}; wait for it or end it")
+            time.sleep(0.05)
         self._file.truncate(0)
         self._file.write(f"process {os.getpid()} on {platform.node()}\n")
         self._file.flush()
         self._here[self._path] = self
-
-    def _try(self) -> bool:
-        for _ in range(_TRIES):
-            try:
-                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, by fcntl(2)
-                time.sleep(_PAUSE)
-            else:
-                return True
-        return False
 
     def close(self) -> None:
         self._here.pop(self._path, None)
@@ -64,8 +57,13 @@ def is_held(directory: Path) -> bool:
     if Lock.is_here(directory) or not path.is_file():
         return Lock.is_here(directory)
     with path.open() as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
+        return _is_locked(file, fcntl.LOCK_SH)
+
+
+def _is_locked(file: IO[str], kind: int) -> bool:
+    """Take the lock, or return whether another process has it."""
+    try:
+        fcntl.lockf(file, kind | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # EAGAIN or EACCES, by fcntl(2)
+        return True
     return False

@@ -43,12 +43,15 @@ def actual_status(run_dir: Path) -> str | None:
     return "finished" if (run_dir / "metrics.json").is_file() else "interrupted"
 
 
-def write_failure(run_dir: Path, reason: str | None, rank: int | None, **more: bool) -> None:
+def write_failure(
+    run_dir: Path, reason: str | None, rank: int | None, has_lost_rank: bool = False, could_not_start: bool = False
+) -> None:
     """Record that the run has failed. The first reason stays, except that a lost rank's own reason replaces the report that a
-    rank was lost. `more`: LOST_RANK or COULD_NOT_START, if it is true."""
+    rank was lost."""
     content = read_json(run_dir / "status.json") or {}
-    if content.get("status") == "running" or (content.get(LOST_RANK) and not more.get(LOST_RANK)):
-        write_status(run_dir, "failed", reason, rank, **{key: True for key, is_true in more.items() if is_true})
+    if content.get("status") == "running" or (content.get(LOST_RANK) and not has_lost_rank):
+        flags = {LOST_RANK: has_lost_rank, COULD_NOT_START: could_not_start}
+        write_status(run_dir, "failed", reason, rank, **{key: True for key in flags if flags[key]})
 
 
 def environment() -> dict[str, Any]:

@@ -75,9 +75,7 @@ def collect_metrics(trainer: Trainer, best: Mapping[str, Any]) -> dict[str, floa
     Where a test and a validation have logged the same name, the test's becomes test/NAME; if the name begins with "test", the
     validation's becomes val/NAME.
     """
-    trained = {}
-    for callback in recording(trainer):
-        trained |= callback.results
+    trained = {name: value for callback in recording(trainer) for name, value in callback.results.items()}
     trained |= best.get("metrics", {})
     latest = logged_numbers(trainer)
     if trainer.state.fn == TrainerFn.TESTING:
@@ -126,7 +124,7 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
     datamodule: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
     device = trainer.strategy.root_device  # Lightning has moved the model to the CPU
     is_gpu = device.type == "cuda"
-    facts = {
+    facts: dict[str, Any] = {
         "has_test": lacking_for_test(model, datamodule) is None,
         "epochs": trainer.current_epoch,
         "steps": steps_made(trainer),
@@ -141,18 +139,12 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
         facts |= {"samples_per_epoch": datamodule.samples_per_epoch, "test_note": datamodule.test_note}
         facts["samples"] = datamodule.describe()
     for callback in recording(trainer):
-        facts |= callback.facts()
-    return facts | _speed(samples_trained(trainer), facts)
-
-
-def _speed(samples: int, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the samples and the time of training, those of earlier starts included, and the throughput of the last start."""
-    train_time = facts.get("train_time", 0.0)
-    return {
-        "samples_per_second": samples / train_time if train_time else None,
-        "samples_trained": samples + facts.get("samples_before", 0),
-        "train_time": train_time + facts.get("seconds_before", 0.0),
-    }
+        facts |= callback.facts() or {}  # None of a monitor that is switched off
+    samples, train_time = samples_trained(trainer), facts.get("train_time", 0.0)
+    facts["samples_per_second"] = samples / train_time if train_time else None  # of the last start
+    facts["samples_trained"] = samples + facts.pop("samples_before", 0)
+    facts["train_time"] = train_time + facts.get("seconds_before", 0.0)
+    return facts
 
 
 def steps_made(trainer: Any) -> int:
@@ -203,10 +195,8 @@ def log_result(cfg: DictConfig, trainer: Any, facts: Mapping[str, Any], metrics:
         if isinstance(logger, ResultLogger):
             logger.log_result(values, metrics, trainer.global_step)
             continue
-        if isinstance(logger, TensorBoardLogger):
-            logger.log_hyperparams(values, optimized, trainer.global_step)
-        else:
-            logger.log_hyperparams(values)
+        points: Any = (optimized, trainer.global_step) if isinstance(logger, TensorBoardLogger) else ()
+        logger.log_hyperparams(values, *points)
         logger.finalize("success")
 
 

@@ -29,8 +29,6 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     """
     flags, overrides = split_flags(arguments)
     wanted = values_by_key(overrides)["resume"]
-    if {"-m", "--multirun"} & {*flags}:
-        raise config_error("resume", wanted, "is for one run; give a sweep its own command again, or lockstep sweep resume")
     run_dir = locate_run(wanted)
     if not (run_dir / FILE).is_file():
         raise config_error("resume", wanted, f"no run is there, since it has no {FILE}; use the directory of a run")

@@ -211,10 +211,6 @@ class Run:
     def _end(self, outcome: Outcome) -> None:
         """Report once why the run ends, to the parent or on the terminal, and exit. Without a parent any rank may report the
         failure."""
-        if outcome.code == ExitCode.PREEMPTED and self.is_owner:
-            status = read_json(self.directory / "status.json") or {}
-            if status.get("status") == "failed":  # of another rank, after which torchrun asks the others to stop
-                outcome = Outcome(code=ExitCode.FAILED, reason=status["reason"], rank=status["rank"])
         self._code = outcome.code
         if self._report is not None:
             self._report(outcome)
@@ -230,10 +226,12 @@ class Run:
             log.error(outcome.traceback)
         is_refused = outcome.code == ExitCode.REFUSED
         console.say(str(outcome.reason) if is_refused else f"The run failed: {outcome.reason}. Logs: {self.directory}")
-        more = {record.LOST_RANK: outcome.has_lost_rank, record.COULD_NOT_START: is_refused and not self.is_resumed}
-        record.write_failure(self.directory, outcome.reason, outcome.rank, **more)
+        could_not_start = is_refused and not self.is_resumed
+        record.write_failure(self.directory, outcome.reason, outcome.rank, outcome.has_lost_rank, could_not_start)
 
     def _end_preempted(self, outcome: Outcome) -> None:
+        if (read_json(self.directory / "status.json") or {}).get("status") == "failed":
+            return  # another rank has failed, after which torchrun asks the others to stop
         record.write_status(self.directory, "preempted", outcome.reason, outcome.rank)
         console.show_preempted(self.directory, outcome.reason or "")
         given = HydraConfig.get().overrides.hydra if HydraConfig.initialized() else ()

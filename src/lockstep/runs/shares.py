@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from lockstep.strategies.ddp import PlannedWorldSize
+
 
 def dp_rank_and_size(trainer: Any) -> tuple[int, int]:
     """Return the data-parallel rank and size of this process: its rank and the world size, except that processes which hold parts
@@ -17,4 +19,4 @@ def is_first_of_share(trainer: Any) -> bool:
 
 def has_same_bits(trainer: Any) -> bool:
     """Return whether the strategy gives the same bits on any number of processes."""
-    return getattr(trainer.strategy, "has_same_bits", False)
+    return isinstance(trainer.strategy, PlannedWorldSize) and trainer.strategy.has_same_bits

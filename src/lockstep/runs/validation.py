@@ -42,7 +42,7 @@ def validated(config: DictConfig, hydra: DictConfig | None = None, node_gpus: in
     `hydra`: Hydra's part of the config, with the overrides and the chosen options.
     """
     derive(config, () if hydra is None else hydra.overrides.task)
-    cfg = without_hydra(config)
+    cfg = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     check(cfg, () if hydra is None else hydra.runtime.choices)
     rank = this_rank()
     plan = Plan.from_config(cfg, None if rank is None else rank.started, node_gpus)
@@ -85,37 +85,20 @@ def check_types(cfg: DictConfig, types: Mapping[str, Any]) -> None:
             check_type(key, OmegaConf.to_container(value) if OmegaConf.is_config(value) else value, annotation)
 
 
-def without_hydra(config: DictConfig) -> DictConfig:
-    return OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-
-
 def derive(config: DictConfig, overrides: Iterable[str] = ()) -> None:
-    """Set the values that follow from others: from the command line's `overrides`, and from trainer.exact. Raise ConfigError if
-    values contradict each other."""
-    _choose_batch_size(config, overrides)
-    _apply_exact(config)
-
-
-def _choose_batch_size(config: DictConfig, overrides: Iterable[str]) -> None:
-    """Drop a config file's batch_size if the command line sets the global one."""
+    """Set the values that follow from others: drop a config file's batch_size if the command line's `overrides` set the global
+    one, and replace trainer.exact, which is no argument of the Trainer. Raise ConfigError if values contradict each other."""
     given = {override_key(item): item.partition("=")[2] for item in overrides if not item.startswith("~")}
-    if given.get(GLOBAL_BATCH, "null") != "null":
+    if (size := given.get(GLOBAL_BATCH, "null")) != "null":
         if given.get(BATCH, "null") != "null":
-            accepted = f"is given beside {GLOBAL_BATCH}={given[GLOBAL_BATCH]}; use one of the two"
-            raise config_error(BATCH, given[BATCH], accepted)
+            raise config_error(BATCH, given[BATCH], f"is given beside {GLOBAL_BATCH}={size}; use one of the two")
         if OmegaConf.select(config, BATCH) is not None:
             OmegaConf.update(config, BATCH, None)
-
-
-def _apply_exact(config: DictConfig) -> None:
-    """Replace trainer.exact, which is no argument of the Trainer, by the values that follow from it."""
-    if not OmegaConf.is_dict(OmegaConf.select(config, "trainer")) or "exact" not in config.trainer:
-        return
-    workers = config.trainer.exact
-    with read_write(config), open_dict(config):
-        del config.trainer.exact
-        if workers is not None:
-            get_object("lockstep.exact.settings.apply_exact")(config, workers)
+    if OmegaConf.is_dict(config.get("trainer")) and "exact" in config.trainer:
+        with read_write(config), open_dict(config):
+            workers = config.trainer.pop("exact")
+            if workers is not None:
+                get_object("lockstep.exact.settings.apply_exact")(config, workers)
 
 
 def check_single(overrides: Sequence[str]) -> None:

@@ -7,7 +7,6 @@ import pytest
 from omegaconf import OmegaConf
 from saved_run import save_run
 
-from lockstep.config.arguments import shown
 from lockstep.config.overrides import quote
 from lockstep.errors import ConfigError
 from lockstep.runs import record, resume
@@ -36,23 +35,15 @@ def new_overrides(run: Path, *arguments: str) -> list[str]:
     return command[4:-1]
 
 
-@pytest.mark.parametrize("new", [[], ["trainer.max_epochs=20", "test=false"]])
-def test_a_run_goes_on_with_its_saved_config_and_what_is_new(new: list[str], run: Path) -> None:
+def test_a_run_goes_on_with_its_saved_config_and_what_is_new(run: Path) -> None:
+    new = ["trainer.max_epochs=20", "test=false"]
     assert new_overrides(run, "model=cnn", *new) == new
     assert read_config(run).datamodule == {"batch_size": None, "global_batch_size": 16}
 
 
-@pytest.mark.parametrize(
-    ("override", "line"),
-    [
-        ("trainer=ddp", "trainer=ddp: a group is chosen once, when a run begins; give values in it, or begin a new run by fork="),
-        ("-m", "resume={run}: is for one run; give a sweep its own command again"),
-    ],
-)
-def test_what_a_resumption_can_not_change_is_refused(override: str, line: str, run: Path) -> None:
-    with pytest.raises(ConfigError) as refused:
-        new_overrides(run, override)
-    assert str(refused.value).startswith(line.format(run=run))
+def test_a_group_is_not_chosen_anew(run: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^trainer=ddp: a group is chosen once, when a run begins; .* a new run by fork="):
+        new_overrides(run, "trainer=ddp")
 
 
 @pytest.mark.parametrize(
@@ -72,10 +63,9 @@ def test_what_the_checkpoint_decides_can_not_change(key: str, value: Any, was: s
     cfg.trainer.max_epochs = 20
     check_unchanged(saved, cfg, run)
     OmegaConf.update(cfg, key, value, force_add=True)
-    line = f"{key}={shown(value)}: is decided by the run's checkpoint, with {was}; begin a new run by fork={run}"
-    with pytest.raises(ConfigError) as refused:
+    line = f"^{key}={value}: is decided by the run's checkpoint, with {was}; begin a new run by fork={run}$"
+    with pytest.raises(ConfigError, match=line):
         check_unchanged(saved, cfg, run)
-    assert str(refused.value) == line
 
 
 def test_a_finished_run_has_nothing_to_continue_but_with_something_new(run: Path) -> None:

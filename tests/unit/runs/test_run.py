@@ -45,4 +45,4 @@ def test_a_rank_that_is_asked_to_stop_since_another_has_failed_leaves_that_reaso
         run.__exit__(Preempted, Preempted(signal.SIGTERM), None)
     status = read_json(tmp_path / "status.json") or {}
     assert (status["status"], status["reason"], status["rank"]) == ("failed", "rank 1: RuntimeError: no data", 1)
-    assert left.value.code == 1
+    assert left.value.code == 75
