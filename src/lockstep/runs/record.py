@@ -28,9 +28,9 @@ def write_status(
     path = run_dir / "status.json"
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     known = read_json(path) or {}
-    before = {name: known[name] for name in known if name == JOB or not is_first}
-    content = {"started": before.get("started", now), "status": status, "reason": reason, "rank": rank, "updated": now}
-    content |= ({JOB: before[JOB]} if JOB in before else {}) | queue().job() | more
+    started = now if is_first else known.get("started", now)
+    content = {"started": started, "status": status, "reason": reason, "rank": rank, "updated": now}
+    content |= {key: known[key] for key in known if key == JOB} | queue().job() | more
     write_json(path, content | {"host": platform.node(), "pid": os.getpid(), "command": [sys.executable, *sys.argv]})
 
 

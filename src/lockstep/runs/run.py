@@ -72,7 +72,7 @@ class Run:
                 self._record_start()
             self._watch()
             if not self.is_parent:
-                self.checkpoint = self._own_checkpoint() or self._origin()
+                self.checkpoint = self._find_checkpoint()
         except BaseException:
             self.__exit__(*sys.exc_info())
             raise
@@ -94,24 +94,20 @@ class Run:
         with self._log.open("a", errors="backslashreplace") as file:
             file.write(text)
 
-    def _own_checkpoint(self) -> Path | None:
-        """Return the checkpoint from which the run is resumed, or None."""
-        if not self.is_resumed:
-            return None
-        from lockstep.checkpointing import latest_valid_checkpoint
+    def _find_checkpoint(self) -> Path | None:
+        """Return the run's own checkpoint to resume from, else the other run's to fork from, or None."""
+        checkpoint = None
+        if self.is_resumed:
+            from lockstep.checkpointing import latest_valid_checkpoint
 
-        checkpoint = latest_valid_checkpoint(self.directory / "checkpoints")
-        begins = "There is no checkpoint yet: the run starts from the beginning."
-        log.info(begins if checkpoint is None else f"Continuing from {checkpoint}")
+            checkpoint = latest_valid_checkpoint(self.directory / "checkpoints")
+            begins = "There is no checkpoint yet: the run starts from the beginning."
+            log.info(begins if checkpoint is None else f"Continuing from {checkpoint}")
+        if checkpoint is None and self.cfg.get("fork") is not None:
+            from lockstep.runs.fork import find_checkpoint
+
+            checkpoint, _ = find_checkpoint(self.cfg.fork)
         return checkpoint
-
-    def _origin(self) -> Path | None:
-        """Return the checkpoint of another run from which a fork starts, or None."""
-        if self.cfg.get("fork") is None:
-            return None
-        from lockstep.runs.fork import find_checkpoint
-
-        return find_checkpoint(self.cfg.fork)[0]
 
     def _watch(self) -> None:
         """Start the watchdog of a rank, which works while the main thread is stuck. The parent only listens for stop signals."""
