@@ -49,7 +49,7 @@ def open_run(cfg: DictConfig) -> Run:
     else:
         run.lock, run_id = Lock(directory, "resume"), saved.run_id
         if is_resumed:
-            get_object("lockstep.runs.resume.check_resumption")(saved, cfg, directory)
+            get_object("lockstep.runs.resume.check_resumable")(saved, cfg, directory)
     write_config(directory, cfg, hydra, run_id, run.plan.global_batch_size)
     return run
 

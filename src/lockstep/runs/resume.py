@@ -69,7 +69,7 @@ def newest_unfinished(folder: Path) -> Path:
     return max(candidates, key=lambda run: str((read_json(run / "status.json") or {}).get("updated", "")))
 
 
-def check_resumption(saved: DictConfig, cfg: DictConfig, run_dir: Path) -> None:
+def check_resumable(saved: DictConfig, cfg: DictConfig, run_dir: Path) -> None:
     """Raise ConfigError if the run can't be resumed from its checkpoint with a config."""
     check_unchanged(saved, cfg, run_dir)
     from lockstep.checkpointing import latest_valid_checkpoint  # torch
