@@ -1,6 +1,7 @@
 """The datamodule that is built from a composed group, and whether a model and its data go together."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -27,11 +28,16 @@ def build_datamodule(settings: dict[str, Any] | None, plan: Plan) -> LightningDa
         total = settings.pop("global_batch_size", None)
         given = {"global_batch_size": total} if settings["batch_size"] is None and total is not None else {}
         settings["batch_size"] = plan.batch_size
-    datamodule = construct("datamodule", settings, given)
-    if not isinstance(datamodule, LightningDataModule):
-        accepted = "use a LightningDataModule of lightning.pytorch, not of pytorch_lightning: import lightning.pytorch as pl"
-        raise config_error("datamodule._target_", settings["_target_"], accepted)
-    return datamodule
+    return construct_lightning("datamodule", settings, given, LightningDataModule)
+
+
+def construct_lightning(key: str, node: dict[str, Any], given: Mapping[str, Any], kind: type) -> Any:
+    """Construct a LightningModule or a LightningDataModule. Raise ConfigError for another object."""
+    made = construct(key, node, given)
+    if not isinstance(made, kind):
+        fix = f"use a {kind.__name__} of lightning.pytorch, not of pytorch_lightning: import lightning.pytorch as pl"
+        raise config_error(f"{key}._target_", node["_target_"], fix)
+    return made
 
 
 def check_data(cfg: DictConfig, model: LightningModule, datamodule: LightningDataModule | None) -> None:

@@ -89,7 +89,8 @@ def test_a_net_of_the_project_is_built_and_another_one_where_the_caller_names_it
     assert type(load_model(own).net).__module__ == "nets_of_mine"
     with pytest.raises(ConfigError, match=r"model\.net\._target_=my_nets\.Net: a checkpoint may not name that; use"):
         load_model(other)
-    assert type(load_model(other, allow=["my_nets.Net"]).net).__module__ == "my_nets"
+    group = MODEL | {"net": MODEL["net"] | {"_target_": "my_nets.Net"}}
+    assert type(load_model(other, group).net).__module__ == "my_nets"
 
 
 def test_a_config_that_names_a_shell_is_refused(shipped: DictConfig) -> None:
