@@ -67,7 +67,6 @@ class DataModule(LightningDataModule):
         shuffle: bool = True,
         num_workers: int = 0,
         pin_memory: bool = True,
-        persistent_workers: bool | None = None,
         val_fraction: float = 0.1,
         folds: int | None = None,
         fold: int = 0,
@@ -91,7 +90,6 @@ class DataModule(LightningDataModule):
         with naming("datamodule.augment"):
             self.augment: Augment | None = CropFlip(**augment, seed=seed) if augment else None
         self.num_workers, self.pin_memory = num_workers, pin_memory
-        self.persistent_workers = num_workers > 0 if persistent_workers is None else persistent_workers
         self.scaler: StandardScaler | None = None
         self.samples_per_epoch: int | None = None  # over all processes; set when the training loader is made
         self._has_split = False
@@ -185,17 +183,19 @@ class DataModule(LightningDataModule):
         return facts | {"datamodule.curriculum": getattr(self._reorder, "identity", 0)}
 
     def val_dataloader(self) -> DataLoader[Any] | list[Any]:
-        return [] if self.splits.val is None else self.eval_loader(self.splits.val)
+        return self.eval_loader(self.splits.val)
 
     def test_dataloader(self) -> DataLoader[Any] | list[Any]:
-        return [] if self.splits.test is None else self.eval_loader(self.splits.test)
+        return self.eval_loader(self.splits.test)
 
     def predict_dataloader(self) -> DataLoader[Any] | list[Any]:
-        return self.test_dataloader()
+        return self.eval_loader(self.splits.test)
 
-    def eval_loader(self, dataset: Any) -> DataLoader[Any]:
+    def eval_loader(self, dataset: Any) -> DataLoader[Any] | list[Any]:
         """Return a loader of every sample exactly once, unaugmented, in a fixed shuffled order, so that the first batches of data
-        sorted by class have all classes."""
+        sorted by class have all classes. Without a dataset there is none."""
+        if dataset is None:
+            return []
         order: Any = shuffled(len(dataset), derive_seed(len(dataset))).tolist()
         return self._loader(dataset, order, None)
 
@@ -204,9 +204,16 @@ class DataModule(LightningDataModule):
             batches = BatchSampler(order, self.batch_size, drop_last=False)
         else:
             batches = GlobalBatches(order, self.samples_per_batch, drop_last=False)
-        loading: dict[str, Any] = {"num_workers": self.num_workers, "persistent_workers": self.persistent_workers}
-        loading |= {"pin_memory": self.pin_memory and torch.cuda.is_available(), "worker_init_fn": ignore_sigterm}
-        return DataLoader(Batches(dataset, self.seed, augment), batch_size=None, sampler=batches, collate_fn=unchanged, **loading)
+        return DataLoader(
+            Batches(dataset, self.seed, augment),
+            batch_size=None,
+            sampler=batches,
+            collate_fn=unchanged,
+            num_workers=self.num_workers,
+            persistent_workers=self.num_workers > 0,
+            pin_memory=self.pin_memory and torch.cuda.is_available(),
+            worker_init_fn=ignore_sigterm,
+        )
 
 
 def subset(dataset: Any, ids: Tensor) -> InMemory | Subset[Any]:

@@ -41,17 +41,15 @@ def construct_lightning(key: str, node: dict[str, Any], given: Mapping[str, Any]
 
 
 def check_data(cfg: DictConfig, model: LightningModule, datamodule: LightningDataModule | None) -> None:
-    """Raise ConfigError without training data, if the default data would replace the module's own, or if the config asks for a
-    test that is impossible. A test that it does not ask for is switched off."""
-    has_own, name = is_overridden("train_dataloader", model), type(model).__name__
-    if datamodule is None and not has_own:
-        raise config_error("datamodule", "null", f"{name} has no train_dataloader of its own; use a datamodule")
-    if datamodule is not None and has_own and HydraConfig.initialized():
+    """Raise ConfigError if the default data would replace the module's own, or if the config asks for an impossible test. A test
+    that it does not ask for is switched off."""
+    if datamodule is not None and is_overridden("train_dataloader", model) and HydraConfig.initialized():
         hydra = HydraConfig.get()
         option = hydra.runtime.choices["datamodule"]
         if not {"datamodule", "experiment"} & {override_key(item) for item in hydra.overrides.task}:
-            accepted = f"use datamodule=null for these, or datamodule={option} for that data"
-            raise config_error("datamodule", option, f"is the default, and {name} has loaders of its own; {accepted}")
+            words = f"is the default, and {type(model).__name__} has loaders of its own"
+            fix = f"use datamodule=null for these, or datamodule={option} for that data"
+            raise config_error("datamodule", option, f"{words}; {fix}")
     if cfg.test and (lacking := lacking_for_test(model, datamodule)) is not None:
         if cfg.test is True or (cfg.optimized_metric or "").startswith("test"):  # training would end with that
             raise config_error("test", shown(cfg.test), f"{lacking}; use test=auto, and no metric of a test")

@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from lockstep.checkpointing import read_checkpoint
 from lockstep.config.construct import resolve, targets_in
+from lockstep.datamodules.base import DataSpec
 from lockstep.errors import ConfigError, config_error
 from lockstep.models.from_config import build_model
 from lockstep.places import import_from_project, project
@@ -36,12 +37,12 @@ def load_model(checkpoint: str | Path, group: dict[str, Any] | None = None) -> A
     path = Path(checkpoint)
     import_from_project()
     model_config = read_checkpoint("checkpoint", path, whole=()).get("hyper_parameters")
-    if not isinstance(model_config, dict) or not isinstance(model_config.get("model"), dict) or "spec" not in model_config:
+    if not isinstance(model_config, dict) or not {"model", "spec"} <= model_config.keys():
         raise config_error("checkpoint", path, _NO_CONFIG)
     try:
         if group is None:
             _check_parts(model_config)
-        model = build_model(model_config if group is None else model_config | {"model": group})
+        model = build_model(model_config["model"] if group is None else group, DataSpec(**model_config["spec"]))
     except ConfigError as error:
         raise config_error("checkpoint", path, str(error)) from error
     load_weights(model, "checkpoint", path)

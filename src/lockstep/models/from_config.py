@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from lightning import LightningDataModule, LightningModule
+from lightning import LightningModule
 from torch.optim import Optimizer
 
 from lockstep.config.arguments import arguments_of
@@ -20,16 +20,15 @@ from lockstep.models.supervised import Supervised
 _LIGHTNINGS = ("interval", "frequency", "monitor", "strict", "name")
 
 
-def build_model(model_config: dict[str, Any], lr: float | None = None) -> LightningModule:
-    """Build a model from plain containers: {"model": a composed model group, "spec": the fields of a DataSpec, or None}.
+def build_model(group: Mapping[str, Any], spec: DataSpec | None, lr: float | None = None) -> LightningModule:
+    """Build a model from a composed model group in plain containers. `lr` replaces the group's learning rate.
 
     The group's `net` is built first. A Supervised model also has its `adapt`, `torchmetrics` and `lr_scheduler` built first.
     """
-    parts = dict(model_config["model"])
-    spec = None if model_config["spec"] is None else DataSpec(**model_config["spec"])
-    if lr is not None:
-        _set_rate(parts, lr)
+    parts = dict(group)
     given: dict[str, Any] = {}
+    if lr is not None and (key := rate_key(group)) is not None:
+        parts |= {"optimizer": parts["optimizer"] | {"lr": lr}} if key == "optimizer.lr" else {key: lr}
     if isinstance(net := parts.get("net"), dict) and "_target_" in net:
         shapes = {} if spec is None else {"input_shape": spec.input_shape, "num_outputs": spec.num_outputs}
         given["net"] = construct("model.net", parts.pop("net"), shapes)
@@ -38,26 +37,12 @@ def build_model(model_config: dict[str, Any], lr: float | None = None) -> Lightn
         if spec is None:
             needs = "needs data with a `spec`, the shape of its inputs and the number of outputs"
             raise config_error("model._target_", parts["_target_"], f"{needs}; use a lockstep.datamodules.DataModule")
-        given |= {"spec": spec, "model_config": model_config}
+        given |= {"spec": spec, "model_config": {"model": group, "spec": asdict(spec)}}
         if (adapt := parts.pop("adapt", None)) is not None:
             given["net"] = construct("model.adapt", adapt, given)
         given["torchmetrics"] = _metrics(parts.pop("torchmetrics", None) or {}, spec.num_outputs)
         given["lr_scheduler"] = schedule("model.lr_scheduler", parts.pop("lr_scheduler", None) or {})
     return construct_lightning("model", parts, given, LightningModule)
-
-
-def plain_spec(datamodule: LightningDataModule | None) -> dict[str, Any] | None:
-    """Return the fields of a datamodule's DataSpec, or None without one."""
-    spec = getattr(datamodule, "spec", None)
-    return asdict(spec) if isinstance(spec, DataSpec) else None
-
-
-def _set_rate(parts: dict[str, Any], lr: float) -> None:
-    group, _, name = (rate_key(parts) or "").rpartition(".")
-    if group:
-        parts[group] = parts[group] | {name: lr}
-    elif name:
-        parts[name] = lr
 
 
 def _metrics(nodes: Mapping[str, Any], num_classes: int) -> dict[str, Any]:

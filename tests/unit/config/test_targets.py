@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
+from lockstep.datamodules import DataSpec
 from lockstep.errors import ConfigError
 from lockstep.models.from_checkpoint import load_model
 from lockstep.models.from_config import build_model
@@ -39,7 +40,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
 
 def saved(path: Path, **parts: Any) -> Path:
     """A checkpoint of a model with other parts."""
-    state = build_model({"model": MODEL, "spec": SPEC}).state_dict()
+    state = build_model(MODEL, DataSpec(**SPEC)).state_dict()
     torch.save({"state_dict": state, "hyper_parameters": {"model": copy.deepcopy(MODEL) | parts, "spec": SPEC}}, path)
     return path
 

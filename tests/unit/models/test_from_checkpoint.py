@@ -8,6 +8,7 @@ from bitwise import differences
 from in_process import prepared
 
 from lockstep.checkpointing import read_checkpoint
+from lockstep.datamodules import DataSpec
 from lockstep.errors import ConfigError
 from lockstep.models import Classifier
 from lockstep.models.from_checkpoint import load_model
@@ -64,7 +65,7 @@ def test_a_checkpoint_holds_plain_containers_under_lightning_s_keys(name: str, t
 
 def test_a_model_config_builds_the_model_again(trained: Trained) -> None:
     model_config = read_checkpoint("checkpoint", trained[0] / "checkpoints" / "last.ckpt")["hyper_parameters"]
-    again = build_model(model_config, lr=0.125)
+    again = build_model(model_config["model"], DataSpec(**model_config["spec"]), lr=0.125)
     assert isinstance(again, Classifier)
     assert again.make_optimizer(again.parameters()).param_groups[0]["lr"] == 0.125
     assert model_config["model"]["optimizer"]["lr"] == 2e-3  # stays as it was
