@@ -3,8 +3,7 @@
 import logging
 import re
 from pathlib import Path
-from types import FunctionType
-from typing import Any, get_type_hints
+from typing import Any
 
 from lightning import LightningModule
 from torch import nn
@@ -19,13 +18,10 @@ from lockstep.models.from_config import build_model
 from lockstep.places import import_from_project, project
 
 log = logging.getLogger(__name__)
-_NO_CONFIG = (
-    "does not say what it is built of; use a checkpoint of a model of lockstep.models. "
-    "That of another LightningModule is read by its load_from_checkpoint"
-)
-# Packages of networks, optimizers, schedules and metrics. Metrics of torchmetrics' other packages load networks.
-_PACKAGES = ("lockstep.", "torch.nn.", "torch.optim.", "torchvision.models.")
-_PACKAGES += ("torchmetrics.classification.", "torchmetrics.regression.")
+# What a checkpoint may name, beside the project's own. Metrics in torchmetrics' other packages load networks.
+_CLASSES = ("lockstep.", "torch.nn.", "torch.optim.", "torchvision.models.")
+_CLASSES += ("torchmetrics.classification.", "torchmetrics.regression.")
+_FUNCTIONS = ("lockstep.nets.", "lockstep.models.schedules", "torchvision.models.")
 
 
 def load_model(checkpoint: str | Path, group: dict[str, Any] | None = None) -> Any:
@@ -38,7 +34,8 @@ def load_model(checkpoint: str | Path, group: dict[str, Any] | None = None) -> A
     import_from_project()
     model_config = read_checkpoint("checkpoint", path, whole=()).get("hyper_parameters")
     if not isinstance(model_config, dict) or not {"model", "spec"} <= model_config.keys():
-        raise config_error("checkpoint", path, _NO_CONFIG)
+        fix = "use one of a class of lockstep.models. That of another LightningModule is read by its load_from_checkpoint"
+        raise config_error("checkpoint", path, f"does not say what it is built of; {fix}")
     try:
         if group is None:
             _check_parts(model_config)
@@ -67,14 +64,10 @@ def _is_part(key: str, target: str) -> bool:
     if not is_own and root not in ("lockstep", "torch", "torchvision", "torchmetrics"):
         return False
     part = resolve(key, target)
-    is_shipped = part.__module__.startswith(_PACKAGES)
-    if isinstance(part, FunctionType) and is_shipped:  # it takes a part, or returns one
-        return any(map(_is_kind, get_type_hints(part).values()))
-    return (is_own or is_shipped) and _is_kind(part)
-
-
-def _is_kind(part: Any) -> bool:
-    return isinstance(part, type) and issubclass(part, nn.Module | Optimizer | LRScheduler)
+    module = str(part.__module__)
+    if isinstance(part, type):
+        return (is_own or module.startswith(_CLASSES)) and issubclass(part, nn.Module | Optimizer | LRScheduler)
+    return module.startswith(_FUNCTIONS)
 
 
 def load_weights(model: nn.Module, key: str, path: Path, without: str | None = None) -> None:

@@ -1,7 +1,7 @@
 """The part of the data's preparation that belongs to the model, and is saved with it."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -25,13 +25,21 @@ class Preprocess(nn.Module):
         shape = (input_shape[0], 1, 1) if len(input_shape) == 3 else tuple(input_shape)
         self.register_buffer("mean", torch.zeros(shape))
         self.register_buffer("scale", torch.ones(shape))
+        self._is_identity = True
+        self.register_load_state_dict_post_hook(Preprocess._look)
 
     def fit(self, scaler: "StandardScaler") -> None:
         """Copy the parameters of a fitted scaler, rounded to float32, so that they are the same at any precision."""
         for buffer, values in ((self.mean, scaler.mean_), (self.scale, scaler.scale_)):
             buffer.copy_(torch.as_tensor(values, dtype=torch.float32).reshape(buffer.shape))
+        self._look()
+
+    def _look(self, *_: Any) -> None:  # not in each step: a GPU would be waited for
+        self._is_identity = bool((self.mean == 0).all() & (self.scale == 1).all())
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (n, *input_shape), uint8 or float, to the same shape in the buffers' type."""
-        values = x.to(self.mean.dtype)
-        return ((values / 255 if x.dtype == torch.uint8 else values) - self.mean) / self.scale
+        values = x.to(self.mean.dtype, copy=True)
+        if x.dtype == torch.uint8:
+            values.div_(255)
+        return values if self._is_identity else values.sub_(self.mean).div_(self.scale)

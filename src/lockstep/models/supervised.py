@@ -18,8 +18,6 @@ from lockstep.models.preprocess import Preprocess
 from lockstep.models.schedules import TrainingLength
 from lockstep.trainer.lightning_internals import add_to_logged, is_attached
 
-OptimizerFactory = Callable[..., Optimizer]
-ScheduleFactory = Callable[[Optimizer, TrainingLength], dict[str, Any]]
 CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]  # modes of torch.compile
 
 
@@ -42,8 +40,8 @@ class Supervised(LightningModule):
         self,
         net: nn.Module,
         spec: DataSpec,
-        optimizer: OptimizerFactory,
-        lr_scheduler: ScheduleFactory,
+        optimizer: Callable[..., Optimizer],
+        lr_scheduler: Callable[[Optimizer, TrainingLength], dict[str, Any]],
         metrics: Iterable[str] = ("loss",),
         torchmetrics: Mapping[str, Metric] | None = None,
         param_groups: Mapping[str, Mapping[str, Any]] | None = None,
