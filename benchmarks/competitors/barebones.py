@@ -20,7 +20,7 @@ def main() -> None:
         net=work.model(),
         spec=data.spec,
         optimizer=partial(torch.optim.AdamW, lr=RATE, weight_decay=DECAY, fused=True),
-        lr_scheduler=partial(constant, interval="step", warmup_steps=0, warmup_epochs=0),
+        lr_scheduler=constant,
         metrics=["loss", "acc"],
     )
     settings: dict[str, Any] = {"strategy": "ddp", "devices": work.processes} if work.processes > 1 else {"devices": 1}

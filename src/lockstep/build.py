@@ -13,9 +13,10 @@ from lockstep.callbacks.every_run import FirstValidation, LightningCallbacks, Sc
 from lockstep.callbacks.randomness import draw_alike_in_setup
 from lockstep.config.construct import construct
 from lockstep.config.plan import Plan
+from lockstep.datamodules.base import DataSpec
 from lockstep.datamodules.from_config import build_datamodule, check_data
 from lockstep.launchers.environment import launcher
-from lockstep.models.from_config import build_model, plain_spec
+from lockstep.models.from_config import build_model
 from lockstep.trainer.lightning_internals import disable_sigterm_handling, drop_commentary
 from lockstep.trainer.loggers import build_loggers
 
@@ -30,7 +31,8 @@ def build(
     trainer = build_trainer(cfg, plan, checkpoint)  # first: its strategy may set the number of threads, which affects bits
     datamodule = build_datamodule(_plain(cfg, "datamodule"), plan)
     seed_everything(cfg.seed, workers=True, verbose=False)
-    model = build_model({"model": _plain(cfg, "model"), "spec": plain_spec(datamodule)}, plan.lr)
+    spec = getattr(datamodule, "spec", None)
+    model = build_model(_plain(cfg, "model"), spec if isinstance(spec, DataSpec) else None, plan.lr)
     check_data(cfg, model, datamodule)
     draw_alike_in_setup(model if datamodule is None else datamodule)
     # now: Lightning converts after loading a checkpoint and copying the weights to be averaged, which would round them

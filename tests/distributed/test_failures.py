@@ -73,7 +73,7 @@ def test_ranks_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
 
 def test_a_request_to_the_whole_group_spares_the_data_workers(tmp_path: Path) -> None:
     """As from `timeout`, `kill -- -PGID` or a container's end; torch's workers would die of it, and the run with them."""
-    workers = ("datamodule.num_workers=2", "datamodule.persistent_workers=true", "+callbacks.slow={_target_:faults.Slow}")
+    workers = ("datamodule.num_workers=2", "+callbacks.slow={_target_:faults.Slow}")
     arguments = ("trainer.accelerator=cpu", "hydra.run.dir=run", "trainer.max_epochs=50", *workers)
     with started(ROOT / "train.py", *arguments, cwd=tmp_path) as run:
         wait_for((tmp_path / "run" / "training").exists)

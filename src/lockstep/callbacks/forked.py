@@ -19,7 +19,7 @@ from lockstep.runs.resume import read_start
 from lockstep.trainer.steps import batches_trained
 
 log = logging.getLogger(__name__)
-_LOADING = ("num_workers", "pin_memory", "persistent_workers")  # datamodule options that do not change batches
+_LOADING = ("num_workers", "pin_memory")  # datamodule options that do not change batches
 
 
 def forked_from(cfg: DictConfig, checkpoint: Path) -> "Forked":

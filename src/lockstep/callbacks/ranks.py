@@ -13,7 +13,7 @@ from lockstep.config.overrides import flat
 from lockstep.errors import ConfigError
 from lockstep.plain_lightning.processes import all_ranks
 
-_MAY_DIFFER = ("fresh_processes", "datamodule.num_workers", "datamodule.pin_memory", "datamodule.persistent_workers")
+_MAY_DIFFER = ("fresh_processes", "datamodule.num_workers", "datamodule.pin_memory")
 
 
 class Ranks(Callback):

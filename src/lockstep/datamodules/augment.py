@@ -1,12 +1,10 @@
 """Augmentation of whole batches, with separate random draws for each sample."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lockstep.errors import check_at_least, config_error
+from lockstep.errors import check_at_least
 from lockstep.noise import random_bits
 
 
@@ -23,11 +21,6 @@ class CropFlip:
     def __init__(self, crop: int = 0, flip: bool = False, seed: int = 0) -> None:
         check_at_least(0, crop=crop)
         self.crop, self.flip, self.seed = crop, flip, seed
-
-    def check(self, shape: Sequence[int]) -> None:
-        """Raise ConfigError unless `shape` is (channels, height, width)."""
-        if len(shape) != 3:
-            raise config_error("datamodule.augment", "{...}", f"is for images; this data has shape {tuple(shape)}")
 
     def __call__(self, images: Tensor, ids: Tensor, epoch: int) -> Tensor:
         """Augment images (n, channels, height, width), keeping shape and type; ids are (n,)."""

@@ -5,20 +5,19 @@ import signal
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy
 import torch
 from lightning import LightningDataModule
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import BatchSampler, DataLoader, Subset
 
 from lockstep.config.construct import naming
 from lockstep.datamodules.augment import CropFlip
-from lockstep.datamodules.batches import Augment, Batches
+from lockstep.datamodules.batches import Augment, Batches, InMemory
 from lockstep.datamodules.samplers import EpochOrder, GlobalBatches, Reorder, shuffled
-from lockstep.datamodules.splits import Splits, draw_fold, seeded_split, subset
-from lockstep.errors import ConfigError, check_at_least, config_error
+from lockstep.errors import check_at_least, config_error
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.noise import derive_seed
 from lockstep.runs.shares import dp_rank_and_size
@@ -27,18 +26,6 @@ if TYPE_CHECKING:  # otherwise imported where it is needed, as the import takes 
     from sklearn.preprocessing import StandardScaler
 
 log = logging.getLogger(__name__)
-
-
-def order_key(name: str) -> str:
-    """Return the config key that sets one of `DataModule.order_facts`."""
-    return {"seed": "seed", "length": "datamodule"}.get(name, f"datamodule.{name}")
-
-
-class Curriculum(Protocol):
-    """Decide which samples are used when. `reorder` returns a function that maps an epoch's order (length,) and the epoch to an
-    order; its attribute `identity` is a number that distinguishes it from other orders."""
-
-    def reorder(self, train: Any) -> Reorder: ...
 
 
 @dataclass(frozen=True)
@@ -51,10 +38,20 @@ class DataSpec:
     class_names: tuple[str, ...] | None = None
 
 
+@dataclass(frozen=True)
+class Splits:
+    """Three datasets of (input, target) pairs; a missing validation or test split is None."""
+
+    train: Any
+    val: Any | None
+    test: Any | None
+
+
 class DataModule(LightningDataModule):
     """Base class. A subclass sets `spec` in its constructor, and defines `load` for the splits and `prepare_data` for downloads.
 
-    The arguments are explained in conf/datamodule/base.yaml, and those of a subclass in its own file there.
+    The arguments are explained in conf/datamodule/base.yaml, and those of a subclass in its own file there. A curriculum has a
+    method `reorder(train)`, which returns the `reorder` of an EpochOrder; its `identity` is a number that is saved.
     """
 
     spec: DataSpec
@@ -70,14 +67,13 @@ class DataModule(LightningDataModule):
         shuffle: bool = True,
         num_workers: int = 0,
         pin_memory: bool = True,
-        persistent_workers: bool | None = None,
         val_fraction: float = 0.1,
         folds: int | None = None,
         fold: int = 0,
         seed: int = 0,
         standardize: bool = False,
         augment: dict[str, Any] | None = None,
-        curriculum: Curriculum | None = None,
+        curriculum: Any = None,
     ) -> None:
         super().__init__()
         check_at_least(1, batch_size=batch_size, global_batch_size=global_batch_size)
@@ -88,44 +84,79 @@ class DataModule(LightningDataModule):
         if not 0 <= fold < (folds or 1):
             raise ValueError(f"fold={fold}: is not one of datamodule.folds={folds}; use 0 to {(folds or 1) - 1}")
         self.batch_size, self.global_batch_size = batch_size or global_batch_size or 64, global_batch_size
-        self.drop_last, self.shuffle, self.seed, self.val_fraction = drop_last, shuffle, seed, val_fraction
-        self.folds, self.fold = folds, fold
+        self.drop_last, self.shuffle, self.seed = drop_last, shuffle, seed
+        self.val_fraction, self.folds, self.fold = val_fraction, folds, fold
         self.standardize, self.curriculum = standardize, curriculum
         with naming("datamodule.augment"):
             self.augment: Augment | None = CropFlip(**augment, seed=seed) if augment else None
         self.num_workers, self.pin_memory = num_workers, pin_memory
-        self.persistent_workers = num_workers > 0 if persistent_workers is None else persistent_workers
         self.scaler: StandardScaler | None = None
         self.samples_per_epoch: int | None = None  # over all processes; set when the training loader is made
-        self._splits: Splits | None = None
+        self._has_split = False
 
     @abstractmethod
     def load(self) -> Splits:
         """Read the data; called once per process, after `prepare_data` has run once per node."""
 
-    @property
+    @cached_property
     def splits(self) -> Splits:
-        if self._splits is None:
-            self._splits = self.load()
-            if self.has_test and self._splits.test is None:
-                self.has_test = False
-                log.info("This data has no test split: nothing will be tested")
-        return self._splits
+        """The loaded data. Raise ConfigError for folds of data that is not split by `split`: all would be the same run."""
+        splits = self.load()
+        if self.folds is not None and not self._has_split:
+            raise config_error("datamodule.folds", self.folds, "this data has a validation split of its own; use null")
+        if self.has_test and splits.test is None:
+            self.has_test = False
+            log.info("This data has no test split: nothing will be tested")
+        return splits
+
+    def drawn(self, train: Any, val: Any = None, test: Any = None, test_fraction: float = 0.0) -> Splits:
+        """Return the splits. If there is no `val`, draw it from train with the seed; with a `test_fraction`, for data that is not
+        split, draw the test split from train before that."""
+        ids = torch.arange(len(train))
+        if test_fraction:
+            order, length = shuffled(len(train), self.seed), round(len(train) * test_fraction)
+            ids, test = order[length:].sort().values, subset(train, order[:length].sort().values) or None
+        if val is None:
+            rest, held_out = self.split(len(ids))
+            train, val = subset(train, ids[rest]), subset(train, ids[held_out]) or None
+        return Splits(train, val, test)
+
+    def split(self, length: int) -> tuple[Tensor, Tensor]:
+        """Draw (training, validation) ids of `length` training samples with the seed, each in ascending order."""
+        self._has_split = True
+        order, held_out = shuffled(length, self.seed), round(length * self.val_fraction)
+        parts = [order[:held_out], order[held_out:]] if self.folds is None else [*order.tensor_split(self.folds)]
+        val = parts.pop(self.fold)
+        return torch.cat(parts).sort().values, val.sort().values
+
+    def describe(self) -> dict[str, int]:
+        """Return the number of samples in each split, for the record of a run."""
+        return {name: 0 if split is None else len(split) for name, split in vars(self.splits).items()}
 
     def setup(self, stage: str) -> None:
-        if isinstance(self.augment, CropFlip):
-            self.augment.check(self.spec.input_shape)
-        if stage == "fit" and self.standardize and self.scaler is None:
-            self.scaler = self._fit_scaler()
+        """Fit a StandardScaler to the training split, unaugmented, a batch at a time; uint8 is scaled to 0..1."""
+        if stage != "fit" or not self.standardize or self.scaler is not None:
+            return
+        from sklearn.preprocessing import StandardScaler
+
+        self.scaler, train = StandardScaler(), Batches(self.splits.train)
+        for ids in torch.arange(len(train)).split(4096):
+            self.scaler.partial_fit(as_features(train[ids.tolist()][0]))
 
     def train_dataloader(self) -> DataLoader[Any]:
-        """Return a loader of the batches of one process: with a global_batch_size, divided only by the accumulated batches. Raise
-        ConfigError if a step has more samples than the data."""
-        length, (shares, accumulate) = len(self.splits.train), self._parts
+        """Return a loader of the batches of one process, or of the global batches, which lockstep.plain_lightning divides.
+
+        Raises:
+            ConfigError: A step takes more samples than there are.
+        """
+        length, (processes, accumulate) = len(self.splits.train), self._parts
         step = self.samples_per_batch * accumulate
         samples = length - length % step if self.drop_last else length
         if not samples:
-            raise ConfigError(self._too_long(step, length, shares * accumulate))
+            name, parts = ("batch_size", processes * accumulate) if self.global_batch_size is None else ("global_batch_size", 1)
+            many = f"a step has {step} samples, and the training split {length}"
+            fix = f"use at most {length // parts}, or datamodule.drop_last=false"
+            raise config_error(f"datamodule.{name}", getattr(self, name), f"{many}; {fix}")
         self.samples_per_epoch = samples
         log.info(f"{samples} of {length} samples per epoch")
         order = EpochOrder(length, samples, self.seed if self.shuffle else None, self._reorder)
@@ -134,71 +165,37 @@ class DataModule(LightningDataModule):
     @property
     def samples_per_batch(self) -> int:
         """Number of samples in a training batch over all processes."""
-        shares, accumulate = self._parts
-        return self.batch_size * shares if self.global_batch_size is None else self.global_batch_size // accumulate
+        processes, accumulate = self._parts
+        return self.batch_size * processes if self.global_batch_size is None else self.global_batch_size // accumulate
 
     @property
     def _parts(self) -> tuple[int, int]:
         """Number of data-parallel groups, and number of accumulated batches."""
         return (dp_rank_and_size(self.trainer)[1], self.trainer.accumulate_grad_batches) if self.trainer else (1, 1)
 
-    def _too_long(self, step: int, length: int, parts: int) -> str:
-        most, why = length // parts, f"is larger than the training split of {length} samples; use at most"
-        if self.global_batch_size is None:
-            line = f"datamodule.batch_size={self.batch_size}: the global batch of {step} {why} {most}"
-        else:
-            line = f"datamodule.global_batch_size={step}: {why} {most * parts}"
-        return f"{line}, or datamodule.drop_last=false"
-
     @cached_property
     def _reorder(self) -> Reorder | None:
         return None if self.curriculum is None else self.curriculum.reorder(self.splits.train)
 
     def order_facts(self) -> dict[str, int]:
-        """Return the settings that decide the order of an epoch's samples."""
-        facts = {"seed": self.seed, "shuffle": int(self.shuffle), "length": len(self.splits.train)}
-        return facts | {"curriculum": getattr(self._reorder, "identity", 0)}
+        """Return what decides the order of an epoch's samples, by the config key that sets it."""
+        facts = {"seed": self.seed, "datamodule.shuffle": int(self.shuffle), "datamodule": len(self.splits.train)}
+        return facts | {"datamodule.curriculum": getattr(self._reorder, "identity", 0)}
 
     def val_dataloader(self) -> DataLoader[Any] | list[Any]:
-        return [] if self.splits.val is None else self.eval_loader(self.splits.val)
+        return self.eval_loader(self.splits.val)
 
     def test_dataloader(self) -> DataLoader[Any] | list[Any]:
-        return [] if self.splits.test is None else self.eval_loader(self.splits.test)
+        return self.eval_loader(self.splits.test)
 
     def predict_dataloader(self) -> DataLoader[Any] | list[Any]:
-        return self.test_dataloader()
+        return self.eval_loader(self.splits.test)
 
-    def drawn(self, train: Any, val: Any = None, test: Any = None, test_fraction: float = 0.0) -> Splits:
-        """Return the splits. If there is no `val`, draw it from train with the seed; with a `test_fraction`, for data that is not
-        split, draw the test split from train before that."""
-        ids = torch.arange(len(train))
-        if test_fraction:
-            ids, held_out = seeded_split(len(train), test_fraction, self.seed)
-            test = subset(train, held_out) or None
-        if val is None:
-            rest, held_out = self.split(len(ids))
-            train, val = subset(train, ids[rest]), subset(train, ids[held_out]) or None
-        return Splits(train, val, test)
-
-    def describe(self) -> dict[str, int]:
-        """Return the number of samples in each split, for the record of a run."""
-        return {name: 0 if split is None else len(split) for name, split in vars(self.splits).items()}
-
-    def split(self, length: int) -> tuple[Tensor, Tensor]:
-        """Draw (training, validation) ids of `length` training samples with the seed, each in ascending order."""
-        if self.folds is None:
-            return seeded_split(length, self.val_fraction, self.seed)
-        return draw_fold(length, self.folds, self.fold, self.seed)
-
-    def refuse_folds(self) -> None:
-        """Raise ConfigError for folds of data with its own validation split, for which all folds would be the same run."""
-        if self.folds is not None:
-            accepted = "this data has a validation split of its own, which is not drawn; use null"
-            raise config_error("datamodule.folds", self.folds, accepted)
-
-    def eval_loader(self, dataset: Any) -> DataLoader[Any]:
+    def eval_loader(self, dataset: Any) -> DataLoader[Any] | list[Any]:
         """Return a loader of every sample exactly once, unaugmented, in a fixed shuffled order, so that the first batches of data
-        sorted by class have all classes."""
+        sorted by class have all classes. Without a dataset there is none."""
+        if dataset is None:
+            return []
         order: Any = shuffled(len(dataset), derive_seed(len(dataset))).tolist()
         return self._loader(dataset, order, None)
 
@@ -207,19 +204,22 @@ class DataModule(LightningDataModule):
             batches = BatchSampler(order, self.batch_size, drop_last=False)
         else:
             batches = GlobalBatches(order, self.samples_per_batch, drop_last=False)
-        loading: dict[str, Any] = {"num_workers": self.num_workers, "persistent_workers": self.persistent_workers}
-        loading |= {"pin_memory": self.pin_memory and torch.cuda.is_available(), "worker_init_fn": ignore_sigterm}
-        return DataLoader(Batches(dataset, self.seed, augment), batch_size=None, sampler=batches, collate_fn=unchanged, **loading)
+        return DataLoader(
+            Batches(dataset, self.seed, augment),
+            batch_size=None,
+            sampler=batches,
+            collate_fn=unchanged,
+            num_workers=self.num_workers,
+            persistent_workers=self.num_workers > 0,
+            pin_memory=self.pin_memory and torch.cuda.is_available(),
+            worker_init_fn=ignore_sigterm,
+        )
 
-    def _fit_scaler(self) -> "StandardScaler":
-        """Fit a StandardScaler to the training split, unaugmented, a batch at a time; uint8 is scaled to 0..1."""
-        from sklearn.preprocessing import StandardScaler
 
-        scaler = StandardScaler()
-        train = Batches(self.splits.train)
-        for ids in torch.arange(len(train)).split(4096):
-            scaler.partial_fit(as_features(train[ids.tolist()][0]))
-        return scaler
+def subset(dataset: Any, ids: Tensor) -> InMemory | Subset[Any]:
+    """Return the samples with these ids; data in memory is copied, so that a batch comes from one tensor."""
+    is_in_memory = type(dataset) is InMemory  # a subclass may be on disk
+    return InMemory(*dataset.__getitems__(ids)) if is_in_memory else Subset(dataset, ids.tolist())
 
 
 def as_features(inputs: Tensor) -> numpy.ndarray:

@@ -7,9 +7,8 @@ import numpy
 import torch
 from torch import Tensor
 
-from lockstep.datamodules.base import DataModule, DataSpec
+from lockstep.datamodules.base import DataModule, DataSpec, Splits
 from lockstep.datamodules.batches import InMemory
-from lockstep.datamodules.splits import Splits
 
 TEST_LENGTH = 360
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from lockstep.datamodules.base import DataModule, DataSpec
+from lockstep.datamodules.base import DataModule, DataSpec, Splits
 from lockstep.datamodules.image_folder import WORKERS, decode
-from lockstep.datamodules.splits import Splits
 from lockstep.errors import check_at_least
 
 _NAMES = {"train": ("train",), "val": ("validation", "valid", "val", "dev"), "test": ("test",)}
@@ -45,8 +44,6 @@ class HFDataset(DataModule):
         self.rows = {split: Rows(table, columns, targets, size) for split, table in tables.items()}
         self.is_split, self.test_fraction = len(tables) > 1, test_fraction
         self.has_test = "test" in tables if self.is_split else test_fraction > 0
-        if "val" in tables:
-            self.refuse_folds()
         first, _ = self.rows["train"].__getitems__([0])
         self.spec = DataSpec(tuple(first.shape[1:]), targets.outputs, targets.class_names)
 

@@ -13,11 +13,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lockstep.atomic_files import replacing
-from lockstep.datamodules.base import ignore_sigterm
+from lockstep.datamodules.base import Splits, ignore_sigterm
 from lockstep.datamodules.batches import InMemory
 from lockstep.datamodules.file_cache import write_once
 from lockstep.datamodules.image_folder import ImageFolder, LabelledImages, decode
-from lockstep.datamodules.splits import Splits
 from lockstep.launchers.environment import cores
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,7 @@ from torch import Tensor
 from torchvision.datasets.folder import find_classes
 from torchvision.transforms.v2 import functional
 
-from lockstep.datamodules.base import DataModule, DataSpec
-from lockstep.datamodules.splits import Splits
+from lockstep.datamodules.base import DataModule, DataSpec, Splits
 from lockstep.errors import ConfigError, check_at_least, config_error
 
 WORKERS = 2  # default number of data workers, which decode
@@ -51,8 +50,6 @@ class ImageFolder(DataModule):
         self.data_dir, self.test_fraction = Path(data_dir), test_fraction
         self.is_split = (self.data_dir / "train").is_dir()
         self.has_test = (self.data_dir / "test").is_dir() if self.is_split else test_fraction > 0
-        if self.is_split and (self.data_dir / "val").is_dir():
-            self.refuse_folds()
         classes, _ = find_classes(self.data_dir / "train" if self.is_split else self.data_dir)
         self.spec = DataSpec((3, size, size), len(classes), class_names=tuple(classes))
 

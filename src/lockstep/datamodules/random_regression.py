@@ -5,9 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lockstep.datamodules.base import DataModule, DataSpec
+from lockstep.datamodules.base import DataModule, DataSpec, Splits
 from lockstep.datamodules.batches import InMemory
-from lockstep.datamodules.splits import Splits
 
 
 class RandomRegression(DataModule):
@@ -26,7 +25,6 @@ class RandomRegression(DataModule):
         **loading: Any,
     ) -> None:
         super().__init__(**loading)
-        self.refuse_folds()
         self.lengths, self.teacher, self.noise = (length, val_length, test_length), teacher, noise
         self.spec = DataSpec((in_features,), out_features)
 

@@ -5,9 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lockstep.datamodules.base import DataModule, DataSpec
+from lockstep.datamodules.base import DataModule, DataSpec, Splits
 from lockstep.datamodules.batches import InMemory
-from lockstep.datamodules.splits import Splits
 
 
 class SyntheticImages(DataModule):
@@ -17,7 +16,6 @@ class SyntheticImages(DataModule):
         self, shape: tuple[int, int, int], num_classes: int, length: int, val_length: int, test_length: int, **loading: Any
     ) -> None:
         super().__init__(**loading)
-        self.refuse_folds()
         self.lengths = (length, val_length, test_length)
         self.spec = DataSpec(tuple(shape), num_classes)
 

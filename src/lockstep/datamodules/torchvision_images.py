@@ -5,9 +5,8 @@ from typing import Any, Literal
 import torch
 import torchvision
 
-from lockstep.datamodules.base import DataModule, DataSpec
+from lockstep.datamodules.base import DataModule, DataSpec, Splits
 from lockstep.datamodules.batches import InMemory
-from lockstep.datamodules.splits import Splits
 from lockstep.errors import config_error
 
 _SHAPES = {"MNIST": (1, 28, 28), "FashionMNIST": (1, 28, 28), "KMNIST": (1, 28, 28), "CIFAR10": (3, 32, 32)}

@@ -6,7 +6,6 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.config.construct import targets_in
 from lockstep.config.overrides import override_key
 from lockstep.errors import ConfigError, config_error
 from lockstep.launchers.environment import run_id
@@ -50,10 +49,11 @@ def config_to_evaluate(run_dir: Path, overrides: list[str], folder: str) -> Dict
 
 
 def load_saved_model(cfg: DictConfig, checkpoint: Path) -> Any:
-    """Return the trained model of a run's checkpoint, which may be built of any class that the run's own config names."""
+    """Return the trained model of a run's checkpoint, built of what the run's own config names."""
     from lockstep.models.from_checkpoint import load_model  # torch
 
-    return load_model(checkpoint, allow={str(part["_target_"]) for _, part in targets_in(OmegaConf.to_container(cfg.model))})
+    group: Any = OmegaConf.to_container(cfg.model, resolve=True)
+    return load_model(checkpoint, group)
 
 
 def find_checkpoint(run_dir: Path, wanted: str | None) -> Path:

@@ -23,9 +23,6 @@ class LanguageModel(Supervised):
         super().__init__(**model)
         self.preprocess = nn.Identity()  # token numbers are not scaled
 
-    def setup(self, stage: str) -> None:
-        """Do nothing: there is nothing to scale."""
-
     def step(self, stage: str, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the loss () and the logits (n, length, tokens) of windows and their targets, (n, length)."""
         inputs, targets = batch

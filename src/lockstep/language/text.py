@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy
 
-from lockstep.datamodules.base import DataModule, DataSpec
-from lockstep.datamodules.splits import Splits
+from lockstep.datamodules.base import DataModule, DataSpec, Splits
 from lockstep.errors import check_at_least, config_error
 from lockstep.language.tokens import Vocabulary, Windows, token_file
 
@@ -35,7 +34,6 @@ class Text(DataModule):
     ) -> None:
         super().__init__(**loading)
         check_at_least(1, context=context)
-        self.refuse_folds()
         self.paths, self.suffixes, self.cache_dir = paths, tuple(suffixes), Path(cache_dir)
         self.context, self.test_fraction, self.has_test = context, test_fraction, test_fraction > 0
         self.vocabulary = Vocabulary(tokenizer)

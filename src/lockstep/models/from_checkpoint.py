@@ -2,72 +2,72 @@
 
 import logging
 import re
-from collections.abc import Collection
 from pathlib import Path
-from types import FunctionType
-from typing import Any, get_type_hints
+from typing import Any
 
-from hydra.utils import get_object
 from lightning import LightningModule
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from lockstep.checkpointing import read_checkpoint
-from lockstep.config.construct import targets_in
+from lockstep.config.construct import resolve, targets_in
+from lockstep.datamodules.base import DataSpec
 from lockstep.errors import ConfigError, config_error
 from lockstep.models.from_config import build_model
 from lockstep.places import import_from_project, project
 
 log = logging.getLogger(__name__)
-_NO_CONFIG = (
-    "does not say what it is built of; use a checkpoint of a model of lockstep.models. "
-    "That of another LightningModule is read by its load_from_checkpoint"
-)
-# Modules whose networks, optimizers, schedules and metrics a checkpoint may name, and those of them whose metrics load networks.
-_FUNCTIONS_TOO = ("lockstep.", "torchvision.models.")
-_LIBRARIES = (*_FUNCTIONS_TOO, "torch.nn.", "torch.optim.", "torchmetrics.")
-_LOAD_NETWORKS = tuple(f"torchmetrics.{name}." for name in ("audio", "image", "multimodal", "text", "video"))
+# What a checkpoint may name, beside the project's own. Metrics in torchmetrics' other packages load networks.
+_CLASSES = ("lockstep.", "torch.nn.", "torch.optim.", "torchvision.models.")
+_CLASSES += ("torchmetrics.classification.", "torchmetrics.regression.")
+_FUNCTIONS = ("lockstep.nets.", "lockstep.models.schedules", "torchvision.models.")
 
 
-def load_model(checkpoint: str | Path, allow: Collection[str] = ()) -> Any:
+def load_model(checkpoint: str | Path, group: dict[str, Any] | None = None) -> Any:
     """Return a trained model from a checkpoint, on the CPU and in evaluation mode, without Hydra's command line.
 
-    A checkpoint says what it is built of. It can name networks, optimizers, schedules and metrics of this package, torch,
-    torchvision, torchmetrics and the project, and the targets in `allow`: whatever else it names is refused, not run.
+    The checkpoint says what the model is built of, if no model group is given. It can name networks, optimizers, schedules and
+    metrics of this package, torch, torchvision, torchmetrics and the project. Anything else is refused and not imported.
     """
     path = Path(checkpoint)
     import_from_project()
     model_config = read_checkpoint("checkpoint", path, whole=()).get("hyper_parameters")
-    if not isinstance(model_config, dict) or not isinstance(model_config.get("model"), dict) or "spec" not in model_config:
-        raise config_error("checkpoint", path, _NO_CONFIG)
-    if "${" in str(model_config):  # Hydra would resolve it, to a target that was not checked
-        raise config_error("checkpoint", path, "has an interpolation, ${...}, in the config of its model; use values alone")
+    if not isinstance(model_config, dict) or not {"model", "spec"} <= model_config.keys():
+        fix = "use one of a class of lockstep.models. That of another LightningModule is read by its load_from_checkpoint"
+        raise config_error("checkpoint", path, f"does not say what it is built of; {fix}")
     try:
-        for key, part in targets_in(model_config):
-            if part["_target_"] not in allow:
-                _check_part(key, str(part["_target_"]))
-        model = build_model(model_config)
+        if group is None:
+            _check_parts(model_config)
+        model = build_model(model_config["model"] if group is None else group, DataSpec(**model_config["spec"]))
     except ConfigError as error:
         raise config_error("checkpoint", path, str(error)) from error
     load_weights(model, "checkpoint", path)
     return model.eval()
 
 
-def _check_part(key: str, target: str) -> None:
-    """Raise ConfigError, before anything is imported, unless the target is a part of a model in a library or in the project."""
-    module = target.partition(".")[0]
-    files = (folder / name for folder in (project(), project() / "src") for name in (f"{module}.py", f"{module}/__init__.py"))
-    if not target.startswith(_LOAD_NETWORKS) and (target.startswith(_LIBRARIES) or any(file.is_file() for file in files)):
-        part = get_object(target)
-        kinds = [part] if isinstance(part, type) else []
-        if isinstance(part, FunctionType) and part.__module__.startswith(_FUNCTIONS_TOO):
-            kinds = [*get_type_hints(part).values()]
-        if any(isinstance(kind, type) and issubclass(kind, nn.Module | Optimizer | LRScheduler) for kind in kinds):
-            return
-    accepted = "use networks, optimizers, schedules and metrics of lockstep, torch, torchvision, torchmetrics and of the"
-    how = f"project, or load_model(PATH, allow=[{target!r}])"
-    raise config_error(f"{key}._target_", target, f"a checkpoint may not name that; {accepted} {how}")
+def _check_parts(model_config: dict[str, Any]) -> None:
+    """Raise ConfigError, before another package is imported, for a target that is no part of a model."""
+    if "${" in str(model_config):  # Hydra would resolve it, to a target that was not checked
+        raise ConfigError("has an interpolation, ${...}, in the config of its model; use values alone")
+    for key, node in targets_in(model_config):
+        target = str(node["_target_"])
+        if not _is_part(key, target):
+            fix = "use networks, optimizers, schedules and metrics of lockstep, torch, torchvision, torchmetrics and the project"
+            raise config_error(f"{key}._target_", target, f"a checkpoint may not name that; {fix}")
+
+
+def _is_part(key: str, target: str) -> bool:
+    root = target.partition(".")[0]
+    files = (folder / name for folder in (project(), project() / "src") for name in (f"{root}.py", f"{root}/__init__.py"))
+    is_own = any(file.is_file() for file in files)
+    if not is_own and root not in ("lockstep", "torch", "torchvision", "torchmetrics"):
+        return False
+    part = resolve(key, target)
+    module = str(part.__module__)
+    if isinstance(part, type):
+        return (is_own or module.startswith(_CLASSES)) and issubclass(part, nn.Module | Optimizer | LRScheduler)
+    return module.startswith(_FUNCTIONS)
 
 
 def load_weights(model: nn.Module, key: str, path: Path, without: str | None = None) -> None:
@@ -81,19 +81,17 @@ def load_weights(model: nn.Module, key: str, path: Path, without: str | None = N
     if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
         raise config_error(key, path, "not a Lightning checkpoint: it has no state_dict")
     saved = checkpoint["state_dict"]
-    loaded = {name: tensor for name, tensor in saved.items() if without is None or not re.search(without, name)}
+    left_out = {name for name in {*saved, *model.state_dict()} if without is not None and re.search(without, name)}
+    if without is not None and not left_out:
+        raise config_error("init_without", without, f"is found in no name; use part of one such as {next(iter(saved))}")
+    taken = {name: tensor for name, tensor in saved.items() if name not in left_out}
     try:
-        drawn, unknown = model.load_state_dict(loaded, strict=False)
+        missing, unexpected = model.load_state_dict(taken, strict=False)
     except RuntimeError as error:  # of shapes, with a line for each tensor
         raise config_error(key, path, f"of another model: {' '.join(str(error).split())}") from error
-    lacking = [name for name in drawn if without is None or not re.search(without, name)]
-    if (lacking or unknown) and getattr(model, "strict_loading", True):
-        where = "model" if lacking else "checkpoint"
-        raise config_error(key, path, f"of another model: {(lacking + unknown)[0]} is only in the {where}")
-    if without is None:
-        return
-    unused = sorted(saved.keys() - loaded.keys())
-    if not drawn and not unused:
-        raise config_error("init_without", without, f"is found in no name; use part of one such as {next(iter(saved))}")
-    lists = {"taken": sorted(loaded), "not taken": unused, "as initialised": sorted(drawn)}
-    log.info(f"{key}={path}: " + "; ".join(f"{what}: {', '.join(some) or 'nothing'}" for what, some in lists.items()))
+    missing = [name for name in missing if name not in left_out]
+    if (missing or unexpected) and getattr(model, "strict_loading", True):
+        where = "model" if missing else "checkpoint"
+        raise config_error(key, path, f"of another model: {[*missing, *unexpected][0]} is only in the {where}")
+    if left_out:
+        log.info(f"{key}={path}: loaded {', '.join(sorted(taken)) or 'nothing'}; not loaded: {', '.join(sorted(left_out))}")

@@ -11,8 +11,10 @@ if TYPE_CHECKING:  # the import takes a second
 
 
 class Preprocess(nn.Module):
-    """uint8 to 0..1, then (x - mean) / scale: per channel for images, per feature for the rest; at first 0 and 1. These
-    two are changed by `fit`, or by loading a state."""
+    """Scale uint8 to 0..1, then standardise: (x - mean) / scale, per channel for images, per feature for other inputs.
+
+    Mean and scale are 0 and 1 unless `fit` or a checkpoint sets them.
+    """
 
     equal_buffers = ("mean", "scale")  # see lockstep.strategies.ddp
     mean: Tensor
@@ -27,17 +29,17 @@ class Preprocess(nn.Module):
         self.register_load_state_dict_post_hook(Preprocess._look)
 
     def fit(self, scaler: "StandardScaler") -> None:
-        """Take over the parameters of a fitted scaler, rounded to float32: they are the same at any precision."""
+        """Copy the parameters of a fitted scaler, rounded to float32, so that they are the same at any precision."""
         for buffer, values in ((self.mean, scaler.mean_), (self.scale, scaler.scale_)):
             buffer.copy_(torch.as_tensor(values, dtype=torch.float32).reshape(buffer.shape))
         self._look()
 
-    def _look(self, *_: Any) -> None:  # called when no step waits for it
+    def _look(self, *_: Any) -> None:  # not in each step: a GPU would be waited for
         self._is_identity = bool((self.mean == 0).all() & (self.scale == 1).all())
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (n, *input_shape), uint8 or float, to the same shape in the buffers' type."""
-        scaled = x.to(self.mean.dtype, copy=True)  # which the rest is computed in
+        values = x.to(self.mean.dtype, copy=True)
         if x.dtype == torch.uint8:
-            scaled.div_(255)
-        return scaled if self._is_identity else scaled.sub_(self.mean).div_(self.scale)
+            values.div_(255)
+        return values if self._is_identity else values.sub_(self.mean).div_(self.scale)

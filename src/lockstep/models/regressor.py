@@ -6,7 +6,7 @@ from lockstep.models.supervised import Supervised
 
 
 class Regressor(Supervised):
-    """Squared error, a mean over outputs; `mae` is the absolute one."""
+    """Mean squared error over samples and outputs; `mae` is the mean absolute error."""
 
     known_metrics = ("loss", "mae")
 
@@ -16,13 +16,9 @@ class Regressor(Supervised):
         outputs = self(inputs)
         targets = targets.view_as(outputs)  # raises for other shapes, which would be broadcast
         loss = self.loss(outputs, targets)
-        values = {"loss": loss.detach(), "mae": (outputs - targets).detach().abs().mean()}
-        self.log_means(stage, {name: values[name] for name in self.metric_names}, len(targets))
+        self.log_means(stage, {"loss": loss.detach(), "mae": (outputs - targets).detach().abs().mean()}, len(targets))
         return loss, outputs
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return a mean over samples and outputs, both (n, outputs)."""
+        """Return the mean over samples and outputs, both (n, outputs)."""
         return (outputs - targets).square().mean()
-
-    def for_torchmetrics(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        return outputs, targets.view_as(outputs)

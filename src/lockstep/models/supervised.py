@@ -9,17 +9,15 @@ from lightning import LightningModule
 from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torchmetrics import Metric
+from torchmetrics import Metric, MetricCollection
 
-from lockstep.config.construct import naming
 from lockstep.datamodules.base import DataSpec
 from lockstep.errors import config_error
+from lockstep.models.optimizers import make_optimizer
 from lockstep.models.preprocess import Preprocess
 from lockstep.models.schedules import TrainingLength
 from lockstep.trainer.lightning_internals import add_to_logged, is_attached
 
-OptimizerFactory = Callable[..., Optimizer]
-ScheduleFactory = Callable[[Optimizer, TrainingLength], dict[str, Any]]
 CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]  # modes of torch.compile
 
 
@@ -27,12 +25,12 @@ class Supervised(LightningModule):
     """A net that is trained on pairs of inputs and targets. A subclass has the `step`, which logs what it measures.
 
     Args:
-        net: inputs (n, *input_shape) to outputs (n, num_outputs).
-        optimizer: called with the parameters, and with fused=False where it is configured to be fused and can't be.
+        net: maps inputs (n, *input_shape) to outputs (n, num_outputs).
+        optimizer: called with the parameters, and with fused=False where a fused one is configured but does not work.
         lr_scheduler: called with the optimizer and the TrainingLength; returns Lightning's scheduler dictionary.
-        metrics: names of what a step logs besides the loss, as train/NAME, val/NAME and test/NAME.
+        metrics: names of the values of a step that are logged, as train/NAME, val/NAME and test/NAME.
         torchmetrics: further metrics by name, for what is no mean over samples; logged as val/NAME and test/NAME.
-        param_groups: options of the optimizer for some parameters, see lockstep.models.param_groups.
+        param_groups: options of the optimizer for some parameters, see lockstep.models.optimizers.
         model_config: plain containers from which `lockstep.models.from_checkpoint.load_model` builds this model again.
     """
 
@@ -42,8 +40,8 @@ class Supervised(LightningModule):
         self,
         net: nn.Module,
         spec: DataSpec,
-        optimizer: OptimizerFactory,
-        lr_scheduler: ScheduleFactory,
+        optimizer: Callable[..., Optimizer],
+        lr_scheduler: Callable[[Optimizer, TrainingLength], dict[str, Any]],
         metrics: Iterable[str] = ("loss",),
         torchmetrics: Mapping[str, Metric] | None = None,
         param_groups: Mapping[str, Mapping[str, Any]] | None = None,
@@ -57,12 +55,10 @@ class Supervised(LightningModule):
         for name in self.metric_names:
             if name not in self.known_metrics:
                 raise config_error("model.metrics", name, f"{type(self).__name__} measures {', '.join(self.known_metrics)}")
-        if twice := sorted({*self.metric_names} & {*(torchmetrics or {})}):
-            raise config_error("model.torchmetrics", twice, "use a name that model.metrics has not")
-        self.net, self.spec = net, spec
-        self.preprocess = Preprocess(spec.input_shape)
+        self.net, self.spec, self.preprocess = net, spec, Preprocess(spec.input_shape)
         self.make_optimizer, self.make_schedule, self.param_groups = optimizer, lr_scheduler, param_groups or {}
-        self.val_metrics, self.test_metrics = (_copies(torchmetrics or {}) for _ in range(2))
+        self.val_metrics = MetricCollection(dict(torchmetrics or {}), prefix="val/", compute_groups=False)
+        self.test_metrics = self.val_metrics.clone(prefix="test/")
         self.model_config = model_config or {}
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
         if channels_last:
@@ -78,30 +74,41 @@ class Supervised(LightningModule):
         return self.step("train", batch)[0]
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        return self._evaluate("val", batch)
+        return self._evaluate("val", batch, self.val_metrics)
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        return self._evaluate("test", batch)
+        return self._evaluate("test", batch, self.test_metrics)
 
-    def _evaluate(self, stage: str, batch: tuple[Tensor, Tensor]) -> Tensor:
-        _, outputs = self.step(stage, batch)
-        metrics: Any = self.val_metrics if stage == "val" else self.test_metrics
-        given = self.for_torchmetrics(outputs, batch[1]) if metrics else ()
-        for name, metric in metrics.items():
-            metric.update(*given)
-            self.log(f"{stage}/{name}", metric, on_step=False, on_epoch=True)
+    def predict_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return self.predict(batch[0])
+
+    def _evaluate(self, stage: str, batch: tuple[Tensor, Tensor], metrics: MetricCollection) -> Tensor:
+        outputs = self.step(stage, batch)[1]
+        if len(metrics):
+            metrics.update(self.predictions(outputs), batch[1])
+            self.log_dict(metrics, on_step=False, on_epoch=True)
         return outputs
 
     @abstractmethod
     def step(self, stage: str, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the loss () and the net's outputs of a batch, and log by `log_means` as STAGE/NAME."""
+        """Return the loss () and the net's outputs for a batch, and call `log_means` with what is measured."""
 
-    def for_torchmetrics(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the predictions and targets that torchmetrics are updated with."""
-        return outputs, targets
+    def predictions(self, outputs: Tensor) -> Tensor:
+        """Return what the net's outputs predict, for `predict` and for torchmetrics."""
+        return outputs
+
+    @torch.no_grad()
+    def predict(self, inputs: Tensor) -> Tensor:
+        """Return the predictions for inputs (n, *input_shape), uint8 or float from 0 to 1."""
+        self.eval()
+        return self.predictions(self(inputs.to(self.device)))
 
     def log_means(self, stage: str, values: Mapping[str, Tensor], samples: Any) -> None:
-        """Log a batch's means, each given as one () or as numbers (samples,); over an epoch they are means over its samples."""
+        """Log those of a batch's means that `metrics` names. Over an epoch they are means over samples.
+
+        A value is () or has one number per sample, (samples,). `train/loss_step` is logged at the trainer's logging interval.
+        """
+        loss, values = values["loss"], {name: values[name] for name in self.metric_names}
         kind = torch.float32 if self.device.type == "mps" else torch.float64  # in which Lightning adds up
         # a stage of a pipeline replaces `log`
         if stage != "train" or "log" in vars(self) or not add_to_logged(self, values, samples, kind):
@@ -110,62 +117,32 @@ class Supervised(LightningModule):
         trainer: Any = self.trainer if stage == "train" and is_attached(self) else None
         every = trainer and trainer.log_every_n_steps  # 0 in a barebones trainer
         if every and (trainer.global_step + 1) % every == 0:
-            self.log("train/loss_step", values["loss"], on_step=True, on_epoch=False, batch_size=samples)
-
-    @torch.no_grad()
-    def predict(self, inputs: Tensor) -> Tensor:
-        """Return outputs (n, num_outputs) of inputs (n, *input_shape), uint8 or float from 0 to 1."""
-        self.eval()
-        return self(inputs.to(self.device))
-
-    def predict_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        return self.predict(batch[0])
+            self.log("train/loss_step", loss, on_step=True, on_epoch=False, batch_size=samples)
 
     def setup(self, stage: str) -> None:
+        """Take over the mean and the scale of standardised data."""
         scaler = getattr(getattr(self.trainer, "datamodule", None), "scaler", None)
         if stage == "fit" and scaler is not None:
             self.preprocess.fit(scaler)
 
     def configure_optimizers(self) -> Any:
-        options = self._without_fused()
-        if self.param_groups:
-            from lockstep.models.param_groups import make_optimizer
-
-            optimizer = make_optimizer(self._checked, self, self.param_groups, **options)
-        else:
-            optimizer = self._checked(self.parameters(), **options)
-        return {"optimizer": optimizer, "lr_scheduler": self.make_schedule(optimizer, self._training_length())}
-
-    def _checked(self, parameters: Iterable[Any], **options: Any) -> Optimizer:
-        with naming("model.optimizer"):
-            made = self.make_optimizer(parameters, **options)
-        if not isinstance(made, Optimizer):
-            accepted = "is what model.optimizer._target_ returns; use one of torch's optimizers, or a subclass of theirs"
-            raise config_error("model.optimizer", f"a {type(made).__name__}", accepted)
-        return made
-
-    def _without_fused(self) -> dict[str, bool]:
-        """Return fused=False if the optimizer is configured with a fused kernel, and torch has none for these parameters or
-        Lightning takes it for one that unscales gradients by itself: it then refuses to scale, and in mixed precision to clip."""
-        is_fused = getattr(self.make_optimizer, "keywords", {}).get("fused", False)
-        precision = self.trainer.precision_plugin
-        is_scaled = getattr(precision, "scaler", None) is not None
-        is_clipped = isinstance(precision, MixedPrecision) and bool(self.trainer.gradient_clip_val)
-        is_real = all(parameter.is_floating_point() for parameter in self.parameters())
-        return {"fused": False} if is_fused and (is_scaled or is_clipped or not is_real) else {}
-
-    def _training_length(self) -> TrainingLength:
+        """Return the optimizer, and its schedule for the length of training."""
+        options = {"fused": False} if self._must_not_fuse() else {}
+        optimizer = make_optimizer(self.make_optimizer, self, self.param_groups, **options)
         self.trainer.fit_loop.setup_data()  # without an end in epochs, Lightning has not counted the batches yet
         steps = self.trainer.estimated_stepping_batches
         per_epoch = -(-self.trainer.num_training_batches // self.trainer.accumulate_grad_batches)
-        return TrainingLength(steps=steps, epochs=steps / per_epoch, steps_per_epoch=int(per_epoch))
+        training = TrainingLength(steps=steps, epochs=steps / per_epoch, steps_per_epoch=int(per_epoch))
+        return {"optimizer": optimizer, "lr_scheduler": self.make_schedule(optimizer, training)}
+
+    def _must_not_fuse(self) -> bool:
+        """True if a fused optimizer is configured that can't be: Lightning neither scales its gradients nor clips them in mixed
+        precision, and torch has none for complex parameters."""
+        precision = self.trainer.precision_plugin
+        is_scaled = getattr(precision, "scaler", None) is not None
+        is_clipped = isinstance(precision, MixedPrecision) and bool(self.trainer.gradient_clip_val)
+        is_complex = any(parameter.is_complex() for parameter in self.parameters())
+        return getattr(self.make_optimizer, "keywords", {}).get("fused", False) and (is_scaled or is_clipped or is_complex)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["hyper_parameters"] = self.model_config
-
-
-def _copies(metrics: Mapping[str, Metric]) -> nn.ModuleDict:
-    for name, metric in metrics.items():
-        if not isinstance(metric, Metric):
-            raise config_error(f"model.torchmetrics.{name}", type(metric).__name__, "use a torchmetrics.Metric")
-    return nn.ModuleDict({name: metric.clone() for name, metric in metrics.items()})

@@ -10,7 +10,7 @@ from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
 from lockstep.callbacks.randomness import CounterBasedRandomness
 from lockstep.checkpointing import why_unreadable
-from lockstep.datamodules.base import DataModule, order_key
+from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.seeded import Restored
 from lockstep.errors import config_error
 from lockstep.noise import derive_seed
@@ -137,7 +137,7 @@ class SharedLoading(Records):
         before, now = self._before.get("order") or {}, self._order_of(trainer) or {}
         for name in (name for name in now if name in before and before[name] != now[name]):
             words = f"the checkpoint is from within an epoch, with {before[name]}; use the same"
-            raise config_error(order_key(name), now[name], words)
+            raise config_error(name, now[name], words)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:
         if self._begins_again:

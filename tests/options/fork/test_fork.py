@@ -26,7 +26,7 @@ FACTORS: dict[str, Callable[[int], float]] = {
 }
 SCHEDULES = {
     "constant": ("model/lr_scheduler=constant",),
-    "cosine": ("model/lr_scheduler=cosine", "model.lr_scheduler.interval=step", "model.lr_scheduler.min_factor=0"),
+    "cosine": ("model/lr_scheduler=cosine", "model.lr_scheduler.min_factor=0"),
     "steps": (
         "~model.lr_scheduler",
         "+model.lr_scheduler={_target_: torch.optim.lr_scheduler.StepLR, step_size: 2, gamma: 0.5, interval: step}",

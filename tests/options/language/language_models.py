@@ -11,12 +11,10 @@ from lockstep.datamodules import DataSpec
 from lockstep.language.language_model import LanguageModel
 from lockstep.models.schedules import constant
 
-WHEN = {"interval": "step", "warmup_steps": 0, "warmup_epochs": 0}
-
 
 def language_model(**options: Any) -> LanguageModel:
     """Return a model of windows of two tokens, of four."""
-    parts = {"optimizer": partial(torch.optim.SGD, lr=0.1), "lr_scheduler": partial(constant, **WHEN)}
+    parts = {"optimizer": partial(torch.optim.SGD, lr=0.1), "lr_scheduler": constant}
     return LanguageModel(**{"net": nn.Identity(), "spec": DataSpec((2,), 4), **parts, **options})
 
 

@@ -11,6 +11,7 @@ import torch
 from in_process import composed
 from omegaconf import OmegaConf
 
+from lockstep.datamodules import DataSpec
 from lockstep.models.from_config import build_model
 
 GPT = ("model=gpt_nano", "model.net.width=16", "model.net.depth=2", "datamodule=text", "datamodule.context=12")
@@ -24,7 +25,7 @@ def written(run_dir: Path, overrides: tuple[str, ...], spec: dict[str, Any]) -> 
     OmegaConf.save(cfg, run_dir / ".hydra" / "config.yaml")
     model_config = {"model": OmegaConf.to_container(cfg.model, resolve=True), "spec": {**spec, "class_names": None}}
     torch.manual_seed(0)
-    state = build_model(model_config).state_dict()
+    state = build_model(model_config["model"], DataSpec(**model_config["spec"])).state_dict()
     torch.save({"state_dict": state, "hyper_parameters": model_config}, run_dir / "checkpoints" / "best.ckpt")
     return run_dir
 

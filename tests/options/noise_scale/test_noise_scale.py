@@ -12,8 +12,8 @@ from ranks import in_ranks
 from torch import Tensor
 
 from lockstep.callbacks.noise_scale import NoiseScale
+from lockstep.datamodules.base import Splits
 from lockstep.datamodules.batches import InMemory
-from lockstep.datamodules.splits import Splits
 from lockstep.runs.results import collect_facts
 
 EVERY = ("callbacks=noise_scale", "callbacks.noise_scale.every_n_steps=1")
@@ -47,7 +47,7 @@ def fitted(folder: Path, length: int, *overrides: str, decay: float = 0.999) -> 
     options = ("model=linear", "datamodule=random_regression", "datamodule.in_features=6", "datamodule.out_features=1")
     options += ("trainer.precision=64-true", "model.optimizer.lr=0", "trainer.max_epochs=1", "trainer.limit_val_batches=0")
     datamodule, model, trainer = prepared(folder, *options, *overrides, extra=[scale], base=BARE)
-    datamodule._splits = Splits(data(length), None, None)
+    datamodule.splits = Splits(data(length), None, None)
     with torch.no_grad():
         model.net.layers[-1].weight.copy_(OFF[None])
         model.net.layers[-1].bias.zero_()

@@ -22,11 +22,10 @@ from lockstep.strategies.pipeline.pipeline import check_model
 from lockstep.strategies.pipeline.stages import layers_of
 
 STAGES = ("trainer=pipeline", "trainer.accelerator=cpu")
-WHEN = {"interval": "step", "warmup_steps": 0, "warmup_epochs": 0}
 
 
 def classifier(net: nn.Module, kind: type[Classifier] = Classifier) -> Classifier:
-    parts = {"optimizer": partial(torch.optim.SGD, lr=0.1), "lr_scheduler": partial(constant, **WHEN), "metrics": ("loss",)}
+    parts = {"optimizer": partial(torch.optim.SGD, lr=0.1), "lr_scheduler": constant, "metrics": ("loss",)}
     return kind(net=net, spec=DataSpec((4,), 3), **parts)
 
 

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
+from lockstep.datamodules import DataSpec
 from lockstep.errors import ConfigError
 from lockstep.models.from_checkpoint import load_model
 from lockstep.models.from_config import build_model
@@ -39,7 +40,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
 
 def saved(path: Path, **parts: Any) -> Path:
     """A checkpoint of a model with other parts."""
-    state = build_model({"model": MODEL, "spec": SPEC}).state_dict()
+    state = build_model(MODEL, DataSpec(**SPEC)).state_dict()
     torch.save({"state_dict": state, "hyper_parameters": {"model": copy.deepcopy(MODEL) | parts, "spec": SPEC}}, path)
     return path
 
@@ -89,7 +90,8 @@ def test_a_net_of_the_project_is_built_and_another_one_where_the_caller_names_it
     assert type(load_model(own).net).__module__ == "nets_of_mine"
     with pytest.raises(ConfigError, match=r"model\.net\._target_=my_nets\.Net: a checkpoint may not name that; use"):
         load_model(other)
-    assert type(load_model(other, allow=["my_nets.Net"]).net).__module__ == "my_nets"
+    group = MODEL | {"net": MODEL["net"] | {"_target_": "my_nets.Net"}}
+    assert type(load_model(other, group).net).__module__ == "my_nets"
 
 
 def test_a_config_that_names_a_shell_is_refused(shipped: DictConfig) -> None:

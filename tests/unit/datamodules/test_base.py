@@ -13,11 +13,10 @@ from sklearn.preprocessing import StandardScaler
 from torch.utils.data import BatchSampler
 
 from lockstep.datamodules import DataModule, Digits
-from lockstep.datamodules.base import as_features
+from lockstep.datamodules.base import Splits, as_features
 from lockstep.datamodules.random_regression import RandomRegression
 from lockstep.datamodules.samplers import GlobalBatches
 from lockstep.datamodules.seeded import Draw
-from lockstep.datamodules.splits import Splits
 from lockstep.datamodules.synthetic_images import SyntheticImages
 from lockstep.errors import ConfigError
 from lockstep.models import Classifier
@@ -72,11 +71,6 @@ def test_nothing_is_fitted_unasked_or_for_a_test_alone() -> None:
     assert plain.scaler is tested.scaler is None
 
 
-def test_augmentation_is_refused_for_vectors() -> None:
-    with pytest.raises(ConfigError, match=r"^datamodule.augment=\{\.\.\.\}: is for images; this data has shape \(10,\)$"):
-        Vectors(augment={"flip": True}).setup("fit")
-
-
 def batches_of(loader: Any) -> Any:
     return loader.sampler
 
@@ -94,26 +88,20 @@ def test_batches_are_the_global_ones_or_each_process_s() -> None:
         assert sorted(batches_of(loader).sampler) == [*range(length)]
 
 
-@pytest.mark.parametrize(
-    ("given", "world_size", "accumulate", "message", "most"),
-    [
-        (
-            {"batch_size": 800},
-            2,
-            1,
-            "batch_size=800: the global batch of 1600 is larger than the training split of 1293 samples",
-            646,
-        ),
-        ({"global_batch_size": 1300}, 2, 2, "global_batch_size=1300: is larger than the training split of 1293 samples", 1292),
-    ],
-)
-def test_a_split_smaller_than_the_global_batch_is_refused(
-    given: dict[str, int], world_size: int, accumulate: int, message: str, most: int
-) -> None:
+@pytest.mark.parametrize(("given", "step", "most"), [({"batch_size": 800}, 1600, 646), ({"global_batch_size": 1300}, 1300, 1293)])
+def test_a_split_smaller_than_the_global_batch_is_refused(given: dict[str, int], step: int, most: int) -> None:
     with pytest.raises(ConfigError) as refused:
-        pretend(Digits(**given), world_size, accumulate).train_dataloader()
-    assert str(refused.value) == f"datamodule.{message}; use at most {most}, or datamodule.drop_last=false"
-    assert len(pretend(Digits(**given, drop_last=False), world_size, accumulate).train_dataloader()) > 0
+        pretend(Digits(**given), 2).train_dataloader()
+    (key,) = given
+    numbers = f"a step has {step} samples, and the training split 1293; use at most {most}, or datamodule.drop_last=false"
+    assert str(refused.value) == f"datamodule.{key}={given[key]}: {numbers}"
+    assert len(pretend(Digits(**given, drop_last=False), 2).train_dataloader()) > 0
+
+
+def test_folds_of_data_with_a_validation_split_of_its_own_are_refused() -> None:
+    """All of them would be the same run."""
+    with pytest.raises(ConfigError, match=r"^datamodule.folds=3: this data has a validation split of its own; use null$"):
+        Images(folds=3).describe()
 
 
 def test_the_first_evaluated_samples_are_of_all_classes_of_sorted_data() -> None:

@@ -8,8 +8,6 @@ import torch
 from sklearn.datasets import load_digits
 
 from lockstep.datamodules import Digits
-from lockstep.datamodules.splits import seeded_split
-from lockstep.errors import ConfigError
 
 
 def test_digits_come_in_three_splits() -> None:
@@ -49,13 +47,14 @@ def test_no_validation_fraction_is_no_validation_split() -> None:
 
 @pytest.mark.parametrize(("length", "fraction", "held_out"), [(10, 0.1, 1), (10, 0.0, 0), (1437, 0.1, 144), (7, 0.9, 6)])
 def test_a_seeded_split_is_disjoint_and_complete_and_in_order(length: int, fraction: float, held_out: int) -> None:
-    rest, drawn = seeded_split(length, fraction, seed=5)
+    rest, drawn = Digits(val_fraction=fraction, seed=5).split(length)
     assert len(drawn) == held_out
     assert rest.tolist() == sorted(rest.tolist())
     assert drawn.tolist() == sorted(drawn.tolist())
     assert sorted(rest.tolist() + drawn.tolist()) == list(range(length))
 
 
-def test_more_folds_than_samples_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^datamodule.folds=100000: there are 1437 samples; use at most as many"):
-        Digits(folds=100000).load()
+def test_each_sample_is_in_the_validation_split_of_one_fold() -> None:
+    folds = [Digits(folds=3, fold=fold, seed=5).split(10) for fold in range(3)]
+    assert sorted(sample for _, drawn in folds for sample in drawn.tolist()) == [*range(10)]
+    assert all(sorted([*rest.tolist(), *drawn.tolist()]) == [*range(10)] for rest, drawn in folds)

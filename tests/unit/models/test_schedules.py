@@ -13,7 +13,6 @@ from lockstep.models.schedules import TrainingLength
 
 TEN_EPOCHS = TrainingLength(steps=100, epochs=10, steps_per_epoch=10)
 FOREVER = TrainingLength(steps=math.inf, epochs=math.inf, steps_per_epoch=10)
-WHEN = {"interval": "step", "warmup_steps": 0, "warmup_epochs": 0}
 
 
 def optimizer(lr: float = 1.0, **options: Any) -> torch.optim.SGD:
@@ -33,88 +32,69 @@ def factors(schedule: Callable[..., dict[str, Any]], length: TrainingLength, cou
 
 
 @pytest.mark.parametrize(
-    ("when", "expected"),
+    ("lengths", "expected"),
     [
         ({}, [1.0] * 100),
         ({"warmup_steps": 4}, [1 / 5, 2 / 5, 3 / 5, 4 / 5, 1, 1, 1]),
         ({"warmup_epochs": 2}, [*(n / 21 for n in range(1, 22)), *[1] * 9]),  # 20 steps
         ({"warmup_epochs": 1, "warmup_steps": 5}, [*(n / 16 for n in range(1, 17)), *[1] * 4]),  # 15 steps
-        ({"interval": "epoch", "warmup_steps": 20}, [1 / 3, 2 / 3, 1, 1]),  # 2 epochs
-        ({"interval": "epoch", "warmup_epochs": 1}, [1 / 2, 1, 1]),
     ],
 )
-def test_warmup_is_linear_and_what_follows_constant(when: dict[str, Any], expected: list[float]) -> None:
-    assert factors(schedules.constant, TEN_EPOCHS, len(expected), **WHEN | when) == expected
+def test_warmup_is_linear_and_what_follows_constant(lengths: dict[str, int], expected: list[float]) -> None:
+    assert factors(schedules.constant, TEN_EPOCHS, len(expected), **lengths) == expected
 
 
 @pytest.mark.parametrize(("warmup", "interval"), [(0, "epoch"), (1, "step")])
 def test_a_rate_that_stays_is_not_written_at_each_step(warmup: int, interval: str) -> None:
-    assert schedules.constant(optimizer(), TEN_EPOCHS, **WHEN | {"warmup_steps": warmup})["interval"] == interval
+    assert schedules.constant(optimizer(), TEN_EPOCHS, warmup_steps=warmup)["interval"] == interval
 
 
 COSINE, LINEAR, WSD = schedules.cosine, schedules.linear, schedules.wsd
 
 
 @pytest.mark.parametrize(
-    ("schedule", "when", "points"),
+    ("schedule", "options", "points"),
     [
         # from one to the least factor, after the warm-up, and no further
         (COSINE, {"min_factor": 0.2}, {0: 1, 25: 0.2 + 0.8 * (1 + math.sqrt(0.5)) / 2, 50: 0.6, 100: 0.2, 101: 0.2}),
         (COSINE, {"warmup_steps": 20}, {19: 20 / 21, 20: 1, 60: 0.5, 100: 0}),  # at 60, half of 80 steps
-        (COSINE, {"interval": "epoch"}, {0: 1, 5: 0.5, 10: 0}),
         (LINEAR, {}, {0: 1, 1: 0.99, 50: 0.5, 100: 0, 101: 0}),
         (LINEAR, {"warmup_steps": 19, "min_factor": 0.2}, {0: 0.05, 18: 0.95, 19: 1, 100: 0.2}),
-        (LINEAR, {"interval": "epoch", "min_factor": 0.5}, {0: 1, 1: 0.95, 10: 0.5}),
         # stable until its last part: 20 of the 80 steps after the warm-up
         (WSD, {"decay": 0.2}, {0: 1, 80: 1, 90: 0.5, 100: 0, 101: 0}),
         (WSD, {"warmup_steps": 20, "min_factor": 0.5, "decay": 0.25}, {9: 10 / 21, 20: 1, 80: 1, 90: 0.75, 100: 0.5}),
-        (WSD, {"interval": "epoch", "decay": 0.5}, {0: 1, 5: 1, 6: 0.8, 10: 0}),
         (WSD, {"decay": 1.0}, {0: 1, 50: 0.5, 100: 0}),  # never stable: linear
     ],
 )
-def test_a_schedule_falls_as_its_formula_says(schedule: Any, when: dict[str, Any], points: dict[int, float]) -> None:
-    result = factors(schedule, TEN_EPOCHS, max(points) + 1, **WHEN | {"min_factor": 0.0} | when)
+def test_a_schedule_falls_as_its_formula_says(schedule: Any, options: dict[str, Any], points: dict[int, float]) -> None:
+    result = factors(schedule, TEN_EPOCHS, max(points) + 1, **{"min_factor": 0.0} | options)
     assert {at: result[at] for at in points} == pytest.approx(points, rel=1e-12, abs=1e-12)
 
 
 def test_before_it_decays_wsd_is_the_same_at_every_horizon() -> None:
     shorter, longer = (TrainingLength(steps=steps, epochs=steps / 10, steps_per_epoch=10) for steps in (100, 200))
-    options = WHEN | {"warmup_steps": 10, "min_factor": 0.0, "decay": 0.2}
-    assert factors(schedules.wsd, shorter, 82, **options) == factors(schedules.wsd, longer, 82, **options)
+    options = {"warmup_steps": 10, "min_factor": 0.0, "decay": 0.2}
+    assert factors(WSD, shorter, 82, **options) == factors(WSD, longer, 82, **options)
 
 
-def test_step_multiplies_every_so_many_epochs() -> None:
-    result = factors(schedules.step, TEN_EPOCHS, 7, **WHEN | {"interval": "epoch"}, step_size=3, gamma=0.1)
-    assert result == [1, 1, 1, 0.1, 0.1, 0.1, pytest.approx(0.01)]
+def test_step_multiplies_every_so_many_epochs_after_the_warmup() -> None:
+    result = factors(schedules.step, TEN_EPOCHS, 43, warmup_steps=2, step_size=2, gamma=0.5)
+    assert result == [1 / 3, 2 / 3, *[1] * 20, *[0.5] * 20, 0.25]
 
 
-def test_step_counts_from_the_end_of_the_warmup() -> None:
-    result = factors(schedules.step, TEN_EPOCHS, 6, **WHEN | {"warmup_steps": 2}, step_size=2, gamma=0.5)
-    assert result == [1 / 3, 2 / 3, 1, 1, 0.5, 0.5]
-
-
-@pytest.mark.parametrize("interval", ["step", "epoch"])
-def test_a_schedule_with_an_end_is_refused_where_training_has_none(interval: str) -> None:
-    when = WHEN | {"interval": interval}
-    message = r"^model.lr_scheduler=\.\.\.: this schedule needs an end: set trainer.max_epochs or trainer.max_steps$"
+def test_only_a_schedule_with_an_end_is_refused_where_training_has_none() -> None:
+    message = r"^model.lr_scheduler=\.\.\.: needs an end; set trainer.max_epochs or trainer.max_steps$"
     with pytest.raises(ConfigError, match=message):
-        schedules.cosine(optimizer(), FOREVER, min_factor=0.0, **when)
+        schedules.cosine(optimizer(), FOREVER, min_factor=0.0)
+    assert factors(schedules.constant, FOREVER, 3, warmup_epochs=1) == [1 / 11, 2 / 11, 3 / 11]
 
 
-def test_schedules_without_an_end_train_forever() -> None:
-    assert factors(schedules.constant, FOREVER, 3, **WHEN | {"warmup_epochs": 1}) == [1 / 11, 2 / 11, 3 / 11]
-    assert factors(schedules.step, FOREVER, 3, **WHEN, step_size=1, gamma=0.5) == [1, 0.5, 0.25]
-
-
-@pytest.mark.parametrize(("interval", "total"), [("step", 100), ("epoch", 10)])
-def test_torch_s_one_cycle_is_as_long_as_training(interval: str, total: int) -> None:
+def test_torch_s_one_cycle_is_as_long_as_training() -> None:
     sgd = optimizer(lr=0.5, momentum=0.9)
-    one_cycle: Any = schedules.one_cycle
-    scheduler = one_cycle(sgd, TEN_EPOCHS, interval=interval, pct_start=0.3, div_factor=25.0, final_div_factor=1e4)["scheduler"]
+    scheduler = schedules.one_cycle(sgd, TEN_EPOCHS, pct_start=0.3, div_factor=25.0, final_div_factor=1e4)["scheduler"]
     assert isinstance(scheduler, torch.optim.lr_scheduler.OneCycleLR)
-    assert scheduler.total_steps == total
     rates: list[float] = []
-    for _ in range(total):
+    for _ in range(100):
         rates.append(sgd.param_groups[0]["lr"])
         sgd.step()
         scheduler.step()  # after the last step too, as Lightning does

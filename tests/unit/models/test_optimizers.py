@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from lockstep.errors import ConfigError
-from lockstep.models.param_groups import make_optimizer
+from lockstep.models.optimizers import make_optimizer
 
 SGD = partial(torch.optim.SGD, lr=0.5, weight_decay=0.25)
 
@@ -38,18 +38,11 @@ def test_a_parameter_is_in_the_first_group_that_matches_and_the_others_come_firs
     assert not any("lr_factor" in group or "match" in group for group in (rest, biases, last))
 
 
-def test_layers_from_the_last_to_the_first_have_decaying_rates() -> None:
-    last, biases, first = groups(layers={"match": [r"^1\.", "bias", r"^0\."], "lr_decay": 0.25, "lr_factor": 2.0})
-    assert [group["lr"] for group in (last, biases, first)] == [1.0, 0.25, 0.0625]
-    assert [len(group["params"]) for group in (last, biases, first)] == [2, 1, 1]
-
-
 @pytest.mark.parametrize(
     ("group", "line"),
     [
         ({"match": "head"}, r"match=head: no parameter is left .* such as 0.weight, 0.bias, 1.weight, 1.bias$"),
         ({"match": "0", "lrr": 1}, r"lrr=1: no such option; use match, lr_factor, lr, .*weight_decay"),
-        ({"match": "0", "lr_decay": 0.5}, r"lr_decay=0.5: no such option"),
     ],
 )
 def test_what_makes_no_sense_is_one_line_that_names_the_key(group: dict[str, Any], line: str) -> None:
