@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from hydra._internal.callbacks import Callbacks
-from hydra.conf import HydraConf
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import run_job, setup_globals
@@ -15,26 +14,26 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.overrides import quote
-from lockstep.runs.saved import FILE, FOLDER, read_yaml
+from lockstep.runs.saved import FILE, read_yaml
 
 
-def run_program(arguments: Sequence[str], directory: Path) -> None:
-    """Run `python PROGRAM resume=DIRECTORY [OVERRIDES]` in this process."""
+def run_program(arguments: Sequence[str], directory: Path, hydra: DictConfig | None) -> None:
+    """Run `python PROGRAM resume=DIRECTORY [OVERRIDES]` in this process. `hydra`: Hydra's part of the config."""
     sys.argv[:] = arguments
     GlobalHydra.instance().clear()  # of the sweep, where the job is a fork of it
     setup_globals()
-    HydraConfig.instance().cfg = saved_config(directory, arguments[2:])  # pyright: ignore[reportAttributeAccessIssue]
+    if hydra is not None:
+        config: Any = HydraConfig.instance()
+        config.cfg = saved_config(directory, arguments[2:], hydra)
     runpy.run_path(arguments[0], run_name="__main__")
 
 
-def saved_config(directory: Path, overrides: Sequence[str]) -> DictConfig:
+def saved_config(directory: Path, overrides: Sequence[str], hydra: DictConfig) -> DictConfig:
     """Return the config that `resume=DIRECTORY [OVERRIDES]` composes, for which Hydra would take a fifth of a second."""
-    saved, hydra = (read_yaml(directory / file) or {} for file in (FILE, f"{FOLDER}/hydra.yaml"))
-    schema = OmegaConf.create({"hydra": HydraConf})
-    OmegaConf.set_struct(schema.hydra, False)  # groups below hydra/ add keys
-    config: Any = OmegaConf.merge(schema, saved, OmegaConf.from_dotlist([*overrides]), hydra)
-    OmegaConf.update(config, "hydra.run.dir", str(directory))
-    OmegaConf.update(config, "hydra.overrides.hydra", [f"hydra.run.dir={quote(str(directory))}"])
+    saved: Any = read_yaml(directory / FILE)
+    config: Any = OmegaConf.unsafe_merge(hydra, saved, OmegaConf.from_dotlist([*overrides]))
+    config.hydra.run.dir = str(directory)
+    config.hydra.overrides.hydra = [f"hydra.run.dir={quote(str(directory))}"]
     OmegaConf.set_struct(config, True)
     return config
 

@@ -100,7 +100,7 @@ class Job:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         if self.launch.config is not None:
-            write_config(partial, self.launch.config, self.launch.hydra, uuid.uuid4().hex, self.launch.global_batch_size)
+            write_config(partial, self.launch.config, self.launch.hydra.hydra, uuid.uuid4().hex, self.launch.global_batch_size)
         self.save(partial, status=QUEUED, reason=None)
         partial.replace(self.directory)
 

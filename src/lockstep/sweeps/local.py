@@ -200,6 +200,7 @@ class LocalExecutor(Executor):
                 run_program,
                 launch.command[1:],
                 job.directory,
+                launch.hydra,
                 title=f"lockstep job {job.directory.name}",
                 environment=environment,
                 output=job.directory / OUTPUT,

@@ -99,7 +99,7 @@ class Sweep:
             resources=self.executor.resources(full, plan),
             swept_keys=[override_key(item) for item in swept or overrides],
             config=cfg,
-            hydra=full.hydra,
+            hydra=OmegaConf.masked_copy(full, ["hydra"]),
             global_batch_size=plan.global_batch_size,
         )
         return Job(directory, key, [*overrides], plan.world_size, cfg.optimized_metric, cfg.optimized_mode, launch=launch)

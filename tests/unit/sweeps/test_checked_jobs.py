@@ -48,7 +48,7 @@ def test_keys_that_are_not_a_job_s_identity_are_the_command_s(sweep: Sweep) -> N
 def test_a_job_is_handed_the_config_that_its_command_would_compose(given: list[str], sweep: Sweep) -> None:
     sweep.constants |= {*given}
     (job,) = sweep.sweep_jobs.register(sweep.check([["model=cnn", "model.optimizer.lr=1e-3", *given]]))
-    handed: Any = saved_config(job.directory, given)
+    handed: Any = saved_config(job.directory, given, job.launch.hydra)
     assert (OmegaConf.is_struct(handed), handed.hydra.run.dir, handed.run_id is None) == (True, str(job.directory), False)
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(version_base="1.3", config_dir=str(job.directory / ".hydra")):

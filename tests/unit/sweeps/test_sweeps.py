@@ -91,10 +91,10 @@ def test_a_job_that_can_not_be_started_does_not_stop_the_others(tmp_path: Path, 
 
 
 def failing(call: Any) -> Any:
-    def fail(function: Any, arguments: list[str], directory: Path, **named: Any) -> Any:
+    def fail(function: Any, arguments: list[str], *more: Any, **named: Any) -> Any:
         if "broken" in arguments[0]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return call(function, arguments, directory, **named)
+        return call(function, arguments, *more, **named)
 
     return fail
 
