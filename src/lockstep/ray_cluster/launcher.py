@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.atomic_files import read_json
 from lockstep.config.plan import Plan
 from lockstep.errors import ExitCode, config_error
 from lockstep.launchers.environment import SWEPT_KEYS, cores
 from lockstep.ray_cluster.worker import JobWorker
 from lockstep.runs.locks import is_held
-from lockstep.sweeps.jobs import FAILED, OUTPUT, PREEMPTED, Job, JobState
+from lockstep.sweeps.jobs import FAILED, OUTPUT, PREEMPTED, Job, JobState, read_state
 from lockstep.sweeps.local import Executor, Handle
 
 LOCAL = "local"
@@ -185,7 +184,7 @@ class RayJob(Handle):
         """torchrun says 1 whatever code its processes have ended with."""
         if len(codes) == len(self._runs) and not any(codes):
             return ExitCode.FINISHED
-        if self._share.nodes > 1 and (read_json(self._job.directory / "status.json") or {}).get("status") == PREEMPTED:
+        if self._share.nodes > 1 and read_state(self._job.directory).status == PREEMPTED:
             return ExitCode.PREEMPTED
         return next(filter(None, codes), ExitCode.FAILED)
 

@@ -44,7 +44,6 @@ class Search:
     def __post_init__(self) -> None:
         self.directory = Path(str(self.config.hydra.sweep.dir)).absolute()
         self._interrupted: set[int] = set()  # trials whose jobs are to be continued by another call
-        self._refusals_left = 5  # until one of so many points could start
         self._sampler(0)  # raises what it does not take
 
     def run(self, arguments: Sequence[str]) -> None:
@@ -107,12 +106,10 @@ class Search:
                 jobs[number] = self.sweep.compose(self._point(number))
             except ConfigError as error:
                 self._tell(number, TrialState.FAIL, reason=str(error))
-                if self._refusals_left == 1:
-                    raise
-                self._refusals_left -= 1
+                if number >= 4 and all(trial.state == TrialState.FAIL for trial in self._trials()):
+                    raise  # none of five points could be tried
                 log.warning(str(error))
         if jobs:
-            self._refusals_left = 0
             for number, job in zip(jobs, self.sweep.run([*jobs.values()]), strict=True):
                 self._conclude(number, job)
 

@@ -40,19 +40,14 @@ class JobState(NamedTuple):
     metric: float | None = None
 
 
-@dataclass(frozen=True)
-class JobLaunch:
-    """How a job is launched; known only to the process that runs the sweep.
-
-    command: what a shell would run. resources: what the job takes, for the executor and for a person. swept_keys: keys of
-    overrides in which it may differ from other jobs. config, hydra: its composed config, and Hydra's part of that.
-    """
+class JobLaunch(NamedTuple):
+    """How the process that runs the sweep launches a job."""
 
     command: tuple[str, ...] = ()
-    resources: tuple[Any, ...] = ()
-    swept_keys: Sequence[str] = ()
-    config: DictConfig | None = None
-    hydra: Any = None
+    resources: tuple[Any, ...] = ()  # what the job takes, for the executor and for a person
+    swept_keys: Sequence[str] = ()  # keys of overrides in which it may differ from other jobs
+    config: DictConfig | None = None  # without Hydra's part
+    hydra: DictConfig | None = None  # Hydra's part
     global_batch_size: int | None = None
 
 
@@ -99,8 +94,9 @@ class Job:
         partial = self.directory.with_name(f".{self.directory.name}.tmp")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        if self.launch.config is not None:
-            write_config(partial, self.launch.config, self.launch.hydra.hydra, uuid.uuid4().hex, self.launch.global_batch_size)
+        *_, config, hydra, global_batch_size = self.launch
+        if config is not None and hydra is not None:
+            write_config(partial, config, hydra.hydra, uuid.uuid4().hex, global_batch_size)
         self.save(partial, status=QUEUED, reason=None)
         partial.replace(self.directory)
 

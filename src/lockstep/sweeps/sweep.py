@@ -50,15 +50,8 @@ class Sweep:
         if not job_overrides:
             asked = [item for item in sys.argv[1:] if "glob(" in item] or sys.argv[1:]
             raise ConfigError(f"{' '.join(asked)}: no job comes of this; use what matches or names at least one option")
-        return [
-            JobReturn(
-                job.overrides,
-                working_dir=str(job.directory),
-                _return_value=math.nan if job.metric is None else job.metric,
-                status=JobStatus.COMPLETED,
-            )
-            for job in self.run(self.check(job_overrides))
-        ]
+        metrics = [math.nan if job.metric is None else job.metric for job in self.run(self.check(job_overrides))]
+        return [JobReturn(status=JobStatus.COMPLETED, _return_value=metric) for metric in metrics]
 
     def check(self, job_overrides: Sequence[Sequence[str]]) -> list[Job]:
         """Compose all jobs. Raise ConfigError for the first that can't start."""

@@ -14,19 +14,7 @@ from hydra.utils import get_object
 from lockstep import console
 from lockstep.atomic_files import replace_text
 from lockstep.errors import config_error
-from lockstep.sweeps.jobs import (
-    FAILED,
-    FINISHED,
-    PREEMPTED,
-    QUEUED,
-    REPEATS,
-    RUNNING,
-    Job,
-    SweepJobs,
-    read_computed_config,
-    read_progress,
-    repetition,
-)
+from lockstep.sweeps.jobs import FINISHED, REPEATS, Job, SweepJobs, read_computed_config, read_progress, repetition
 
 RECORDED = ("world_size", "global_batch_size", "lr", "samples_per_second", "train_time", "wall_time")  # columns of results.csv
 
@@ -55,9 +43,9 @@ def print_table(sweep_jobs: SweepJobs) -> None:
     for job in jobs:
         if job.reason and job.status != FINISHED:
             print(f"{job.number} {job.status}: {shorten(job.reason)}")
-    counts, total = sweep_jobs.counts, len(jobs)
-    others = [f", {counts[state]} {state}" for state in (RUNNING, QUEUED, FAILED, PREEMPTED) if counts[state]]
-    print(f"{counts[FINISHED]} of {total} job{'s' * (total != 1)} finished{''.join(others)}", flush=True)
+    counts = sweep_jobs.counts
+    others = [f", {count} {status}" for status, count in sorted(counts.items()) if status != FINISHED]
+    print(f"{counts[FINISHED]} of {len(jobs)} job{'s' * (len(jobs) != 1)} finished{''.join(others)}", flush=True)
 
 
 def _cells(job: Job) -> list[str]:
