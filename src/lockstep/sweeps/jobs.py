@@ -5,7 +5,6 @@ import itertools
 import json
 import logging
 import re
-import shutil
 import uuid
 from collections import Counter
 from collections.abc import Sequence
@@ -80,25 +79,18 @@ class Job:
         job.status, job.reason, job.metric = read_state(directory, is_sweep_running=is_sweep_running)
         return job
 
-    def save(self, directory: Path | None = None, /, **more: str | None) -> None:
+    def save(self, **more: str | None) -> None:
         """Write the sweep's part of status.json, and `more`. No process of the job may be writing it."""
-        path = (directory or self.directory) / "status.json"
+        path = self.directory / "status.json"
         write_json(path, {**(read_json(path) or {}), **more, JOB: {name: getattr(self, name) for name in _SAVED}})
 
     def make(self) -> None:
-        """Make the directory under another name and rename it, so that it exists complete or not at all. One that has lost its
-        status.json is resumed."""
-        if self.directory.is_dir():
-            self.save(status=PREEMPTED, reason=None)
-            return
-        partial = self.directory.with_name(f".{self.directory.name}.tmp")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        *_, config, hydra, global_batch_size = self.launch
-        if config is not None and hydra is not None:
-            write_config(partial, config, hydra.hydra, uuid.uuid4().hex, global_batch_size)
-        self.save(partial, status=QUEUED, reason=None)
-        partial.replace(self.directory)
+        """Make the directory: its config, then status.json, without which it is no job. One that has lost that is resumed."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        is_new, (*_, config, hydra, global_batch_size) = not (self.directory / FILE).is_file(), self.launch
+        if is_new and config is not None and hydra is not None:
+            write_config(self.directory, config, hydra.hydra, uuid.uuid4().hex, global_batch_size)
+        self.save(status=QUEUED if is_new else PREEMPTED, reason=None)
 
     def begin(self) -> None:
         """Record that an attempt begins. All but the first resume the run."""
