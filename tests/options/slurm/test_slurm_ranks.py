@@ -59,6 +59,13 @@ def test_slurm_starts_the_ranks(tmp_path: Path) -> None:
     assert silent == ""
 
 
+def test_a_process_group_of_another_size_is_refused(tmp_path: Path) -> None:
+    done = train("trainer.devices=4", cwd=tmp_path, **TWO | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"})
+    assert done.returncode == 2
+    line = "trainer.devices=4 trainer.num_nodes=1: slurm has started 2 process(es); use numbers whose product is 2"
+    assert done.stderr.strip() == line
+
+
 @pytest.mark.slow
 def test_slurm_s_warning_saves_and_requeues_and_the_run_goes_on(tmp_path: Path) -> None:
     """SIGUSR1 to rank one, in a job of one task; then resume=RUN_DIR."""
