@@ -224,10 +224,8 @@ def read_record(directory: Path) -> dict[str, Any] | None:
 def read_state(directory: Path, end: int | JobState | None = None, is_sweep_running: bool = False) -> JobState:
     """Return a job's state. A record decides, because it is written last.
 
-    Args:
-        directory: Directory of the job.
-        end: Exit code of the attempt that has just ended, negative for a signal; or the state that its executor knows.
-        is_sweep_running: True if a job that says "running" needs no lock to be believed, because the sweep watches it.
+    `end` is the exit code of the attempt that has just ended, negative for a signal, or the state that its executor knows. If the
+    sweep is running, a job that says "running" needs no lock to be believed.
     """
     if (record := read_record(directory)) is not None:
         latest = read_progress(directory).get("metrics", {})

@@ -20,19 +20,12 @@ from lockstep.sweeps.jobs import OUTPUT, Job, JobState, SweepJobs
 
 
 class Handle:
-    """A job under way.
+    """A job under way."""
 
-    Attributes:
-        waits: What it waits for, until it begins.
-        began: Time of its begin, of time.monotonic().
-        is_cancelled: True if a person has taken it out of a queue; it is not tried again.
-        ended_for: Its state, if the sweep has asked it to end.
-    """
-
-    waits: str | None = None
-    began = float("inf")
-    is_cancelled = False
-    ended_for: JobState | None = None
+    waits: str | None = None  # what it waits for, until it begins
+    began = float("inf")  # by time.monotonic()
+    is_cancelled = False  # a person has taken it out of a queue: it is not tried again
+    ended_for: JobState | None = None  # its state, if the sweep ends it
 
     @abstractmethod
     def poll(self) -> int | JobState | None:

@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
 from lockstep.config.overrides import chooses_group, constants, override_key, quote
+from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.runs.fork import find_checkpoint
@@ -65,11 +66,29 @@ class Sweep:
 
     def compose(self, overrides: Sequence[str]) -> Job:
         """Compose a job and check that it can start. Raise ConfigError."""
-        swept = [item for item in overrides if item not in self.constants]
-        for item in swept:
-            if (name := override_key(item)) in OUTSIDE:
-                raise config_error(name, item.partition("=")[2], "does not tell jobs apart; use a sweep for each value")
+        swept = [item for item in overrides if item not in self.constants] or [*overrides]
+        outside = [item for item in overrides if override_key(item) in OUTSIDE]
+        for item in outside:
+            if item not in self.constants:
+                words = "does not tell jobs apart; use a sweep for each value"
+                raise config_error(override_key(item), item.partition("=")[2], words)
         full = self._load(overrides)
+        cfg, plan, key = self._checked(full)
+        known = self.sweep_jobs.jobs.get(key)  # its overrides may be spelled in another way this time
+        directory = self.directory / directory_name(swept, key) if known is None else known.directory
+        resume = (f"resume={quote(str(directory))}", *(item.lstrip("+") for item in outside))
+        launch = JobLaunch(
+            command=(sys.executable, str(Path(sys.argv[0]).absolute()), *resume),
+            resources=self.executor.resources(full, plan),
+            swept_keys=[override_key(item) for item in swept],
+            config=cfg,
+            hydra=OmegaConf.masked_copy(full, ["hydra"]),
+            global_batch_size=plan.global_batch_size,
+        )
+        return Job(directory, key, [*overrides], plan.world_size, cfg.optimized_metric, cfg.optimized_mode, launch=launch)
+
+    def _checked(self, full: DictConfig) -> tuple[DictConfig, Plan, str]:
+        """Return the config without Hydra's part, the plan and the identity of a job, as its own process will check it."""
         check_run_dir(full)
         hydra: Any = HydraConfig.instance()
         of_sweep, hydra.cfg = hydra.cfg, full  # ${hydra:} has the values of the job; its set_config copies
@@ -84,18 +103,7 @@ class Sweep:
             check_length(cfg, checkpoint.epoch, checkpoint.path)
         if cfg.optimized_metric is None:
             raise config_error("optimized_metric", "null", "a sweep compares its jobs; use a metric that they log")
-        known = self.sweep_jobs.jobs.get(key)  # its overrides may be spelled in another way this time
-        directory = self.directory / directory_name(swept or overrides, key) if known is None else known.directory
-        outside = [item.lstrip("+") for item in overrides if override_key(item) in OUTSIDE]
-        launch = JobLaunch(
-            command=(sys.executable, str(Path(sys.argv[0]).absolute()), f"resume={quote(str(directory))}", *outside),
-            resources=self.executor.resources(full, plan),
-            swept_keys=[override_key(item) for item in swept or overrides],
-            config=cfg,
-            hydra=OmegaConf.masked_copy(full, ["hydra"]),
-            global_batch_size=plan.global_batch_size,
-        )
-        return Job(directory, key, [*overrides], plan.world_size, cfg.optimized_metric, cfg.optimized_mode, launch=launch)
+        return cfg, plan, key
 
     def _load(self, overrides: Sequence[str]) -> DictConfig:
         """Return the config that Hydra composes of the overrides. Hydra takes a fifth of a second, so it composes each choice of
