@@ -22,7 +22,7 @@ from lockstep.errors import ExitCode, config_error
 from lockstep.launchers.stop_signals import Preempted
 from lockstep.places import project
 from lockstep.runs.directory import SWEEP_FILE
-from lockstep.sweeps.sweep_jobs import SweepJobs
+from lockstep.sweeps.jobs import SweepJobs
 from lockstep.sweeps.table import look_at, print_table, queue
 
 _OF_ONE_CALL = ("hydra.mode", "hydra.sweep.dir")

@@ -102,8 +102,8 @@ class OptunaSweeper(Sweeper):
         if importlib.util.find_spec("optuna") is None:
             raise config_error("hydra/sweeper", "optuna", "the library `optuna` is not installed: pip install 'lockstep[search]'")
         context: dict[str, Any] = {"hydra_context": hydra_context, "task_function": task_function, "config": config}
-        launcher = Plugins.instance().instantiate_launcher(**context)
-        self.given = {"config": config, "loader": hydra_context.config_loader, "launcher": launcher}
+        launcher: Any = Plugins.instance().instantiate_launcher(**context)
+        self.given = {"config": config, "loader": hydra_context.config_loader, "sweep": launcher.sweep}
 
     def sweep(self, arguments: list[str]) -> None:
         from lockstep.config.construct import construct

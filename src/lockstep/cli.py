@@ -58,7 +58,7 @@ def _run(main: Callable[..., Any]) -> None:
         return
     sys.argv[1:] = arguments
     if HydraConfig.initialized():  # in a sweep's job
-        from lockstep.sweeps.local import run_composed
+        from lockstep.sweeps.job_process import run_composed
 
         run_composed(main, HydraConfig.instance().cfg)
     else:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from commands import ROOT, python
 
-from lockstep.sweeps.sweep_jobs import Job, SweepJobs
+from lockstep.sweeps.jobs import Job, SweepJobs
 
 pytestmark = pytest.mark.slow
 WITNESS = "+callbacks.witness={_target_:faults.Witness}"

@@ -12,7 +12,7 @@ import pytest
 from commands import ROOT, TIMEOUT, started
 from waiting import wait_for
 
-from lockstep.sweeps.sweep_jobs import SweepJobs
+from lockstep.sweeps.jobs import SweepJobs
 
 pytestmark = pytest.mark.slow
 TRAIN = (ROOT / "train.py", "trainer.accelerator=cpu", "model=mlp")

@@ -13,7 +13,7 @@ import pytest
 from commands import MARK, ROOT, TIMEOUT, processes_marked, python, started
 from waiting import wait_for
 
-from lockstep.sweeps.sweep_jobs import Job, SweepJobs
+from lockstep.sweeps.jobs import Job, SweepJobs
 
 pytestmark = pytest.mark.slow
 PROGRAM = ROOT / "tests" / "support" / "fakes" / "program.py"
@@ -116,7 +116,7 @@ def test_ctrl_c_ends_a_sweep_to_be_resumed(tmp_path: Path) -> None:
         _, errors = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 75
     assert "lockstep sweep resume" in errors
-    assert {name: job.status for name, job in jobs(tmp_path).items()} == {"seed=6": "interrupted", "seed=0": "waiting"}
+    assert {name: job.status for name, job in jobs(tmp_path).items()} == {"seed=6": "preempted", "seed=0": "queued"}
     done = sweep(tmp_path, "seed=6,0")
     assert done.returncode == 0
     assert jobs(tmp_path)["seed=6"].metric == jobs(tmp_path)["seed=0"].metric  # continued from its checkpoint
@@ -174,6 +174,6 @@ def test_a_terminal_that_closes_ends_a_sweep_to_be_resumed(tmp_path: Path) -> No
             time.sleep(0.3)
         assert process.wait(timeout=TIMEOUT) == 75
     results = {name: (job.status, job.reason) for name, job in jobs(tmp_path).items()}
-    assert results == {"seed=8": ("interrupted", "interrupted by SIGHUP"), "seed=0": ("waiting", None)}
+    assert results == {"seed=8": ("preempted", "interrupted by SIGHUP"), "seed=0": ("queued", None)}
     names = [job.directory.name.rpartition("_")[0] for job in jobs(tmp_path).values()]
     assert names == ["seed=8", "seed=0"]  # what all jobs have in common is not in their names

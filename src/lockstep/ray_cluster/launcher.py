@@ -20,9 +20,8 @@ from lockstep.errors import ExitCode, config_error
 from lockstep.launchers.environment import SWEPT_KEYS, cores
 from lockstep.ray_cluster.worker import JobWorker
 from lockstep.runs.locks import is_held
-from lockstep.sweeps.jobs import FAILED, INTERRUPTED, OUTPUT, JobState, read_status
+from lockstep.sweeps.jobs import FAILED, OUTPUT, PREEMPTED, Job, JobState, read_state
 from lockstep.sweeps.local import Executor, Handle
-from lockstep.sweeps.sweep_jobs import Job
 
 LOCAL = "local"
 _OBJECT_STORE = 80 * 2**20  # bytes, little more than Ray's minimum: jobs put nothing into it
@@ -100,13 +99,13 @@ class RayExecutor(Executor):
         return (share,)
 
     def start(self, job: Job) -> Handle:
-        return RayJob(self, job, job.resources[0])
+        return RayJob(self, job, job.launch.resources[0])
 
     def environment(self, job: Job) -> dict[str, str]:
         """Return the variables that a job gets on any node: this process's, but for those of a place."""
         threads = os.environ.get("OMP_NUM_THREADS", str(max(1, int(self.cpus_per_device))))
         shared = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "CUDA_VISIBLE_DEVICES"))}
-        return shared | {SWEPT_KEYS: " ".join(job.swept_keys), "OMP_NUM_THREADS": threads}
+        return shared | {SWEPT_KEYS: " ".join(job.launch.swept_keys), "OMP_NUM_THREADS": threads}
 
 
 class RayJob(Handle):
@@ -138,7 +137,7 @@ class RayJob(Handle):
         if self._lost is not None:  # a next attempt must not meet the processes of this one, which follow the dead worker
             reason, gone_by = self._lost
             is_left = is_held(self._job.directory) and time.monotonic() < gone_by
-            return None if is_left else JobState(INTERRUPTED, reason)
+            return None if is_left else JobState(PREEMPTED, reason)
         try:
             code = self._look()
         except self._ray.exceptions.RayTaskError as error:  # it could not be started there
@@ -171,7 +170,7 @@ class RayJob(Handle):
 
     def _run(self, host: str, port: int) -> None:
         """Each node's processes are started by torchrun where there are several nodes, and meet at the first one."""
-        share, command = self._share, self._job.command
+        share, command = self._share, self._job.launch.command
         commands = [list(command)]
         if share.nodes > 1:
             meeting = (f"--nnodes={share.nodes}", f"--nproc-per-node={share.devices}", f"--rdzv-id={self._job.key}")
@@ -185,7 +184,7 @@ class RayJob(Handle):
         """torchrun says 1 whatever code its processes have ended with."""
         if len(codes) == len(self._runs) and not any(codes):
             return ExitCode.FINISHED
-        if self._share.nodes > 1 and read_status(self._job.directory)[0] == "preempted":
+        if self._share.nodes > 1 and read_state(self._job.directory).status == PREEMPTED:
             return ExitCode.PREEMPTED
         return next(filter(None, codes), ExitCode.FAILED)
 

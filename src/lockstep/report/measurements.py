@@ -10,8 +10,7 @@ from typing import Any
 from lockstep.config.overrides import flat
 from lockstep.config.plan import rate_key
 from lockstep.errors import config_error
-from lockstep.sweeps.jobs import FAILED, FINISHED, REPEATS, read_computed_config
-from lockstep.sweeps.sweep_jobs import Job
+from lockstep.sweeps.jobs import FAILED, FINISHED, REPEATS, Job, read_computed_config
 from lockstep.sweeps.table import look_at
 
 DIVERGED, MISSING = "diverged", "missing"
@@ -25,7 +24,7 @@ _NOT_FINITE = re.compile(r"\b(nan|inf|infinite|not finite|diverged)\b", re.IGNOR
 class Measurement:
     """One job.
 
-    status: finished, failed, diverged (failed by a number that was not finite) or missing (waiting, running, interrupted).
+    status: finished, failed, diverged (failed by a number that was not finite) or missing (queued, running, preempted).
     devices, global_batch: over all nodes; lr: as configured; config: by dotted keys; record: metrics.json.
     variant: the values of other keys in which the sweep's jobs differ; jobs of another one are not compared.
     """

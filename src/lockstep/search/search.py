@@ -15,12 +15,12 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from lockstep.config.construct import naming
+from lockstep.errors import ConfigError
+from lockstep.launchers.stop_signals import Preempted
 from lockstep.search import PRUNED
 from lockstep.search.space import Space
 from lockstep.search.study import POINT, open_study, resume_trial
-from lockstep.sweeps.jobs import INTERRUPTED
-from lockstep.sweeps.sweep import RefusedJob
-from lockstep.sweeps.sweep_jobs import Job
+from lockstep.sweeps.jobs import PREEMPTED, Job
 
 log = logging.getLogger(__name__)
 Point = tuple[str, ...]  # the overrides of a job
@@ -33,7 +33,7 @@ class Search:
 
     config: DictConfig
     loader: Any
-    launcher: Any
+    sweep: Any  # lockstep.sweeps.sweep.Sweep
     sampler: Callable[..., BaseSampler]  # conf/hydra/sweeper/optuna.yaml says what this and the next ones mean
     pruner: BasePruner | None = None
     n_trials: int = 20
@@ -44,7 +44,6 @@ class Search:
     def __post_init__(self) -> None:
         self.directory = Path(str(self.config.hydra.sweep.dir)).absolute()
         self._interrupted: set[int] = set()  # trials whose jobs are to be continued by another call
-        self._refusals_left = 5  # until one of so many points could start
         self._sampler(0)  # raises what it does not take
 
     def run(self, arguments: Sequence[str]) -> None:
@@ -53,15 +52,19 @@ class Search:
         self.space = Space.from_overrides(OverridesParser.create(self.loader).parse_overrides([*given, *arguments]))
         if self.config.hydra.launcher.get("dry_run"):
             self.study = optuna.create_study()
-            self.launcher.launch([self._point(self._ask()) for _ in range(self.n_jobs)], 0)
+            self.sweep.run(self.sweep.check([self._point(self._ask()) for _ in range(self.n_jobs)]))
             return
         OmegaConf.save(self.config, self.directory / "multirun.yaml")
         pruner: Any = OmegaConf.to_container(self.config.hydra.sweeper).get("pruner")  # pyright: ignore
         self.study = open_study(self.directory, self.config.optimized_metric, self.config.optimized_mode, pruner)
-        self.launcher.sweep.open()
-        with self.launcher.sweep.answering():
+        try:
             while numbers := self._batch():
                 self._try(numbers)
+        except ConfigError:
+            raise
+        except (KeyboardInterrupt, Preempted, Exception) as error:
+            self.sweep.break_off(error)
+            raise
 
     def _trials(self) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False)
@@ -96,32 +99,29 @@ class Search:
         return point
 
     def _try(self, numbers: Sequence[int]) -> None:
-        """Run the jobs of these trials and tell Optuna their ends. A point that can't start has failed; the others come again."""
-        points = [self._point(number) for number in numbers]
-        try:
-            returned = self.launcher.launch(points, initial_job_idx=len(self._trials()))
-        except RefusedJob as refusal:
-            self._tell(numbers[refusal.number], TrialState.FAIL, reason=str(refusal))
-            if self._refusals_left == 1:
-                raise
-            self._refusals_left -= 1
-            log.warning(str(refusal))
-            return
-        self._refusals_left = 0
-        for number, one in zip(numbers, returned, strict=True):
-            self._conclude(number, Path(str(one.working_dir)))
+        """Run the jobs of these trials and tell Optuna their ends. A point that can't start has failed."""
+        jobs: dict[int, Job] = {}
+        for number in numbers:
+            try:
+                jobs[number] = self.sweep.compose(self._point(number))
+            except ConfigError as error:
+                self._tell(number, TrialState.FAIL, reason=str(error))
+                if number >= 4 and all(trial.state == TrialState.FAIL for trial in self._trials()):
+                    raise  # none of five points could be tried
+                log.warning(str(error))
+        if jobs:
+            for number, job in zip(jobs, self.sweep.run([*jobs.values()]), strict=True):
+                self._conclude(number, job)
 
-    def _conclude(self, number: int, folder: Path) -> None:
-        job = Job.read(folder)
-        assert job is not None
-        if job.status == INTERRUPTED:
+    def _conclude(self, number: int, job: Job) -> None:
+        if job.status == PREEMPTED:
             self._interrupted.add(number)
         elif PRUNED in job.record:
-            self._tell(number, TrialState.PRUNED, directory=folder.name)
+            self._tell(number, TrialState.PRUNED, directory=job.directory.name)
         elif job.metric is not None:
-            self._tell(number, TrialState.COMPLETE, job.metric, directory=folder.name)
+            self._tell(number, TrialState.COMPLETE, job.metric, directory=job.directory.name)
         else:
-            self._tell(number, TrialState.FAIL, directory=folder.name, reason=job.reason)
+            self._tell(number, TrialState.FAIL, directory=job.directory.name, reason=job.reason)
 
     def _tell(self, number: int, state: TrialState, value: float | None = None, **attributes: Any) -> None:
         trial = self._trial(number)

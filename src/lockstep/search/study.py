@@ -11,7 +11,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from lockstep.config.construct import construct
 from lockstep.errors import config_error
 from lockstep.search import STUDY
-from lockstep.sweeps.sweep_jobs import Job
+from lockstep.sweeps.jobs import Job
 
 POINT = "overrides"  # a trial's attribute: the overrides of its job
 _METRIC, _PRUNER = "metric", "pruner"  # attributes of the study

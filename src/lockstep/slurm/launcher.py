@@ -26,9 +26,8 @@ from lockstep.errors import config_error
 from lockstep.launchers.environment import SWEPT_KEYS
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.slurm.cluster import SlurmError, answer
-from lockstep.sweeps.jobs import FAILED, INTERRUPTED, OUTPUT, RUNNING, WAITING, JobState, read_state
+from lockstep.sweeps.jobs import FAILED, OUTPUT, PREEMPTED, QUEUED, RUNNING, Job, JobState, SweepJobs, read_state
 from lockstep.sweeps.local import Executor, Handle, create_executor
-from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 
 log = logging.getLogger(__name__)
 CODE = "exit_code"  # in a job's directory: what srun has ended with
@@ -97,7 +96,7 @@ class QueuedJob(Handle):
         self._queue.ask_if_due()
         task, code = self.task, self._code()
         if task is None:  # squeue has forgotten it
-            return read_state(self._directory, died="has left SLURM's queue without a word") if code is None else code
+            return read_state(self._directory) if code is None else code
         if task.state not in ENDED:
             is_waiting = task.state not in ("RUNNING", "COMPLETING")
             self.waits = f"in SLURM's queue: {task.state if task.reason in ('', 'None') else task.reason}" if is_waiting else None
@@ -109,7 +108,7 @@ class QueuedJob(Handle):
             return code
         self.is_cancelled = task.state == "CANCELLED"
         words = f"{task.state} by SLURM{f' on {task.nodes}' if task.nodes else ''}"
-        return JobState(INTERRUPTED if task.state in _GOES_ON else FAILED, words)
+        return JobState(PREEMPTED if task.state in _GOES_ON else FAILED, words)
 
     def _code(self) -> int | None:
         """Return what srun has ended with. Beyond 128 are signals, as a shell counts them."""
@@ -189,11 +188,11 @@ class SlurmExecutor(Executor):
             setup="\n".join(self.setup),
             directory=shlex.quote(str(job.directory)),
             swept_keys=SWEPT_KEYS,
-            swept=shlex.quote(" ".join(job.swept_keys)),
+            swept=shlex.quote(" ".join(job.launch.swept_keys)),
             threads=self.cpus_per_device,
             code=CODE,
             output=OUTPUT,
-            command=shlex.join(job.command),
+            command=shlex.join(job.launch.command),
         )
 
     def _submit(self, job: Job, name: str) -> None:
@@ -202,7 +201,7 @@ class SlurmExecutor(Executor):
         flags = (f"--job-name={name}", f"--chdir={Path.cwd()}", f"--output={job.directory}/slurm.out", "--open-mode=append")
         while name not in self.queue.tasks and not STOP_SIGNALS.received:
             try:
-                said = answer("sbatch", "--parsable", *flags, *job.resources, str(job.directory / SCRIPT))
+                said = answer("sbatch", "--parsable", *flags, *job.launch.resources, str(job.directory / SCRIPT))
                 self.queue.tasks[name] = Task(said.strip().partition(";")[0], "PENDING")
             except SlurmError as refusal:
                 try:
@@ -222,10 +221,10 @@ def _find_ended(sweep_jobs: SweepJobs, queue: Queue) -> list[Job]:
     for job in sweep_jobs.in_queue():
         handle = QueuedJob(queue, job.queue or "", job.directory)
         if (end := handle.poll()) is None:
-            job.status, job.reason = RUNNING if handle.waits is None else WAITING, handle.waits
+            job.status, job.reason = RUNNING if handle.waits is None else QUEUED, handle.waits
         else:
             job.end(end)
-            job.attempt -= job.status == WAITING  # SLURM has never heard of it
+            job.attempt -= job.status == QUEUED  # SLURM has never heard of it
             ended.append(job)
     return ended
 

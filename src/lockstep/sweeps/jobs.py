@@ -1,39 +1,176 @@
-"""A job of a sweep: its identity, and how it stands by what is in its directory."""
+"""The jobs of a sweep, as their directories describe them: identities, names and states."""
 
 import hashlib
 import itertools
 import json
+import logging
 import re
+import uuid
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
-from lockstep.atomic_files import read_json
+from lockstep.atomic_files import read_json, write_json
 from lockstep.config.overrides import flat
 from lockstep.errors import ExitCode
 from lockstep.launchers.outcome import killed_by
 from lockstep.runs.locks import is_held
-from lockstep.runs.saved import FILE, read_yaml
+from lockstep.runs.record import JOB
+from lockstep.runs.saved import FILE, read_yaml, write_config
 
+log = logging.getLogger(__name__)
 REPEATS = ("seed", "datamodule.fold")  # keys over which results are averaged
 OUTSIDE = ("datamodule.data_dir", "fresh_processes", "mirror")  # keys that do not change a result: the last command's count
-OUTPUT = "output.log"  # what a job's processes have said
-FINISHED, FAILED, INTERRUPTED, RUNNING, WAITING = "finished", "failed", "interrupted", "running", "waiting"
+OUTPUT = "output.log"  # output of a job's processes
+QUEUED, RUNNING, PREEMPTED, FINISHED, FAILED = "queued", "running", "preempted", "finished", "failed"  # in status.json
 _LONGEST_NAME = 200  # bytes; file systems take 255
+_SAVED = ("key", "number", "overrides", "world_size", "optimized_metric", "optimized_mode", "attempt", "queue")
 
 
 class JobState(NamedTuple):
-    """A job's status, why it has it, and the metric of one that has finished."""
+    """A job's status, the reason for it, and the metric of a finished job."""
 
-    status: str = RUNNING
+    status: str
     reason: str | None = None
     metric: float | None = None
 
 
+class JobLaunch(NamedTuple):
+    """How the process that runs the sweep launches a job."""
+
+    command: tuple[str, ...] = ()
+    resources: tuple[Any, ...] = ()  # what the job takes, for the executor and for a person
+    swept_keys: Sequence[str] = ()  # keys of overrides in which it may differ from other jobs
+    config: DictConfig | None = None  # without Hydra's part
+    hydra: DictConfig | None = None  # Hydra's part
+    global_batch_size: int | None = None
+
+
+@dataclass
+class Job:
+    """A job of a sweep."""
+
+    directory: Path
+    key: str  # identity across resumed and extended sweeps
+    overrides: list[str]
+    world_size: int
+    optimized_metric: str
+    optimized_mode: str
+    number: int = 0
+    attempt: int = 0  # attempts that have begun
+    queue: str | None = None  # name in a cluster's queue, until it is known to have left that
+    status: str = QUEUED
+    reason: str | None = None
+    metric: float | None = None
+    swept: Sequence[str] = field(default=(), compare=False)  # overrides that are not the same for all jobs, once these are ranked
+    launch: JobLaunch = field(default=JobLaunch(), compare=False)
+
+    @classmethod
+    def read(cls, directory: Path, is_sweep_running: bool = False) -> Self | None:
+        """Return the job of a directory, or None, also for a copy of another job's directory."""
+        saved = (read_json(directory / "status.json") or {}).get(JOB, {})
+        if not saved.keys() >= {*_SAVED} or not directory.name.endswith(saved["key"]):
+            return None
+        job = cls(directory, **{name: saved[name] for name in _SAVED})
+        job.status, job.reason, job.metric = read_state(directory, is_sweep_running=is_sweep_running)
+        return job
+
+    def save(self, **more: str | None) -> None:
+        """Write the sweep's part of status.json, and `more`. No process of the job may be writing it."""
+        path = self.directory / "status.json"
+        write_json(path, {**(read_json(path) or {}), **more, JOB: {name: getattr(self, name) for name in _SAVED}})
+
+    def make(self) -> None:
+        """Make the directory: its config, then status.json, without which it is no job. One that has lost that is resumed."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        is_new, (*_, config, hydra, global_batch_size) = not (self.directory / FILE).is_file(), self.launch
+        if is_new and config is not None and hydra is not None:
+            write_config(self.directory, config, hydra.hydra, uuid.uuid4().hex, global_batch_size)
+        self.save(status=QUEUED if is_new else PREEMPTED, reason=None)
+
+    def begin(self) -> None:
+        """Record that an attempt begins. All but the first resume the run."""
+        self.attempt += 1
+        (self.directory / "metrics.json").unlink(missing_ok=True)  # of metrics that were not finite
+        self.save(status=QUEUED if self.status == QUEUED else PREEMPTED)
+        self.status, self.reason = RUNNING, None
+
+    def end(self, end: int | JobState) -> None:
+        """Set the state in which the attempt has ended, in memory alone."""
+        self.status, self.reason, self.metric = read_state(self.directory, end)
+        self.queue = None
+
+    def save_end(self) -> None:
+        """Write the state in which the attempt has ended. On a full disk the files of the run have to do."""
+        try:
+            self.save(status=self.status, reason=self.reason)
+        except OSError as error:
+            log.warning(f"{self.directory}/status.json can't be written ({error})")
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """metrics.json of a finished job; empty for others."""
+        return (read_record(self.directory) or {}) if self.status == FINISHED else {}
+
+
+class SweepJobs:
+    """The jobs of a sweep by their keys. `is_running`: a process runs the sweep; by default the directory's lock says it."""
+
+    def __init__(self, directory: Path, is_running: bool | None = None) -> None:
+        self.directory = directory
+        self.is_running = is_held(directory) if is_running is None else is_running
+        found = (Job.read(folder, self.is_running) for folder in sorted(directory.glob("[!.]*/")))
+        self.jobs = {job.key: job for job in sorted(filter(None, found), key=lambda job: job.number)}
+
+    def in_queue(self) -> list[Job]:
+        """Return the jobs that a cluster's queue has, as far as is known."""
+        return [job for job in self.jobs.values() if job.queue is not None]
+
+    def register(self, jobs: Sequence[Job]) -> list[Job]:
+        """Make the directories of new jobs; return the jobs that have to run, the new and the unfinished ones."""
+        for job in jobs:
+            if (known := self.jobs.get(job.key)) is not None:
+                known.launch = job.launch
+                continue
+            job.number = 1 + max((known.number for known in self.jobs.values()), default=-1)
+            job.make()
+            job.status, job.reason, job.metric = read_state(job.directory)
+            self.jobs[job.key] = job
+        return [known for known in (self.jobs[job.key] for job in jobs) if known.status != FINISHED]
+
+    @property
+    def ranked(self) -> list[Job]:
+        """The jobs by their metrics, the best of each metric first; then those that have none, by their numbers."""
+        names = varying([job.overrides for job in self.jobs.values()])
+        for job in self.jobs.values():
+            job.swept = [item for item in job.overrides if item.partition("=")[0] in names]
+        return sorted(self.jobs.values(), key=_rank)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """The number of jobs in each state."""
+        return Counter(job.status for job in self.jobs.values())
+
+    @property
+    def exit_code(self) -> ExitCode:
+        counts = self.counts
+        if counts[PREEMPTED] or counts[RUNNING]:
+            return ExitCode.PREEMPTED
+        return ExitCode.FAILED if counts[FAILED] or counts[QUEUED] else ExitCode.FINISHED
+
+
+def _rank(job: Job) -> tuple[bool, str, float, int]:
+    if job.metric is None:
+        return True, "", 0.0, job.number
+    return False, job.optimized_metric, -job.metric if job.optimized_mode == "max" else job.metric, job.number
+
+
 def computed_config(cfg: Any) -> dict[str, Any]:
-    """Return the composed config less what does not change a result: paths, how processes are started, and the run's copy."""
+    """Return the composed config without the keys that do not change a result."""
     content: Any = OmegaConf.to_container(cfg, resolve=False) if OmegaConf.is_config(cfg) else cfg
     for key in ("run_dir", "run_id", "forked_from", *OUTSIDE):
         above, _, name = key.rpartition(".")
@@ -42,7 +179,7 @@ def computed_config(cfg: Any) -> dict[str, Any]:
 
 
 def read_computed_config(directory: Path) -> dict[str, Any]:
-    """Return the same of a job's directory, with the values that its run has begun with; empty if it has none."""
+    """Return the `computed_config` of the run in a directory; empty if there is none."""
     return computed_config(read_yaml(directory / FILE) or {})
 
 
@@ -53,7 +190,7 @@ def identity(content: dict[str, Any]) -> str:
 
 
 def repetition(config: dict[str, Any]) -> str:
-    """Return the identity less the keys that results are averaged over: jobs of one repetition compute the same quantity."""
+    """Return the identity without the keys over which results are averaged."""
     return identity({key: value for key, value in flat(config).items() if key not in REPEATS})
 
 
@@ -74,7 +211,7 @@ def varying(jobs: Sequence[Sequence[str]]) -> list[str]:
 
 
 def read_progress(directory: Path) -> dict[str, Any]:
-    """Return progress.json, which says how far training is; empty if there is none."""
+    """Return progress.json, the progress of training; empty if there is none."""
     return read_json(directory / "progress.json") or {}
 
 
@@ -84,50 +221,36 @@ def read_record(directory: Path) -> dict[str, Any] | None:
     return record if record.get("optimized_metric") in record.get("metrics", {}) else None
 
 
-def read_status(directory: Path) -> tuple[str | None, str | None]:
-    """Return the status and the reason that status.json says, each None where it does not."""
-    content = read_json(directory / "status.json") or {}
-    return content.get("status"), content.get("reason")
+def read_state(directory: Path, end: int | JobState | None = None, is_sweep_running: bool = False) -> JobState:
+    """Return a job's state. A record decides, because it is written last.
 
-
-def read_state(directory: Path, died: str = "the sweep process died", is_sweep_running: bool = False) -> JobState:
-    """Return the state of a job. The record is written last and decides; `died` is the reason of a job that was killed."""
+    `end` is the exit code of the attempt that has just ended, negative for a signal, or the state that its executor knows. If the
+    sweep is running, a job that says "running" needs no lock to be believed.
+    """
     if (record := read_record(directory)) is not None:
-        return state_from_record(directory, record)
-    status, reason = read_status(directory)
-    if status == "failed":
-        return JobState(FAILED, reason)
-    if status == "running" and (is_sweep_running or is_held(directory)):
-        return JobState(RUNNING)
-    if status in ("queued", None) or (is_sweep_running and status == "preempted"):  # which the sweep continues
-        return JobState(WAITING)
-    return JobState(INTERRUPTED, reason or died)
-
-
-def state_after(directory: Path, end: int | JobState) -> JobState:
-    """Return the state of a job whose attempt has ended with an exit code, negative for a signal, or in a state that its
-    executor knows."""
-    if (record := read_record(directory)) is not None:
-        return state_from_record(directory, record)
+        latest = read_progress(directory).get("metrics", {})
+        if infinite := sorted({name for metrics in (latest, record["metrics"]) for name in metrics if metrics[name] is None}):
+            return JobState(FAILED, f"{', '.join(infinite)} not finite")
+        return JobState(FINISHED, record.get("ended_by"), record["metrics"][record["optimized_metric"]])
     if isinstance(end, JobState):
         return end
-    status, reason = read_status(directory)
+    content = read_json(directory / "status.json") or {}
+    status, reason = content.get("status", QUEUED), content.get("reason")
     if end == ExitCode.PREEMPTED:
-        return JobState(INTERRUPTED, reason)
-    if end < 0:
-        reason = killed_by(end)
-    elif end == ExitCode.FINISHED:
-        reason = "ended with code 0 and no record"
-    elif status != "failed" or reason is None:
-        lines = log.read_text(errors="replace").splitlines() if (log := directory / OUTPUT).is_file() else []
-        reason = ": ".join([f"ended with code {end}", *lines[-1:]])
-    return JobState(FAILED, " ".join(reason.split()))
+        return JobState(PREEMPTED, reason)
+    if end is not None:
+        return JobState(FAILED, _why_failed(directory, end, reason if status == FAILED else None))
+    if status == FINISHED or (status == RUNNING and not (is_sweep_running or is_held(directory))):
+        return JobState(PREEMPTED, "has no process and no record")
+    return JobState(status, reason)
 
 
-def state_from_record(directory: Path, record: dict[str, Any]) -> JobState:
-    """Return the state of a job that has written its record. Metrics that are not finite, in the record or in its last epoch, are
-    a failure."""
-    latest = read_progress(directory).get("metrics", {})
-    if infinite := sorted({name for metrics in (latest, record["metrics"]) for name, value in metrics.items() if value is None}):
-        return JobState(FAILED, f"{', '.join(infinite)} not finite")
-    return JobState(FINISHED, record.get("ended_by"), record["metrics"][record["optimized_metric"]])
+def _why_failed(directory: Path, code: int, reason: str | None) -> str:
+    """Return the signal that has killed a job without a record, or the reason that its run gives, or its last line of output."""
+    if code < 0:
+        return killed_by(code)
+    if code == ExitCode.FINISHED:
+        return "ended with code 0 and no record"
+    output = directory / OUTPUT
+    lines = output.read_text(errors="replace").splitlines() if output.is_file() else []
+    return " ".join((reason or ": ".join([f"ended with code {code}", *lines[-1:]])).split())

@@ -1,59 +1,44 @@
-"""Executors of a sweep's jobs: the interface, and this machine's, of process trees, several at once, each on its slots."""
+"""Executors of a sweep's jobs: the interface, and the executor of this machine, which packs jobs onto slots."""
 
 import os
-import runpy
 import signal
-import sys
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-from hydra._internal.callbacks import Callbacks
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
-from hydra.core.utils import run_job, setup_globals
-from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.construct import construct
-from lockstep.config.overrides import quote
 from lockstep.config.plan import Plan, visible_gpus
 from lockstep.errors import config_error
 from lockstep.launchers.environment import SWEPT_KEYS, cores
 from lockstep.launchers.processes import Process, kill_group, start
-from lockstep.runs.saved import FILE
-from lockstep.sweeps.jobs import OUTPUT, JobState
-from lockstep.sweeps.sweep_jobs import Job, SweepJobs
+from lockstep.sweeps.job_process import run_program
+from lockstep.sweeps.jobs import OUTPUT, Job, JobState, SweepJobs
 
 
 class Handle:
-    """A job under way; times are those of time.monotonic()."""
+    """A job under way."""
 
-    waits: str | None = None  # what for, while it has not begun
-    began = float("inf")
+    waits: str | None = None  # what it waits for, until it begins
+    began = float("inf")  # by time.monotonic()
     is_cancelled = False  # a person has taken it out of a queue: it is not tried again
     ended_for: JobState | None = None  # its state, if the sweep ends it
-    kill_at = float("inf")
 
     @abstractmethod
     def poll(self) -> int | JobState | None:
-        """Return None while it is under way, and once its exit code, negative for a signal, or the state that it has ended in."""
+        """Return None while it is under way, then its exit code, negative for a signal, or the state in which it has ended."""
 
     @abstractmethod
     def stop(self, *, kill: bool = False) -> None:
         """Ask it to save and to end, or end it."""
 
-    def end_for(self, state: JobState, seconds: float) -> None:
-        """Ask it to end within so many seconds."""
-        self.ended_for, self.kill_at = state, time.monotonic() + seconds
-        self.stop()
-
 
 @dataclass(kw_only=True)
 class Executor:
-    """Starts jobs. Its fields are hydra.launcher.KEY of its option; conf/hydra/launcher/NAME.yaml says what the keys mean."""
+    """Starts jobs. Its fields are hydra.launcher.KEY of its option; conf/hydra/launcher/NAME.yaml explains the keys."""
 
     outlives: ClassVar[bool] = False  # its jobs go on without the sweep's process
     timeout: float | None = None
@@ -65,16 +50,16 @@ class Executor:
 
     @abstractmethod
     def resources(self, config: DictConfig, plan: Plan) -> tuple[Any, ...]:
-        """Return what a job takes, for the executor and for a person. Raise ConfigError where that is never to be had."""
+        """Return what a job takes. Raise ConfigError if it can never have that."""
 
     def open(self, sweep_jobs: SweepJobs) -> None:
-        """Find out what has become of jobs in the queue. Raise ConfigError where another executor's queue has some."""
+        """Find out what has become of jobs in the queue. Raise ConfigError if another executor's queue has some."""
         if queued := sweep_jobs.in_queue():
             words = f"{len(queued)} job(s) of it are in a queue; use hydra/launcher=slurm, or first lockstep sweep cancel"
             raise config_error("hydra.sweep.dir", sweep_jobs.directory, words)
 
     def choose(self, waiting: Sequence[Job]) -> Job | None:
-        """Return the job to start now, None if there is room for none of them."""
+        """Return the job to start now, or None if none of them has room."""
         return waiting[0] if waiting else None
 
     @abstractmethod
@@ -90,7 +75,7 @@ def create_executor(config: DictConfig) -> Any:
 
 @dataclass
 class Pool:
-    """Slots by name (GPU ids, say); each is handed out to one job at a time."""
+    """Slots by name, such as GPU ids; each is handed out to one job at a time."""
 
     slots: tuple[str, ...]
     in_use: dict[str, int] = field(default_factory=dict)  # slot to the width of the job that has it
@@ -109,26 +94,34 @@ class Pool:
         for slot in slots:
             del self.in_use[slot]
 
-    def choose(self, waiting: Sequence[Job]) -> Job | None:
-        """Return the job to start now: the widest that waits, the earliest of its width. A narrower one may overtake it only
-        where that can't delay it: narrower jobs together never hold slots that the widest needs to fit."""
-        if not waiting:
-            return None
-        widest = max(job.width for job in waiting)
+    def choose(self, widths: Sequence[int]) -> int | None:
+        """Return the index of the job to start now, by the widths of those that wait: the widest, the earliest of its width. A
+        narrower one may overtake it only if that can't delay it: narrower jobs together never hold slots that the widest needs
+        to fit."""
+        widest = max(widths, default=0)
         narrower = sum(1 for width in self.in_use.values() if width < widest)
-        for job in sorted(waiting, key=lambda job: -job.width):  # a stable sort: the earliest of each width first
-            if job.width > len(self.free):
-                continue
-            if job.width == widest or narrower + job.width <= len(self.slots) - widest:
-                return job
+        for index in sorted(range(len(widths)), key=lambda index: -widths[index]):  # stable: the earliest of each width first
+            width = widths[index]
+            if width <= len(self.free) and (width == widest or narrower + width <= len(self.slots) - widest):
+                return index
         return None
 
     def cores(self, slots: Sequence[str]) -> list[int]:
-        """Return the cores of these slots: each has an equal share. All cores where there are too few."""
+        """Return the cores of these slots: each has an equal share. Return all cores if there are too few."""
         everything = sorted(cores())
         share = len(everything) // len(self.slots)
         places = [self.slots.index(slot) * share for slot in slots]
         return [core for place in places for core in everything[place : place + share]] or everything
+
+
+class Slots(NamedTuple):
+    """The slots that a job takes: of the pool "gpu" one per device, of "cpu" one."""
+
+    pool: str
+    width: int
+
+    def __str__(self) -> str:
+        return f"{self.pool} x {self.width}"
 
 
 class LocalHandle(Handle):
@@ -145,7 +138,7 @@ class LocalHandle(Handle):
         return code
 
     def stop(self, *, kill: bool = False) -> None:
-        """End the job's own process; its ranks see that this is gone, and follow."""
+        """End the job's own process; its ranks follow, because they watch it."""
         if kill:
             kill_group(self._process.pid)
         else:
@@ -163,81 +156,51 @@ class LocalExecutor(Executor):
         self.pools = {"cpu": Pool(tuple(map(str, range(self.jobs)))), "gpu": Pool(self.gpu_slots())}
 
     def gpu_slots(self) -> tuple[str, ...]:
-        """Return the visible GPUs as CUDA_VISIBLE_DEVICES names them, numbers, or the identifiers of GPUs or of their MIG parts.
-        Where several jobs share a GPU, the name has a slot's number behind a #."""
+        """Return the visible GPUs as CUDA_VISIBLE_DEVICES names them: numbers, or identifiers of GPUs or of their MIG parts. If
+        several jobs share a GPU, a # and a slot's number follow the name."""
         named = tuple(name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip())
         gpus = (named or tuple(map(str, range(visible_gpus()))))[: visible_gpus()]
         if self.jobs_per_gpu == 1:
             return gpus
         return tuple(f"{gpu}#{number}" for number in range(self.jobs_per_gpu) for gpu in gpus)
 
-    def resources(self, config: DictConfig, plan: Plan) -> tuple[str, ...]:
-        name, width = choose_pool(plan)
-        pool = self.pools[name]
-        if width > 1 and self.jobs_per_gpu > 1:
+    def resources(self, config: DictConfig, plan: Plan) -> tuple[Slots]:
+        slots = Slots("gpu", plan.devices) if plan.accelerator == "gpu" else Slots("cpu", 1)
+        if slots.width > 1 and self.jobs_per_gpu > 1:
             raise config_error("trainer.devices", plan.devices, "hydra.launcher.jobs_per_gpu is for jobs of one GPU")
-        if width > len(pool.slots):
-            raise config_error("trainer.devices", plan.devices, f"the launcher has {len(pool.slots)} GPUs")
-        return (f"{name} x {width}",)
+        if slots.width > (count := len(self.pools[slots.pool].slots)):
+            raise config_error("trainer.devices", plan.devices, f"the launcher has {count} GPUs")
+        return (slots,)
 
     def choose(self, waiting: Sequence[Job]) -> Job | None:
-        chosen = (pool.choose([job for job in waiting if job.pool == name]) for name, pool in self.pools.items())
-        return next(filter(None, chosen), None)
+        for name, pool in self.pools.items():
+            jobs = [job for job in waiting if job.launch.resources[0].pool == name]
+            if (index := pool.choose([job.launch.resources[0].width for job in jobs])) is not None:
+                return jobs[index]
+        return None
 
     def start(self, job: Job) -> Handle:
-        pool = self.pools[job.pool]
-        slots = pool.take(job.width)
-        kept = pool.cores(slots)
+        launch, wanted = job.launch, job.launch.resources[0]
+        pool = self.pools[wanted.pool]
+        slots = pool.take(wanted.width)
+        own_cores = pool.cores(slots)
+        environment = os.environ | {SWEPT_KEYS: " ".join(launch.swept_keys)}
+        if wanted.pool == "gpu":
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(slot.partition("#")[0] for slot in slots)
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, len(own_cores) // job.world_size)))
         try:
             process = start(
                 run_program,
-                list(job.command[1:]),
-                None if job.config is None else saved_config(job),
+                launch.command[1:],
+                job.directory,
+                launch.hydra,
                 title=f"lockstep job {job.directory.name}",
-                environment=_environment(job, slots, len(kept)),
+                environment=environment,
                 output=job.directory / OUTPUT,
-                cores=kept,
-                fresh=job.config is not None and job.config.fresh_processes,
+                cores=own_cores,
+                fresh=launch.config is not None and launch.config.fresh_processes,
             )
         except OSError:
             pool.give_back(slots)
             raise
         return LocalHandle(process, pool, slots)
-
-
-def choose_pool(plan: Plan) -> tuple[str, int]:
-    """Return a job's pool and how many slots of it the job takes: a GPU job one per device, a CPU job one."""
-    return ("gpu", plan.devices) if plan.accelerator == "gpu" else ("cpu", 1)
-
-
-def saved_config(job: Job) -> DictConfig:
-    """Return the config that the job's command composes of its saved one, which would take Hydra a fifth of a second."""
-    anew: Any = OmegaConf.from_dotlist([*job.command[3:]])
-    config: Any = OmegaConf.merge(OmegaConf.load(job.directory / FILE), anew, {"hydra": job.hydra})
-    config.hydra.run.dir = str(job.directory)
-    config.hydra.overrides.hydra = [f"hydra.run.dir={quote(str(job.directory))}"]
-    OmegaConf.set_struct(config, True)
-    return config
-
-
-def run_program(arguments: list[str], config: DictConfig | None) -> None:
-    """Run `python ARGUMENTS`, a job of a sweep, in this process. `config`: the one that Hydra would compose."""
-    sys.argv[:] = arguments
-    GlobalHydra.instance().clear()  # the sweep's, where the job is a fork of it
-    setup_globals()
-    HydraConfig.instance().cfg = config  # pyright: ignore[reportAttributeAccessIssue]  for lockstep.cli
-    runpy.run_path(arguments[0], run_name="__main__")
-
-
-def run_composed(main: Callable[..., Any], config: Any) -> None:
-    """Call a main function of Hydra's with a composed config, as Hydra's own launchers do. Raise what it raises."""
-    context = HydraContext(None, Callbacks(config))  # pyright: ignore[reportArgumentType]  nothing asks for a loader
-    _ = run_job(main, config, "hydra.run.dir", None, context).return_value
-
-
-def _environment(job: Job, slots: tuple[str, ...], core_count: int) -> dict[str, str]:
-    environment = os.environ | {SWEPT_KEYS: " ".join(job.swept_keys)}
-    if job.pool == "gpu":
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(slot.partition("#")[0] for slot in slots)
-    environment.setdefault("OMP_NUM_THREADS", str(max(1, core_count // job.world_size)))
-    return environment

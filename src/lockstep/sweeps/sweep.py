@@ -1,21 +1,24 @@
 """A sweep from its first batch to its table: what `python train.py -m ...` does."""
 
-import contextlib
+import copy
 import logging
 import math
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra._internal.config_loader_impl import get_overrides_dirname
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import OverrideType
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
-from lockstep.config.overrides import constants, override_key, quote
+from lockstep.config.overrides import chooses_group, constants, override_key, quote
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
@@ -23,22 +26,12 @@ from lockstep.runs.fork import find_checkpoint
 from lockstep.runs.resume import read_start
 from lockstep.runs.saved import fix_times
 from lockstep.runs.validation import check_run_dir, validated
-from lockstep.sweeps.jobs import OUTSIDE, computed_config, directory_name, identity
-from lockstep.sweeps.local import choose_pool, create_executor
+from lockstep.sweeps.jobs import OUTSIDE, Job, JobLaunch, SweepJobs, computed_config, directory_name, identity
+from lockstep.sweeps.local import create_executor
 from lockstep.sweeps.runner import Runner
-from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 from lockstep.sweeps.table import print_table, write_results
 
 log = logging.getLogger(__name__)
-_DATA_DIR = "datamodule.data_dir"
-
-
-class RefusedJob(ConfigError):
-    """One job of a batch can't start as it is configured: the `number`th of those that were handed over; none was started."""
-
-    def __init__(self, message: str, number: int) -> None:
-        super().__init__(message)
-        self.number = number
 
 
 class Sweep:
@@ -51,90 +44,51 @@ class Sweep:
         self.directory = Path(str(config.hydra.sweep.dir)).absolute()
         self.sweep_jobs = SweepJobs(self.directory, is_running=False)
         self.runner: Runner | None = None
-
-    @contextlib.contextmanager
-    def answering(self) -> Iterator[None]:
-        """End the sweep with its table when a signal or a bug breaks it off between two batches. Raise a refusal again, and all
-        errors before the first batch."""
-        try:
-            yield
-        except (KeyboardInterrupt, Preempted, Exception) as error:
-            if self.runner is None or isinstance(error, ConfigError):
-                raise
-            if isinstance(error, Exception):
-                log.exception("The sweep is broken off:")
-                self.runner.stopped = f"{type(error).__name__}: {error}"
-            else:
-                self.runner.interrupt(error.number if isinstance(error, Preempted) else signal.SIGINT)
-            self.end()
+        self._composed: dict[tuple[str, ...], DictConfig] = {}  # by the overrides that choose groups
 
     def launch(self, job_overrides: Sequence[Sequence[str]]) -> list[JobReturn]:
-        """Check every job of the batch before the first one starts; then run those that have not finished, the same point once.
-        Raise RefusedJob, and change nothing, if one can't start."""
+        """Check all jobs of the batch, then run them. Return their metrics to a sweeper of Hydra's, NaN for a job without one."""
         if not job_overrides:
             asked = [item for item in sys.argv[1:] if "glob(" in item] or sys.argv[1:]
             raise ConfigError(f"{' '.join(asked)}: no job comes of this; use what matches or names at least one option")
-        jobs = self.check(job_overrides)
-        batch = [*{job.key: job for job in jobs}.values()]
-        if self.executor.dry_run:
-            for job in batch:
-                print(*job.resources, f" {job.world_size} process(es)  {job.directory}\n  {' '.join(job.overrides)}")
-            return [self._returned(job) for job in jobs]
-        with STOP_SIGNALS.deferring():  # until it can be continued
-            runner = self.open()
-            todo = self.sweep_jobs.register(batch)
-        runner.run(todo)
-        if runner.stopped:
-            self.end()
-        return [self._returned(job) for job in jobs]
+        metrics = [math.nan if job.metric is None else job.metric for job in self.run(self.check(job_overrides))]
+        return [JobReturn(status=JobStatus.COMPLETED, _return_value=metric) for metric in metrics]
 
     def check(self, job_overrides: Sequence[Sequence[str]]) -> list[Job]:
-        """Raise RefusedJob for the first job that can't start."""
-        return [self._job(number, list(overrides)) for number, overrides in enumerate(job_overrides)]
+        """Compose all jobs. Raise ConfigError for the first that can't start."""
+        jobs = []
+        for number, overrides in enumerate(job_overrides):
+            try:
+                jobs.append(self.compose(overrides))
+            except ConfigError as error:
+                raise ConfigError(f"job {number} ({' '.join(overrides)}): {error}") from error
+        return jobs
 
-    def _returned(self, job: Job) -> JobReturn:
-        """Return what a sweeper gets to see: the metric; NaN for a job that has none, so that the others go on."""
-        known = self.sweep_jobs.jobs.get(job.key, job)
-        value = math.nan if known.metric is None else known.metric
-        return JobReturn([*job.overrides], working_dir=str(known.directory), _return_value=value, status=JobStatus.COMPLETED)
-
-    def _job(self, number: int, overrides: list[str]) -> Job:
-        swept = [override for override in overrides if override not in self.constants]
-        try:
-            if folders := [item.partition("=")[2] for item in swept if override_key(item) == _DATA_DIR]:
-                raise config_error(_DATA_DIR, folders[0], "does not tell jobs apart; use a sweep for each folder")
-            full, cfg, plan, key = self._composed(overrides)
-            resources = self.executor.resources(full, plan)
-            if cfg.optimized_metric is None:
-                raise config_error("optimized_metric", "null", "a sweep compares its jobs; use a metric that they log")
-        except ConfigError as error:
-            raise RefusedJob(f"job {number} ({' '.join(overrides)}): {error}", number) from error
-        swept = swept or overrides
+    def compose(self, overrides: Sequence[str]) -> Job:
+        """Compose a job and check that it can start. Raise ConfigError."""
+        swept = [item for item in overrides if item not in self.constants] or [*overrides]
+        outside = [item for item in overrides if override_key(item) in OUTSIDE]
+        for item in outside:
+            if item not in self.constants:
+                words = "does not tell jobs apart; use a sweep for each value"
+                raise config_error(override_key(item), item.partition("=")[2], words)
+        full = self._load(overrides)
+        cfg, plan, key = self._checked(full)
         known = self.sweep_jobs.jobs.get(key)  # its overrides may be spelled in another way this time
         directory = self.directory / directory_name(swept, key) if known is None else known.directory
-        outside = [item.lstrip("+") for item in overrides if override_key(item) in OUTSIDE]
-        pool, width = choose_pool(plan)
-        return Job(
-            directory,
-            key,
-            overrides,
-            plan.world_size,
-            cfg.optimized_metric,
-            cfg.optimized_mode,
-            command=(sys.executable, str(Path(sys.argv[0]).absolute()), f"resume={quote(str(directory))}", *outside),
-            config=cfg,
-            hydra=full.hydra,
-            pool=pool,
-            width=width,
-            resources=resources,
+        resume = (f"resume={quote(str(directory))}", *(item.lstrip("+") for item in outside))
+        launch = JobLaunch(
+            command=(sys.executable, str(Path(sys.argv[0]).absolute()), *resume),
+            resources=self.executor.resources(full, plan),
             swept_keys=[override_key(item) for item in swept],
+            config=cfg,
+            hydra=OmegaConf.masked_copy(full, ["hydra"]),
             global_batch_size=plan.global_batch_size,
         )
+        return Job(directory, key, [*overrides], plan.world_size, cfg.optimized_metric, cfg.optimized_mode, launch=launch)
 
-    def _composed(self, overrides: list[str]) -> tuple[DictConfig, DictConfig, Plan, str]:
-        """Return the job's config as its own process composes and checks it, with Hydra's part and without, the plan, and the
-        job's identity."""
-        full: Any = self.loader.load_sweep_config(self.config, overrides)
+    def _checked(self, full: DictConfig) -> tuple[DictConfig, Plan, str]:
+        """Return the config without Hydra's part, the plan and the identity of a job, as its own process will check it."""
         check_run_dir(full)
         hydra: Any = HydraConfig.instance()
         of_sweep, hydra.cfg = hydra.cfg, full  # ${hydra:} has the values of the job; its set_config copies
@@ -146,31 +100,70 @@ class Sweep:
             hydra.cfg = of_sweep
         if cfg.get("fork") is not None:
             read_start(cfg, "fork", find_checkpoint(cfg.fork)[0])
-        return full, cfg, plan, key
+        if cfg.optimized_metric is None:
+            raise config_error("optimized_metric", "null", "a sweep compares its jobs; use a metric that they log")
+        return cfg, plan, key
 
-    def open(self) -> Runner:
-        """Find out, once, how an earlier sweep process has left the jobs."""
+    def _load(self, overrides: Sequence[str]) -> DictConfig:
+        """Return the config that Hydra composes of the overrides. Hydra takes a fifth of a second, so it composes each choice of
+        groups once; other values are then set in a copy."""
+        parsed = OverridesParser.create().parse_overrides([*overrides])
+        task = [one for one in parsed if not one.is_hydra_override()]
+        values = [one for one in task if one.type == OverrideType.CHANGE and not chooses_group(one.input_line or "")]
+        rest = tuple(one.input_line or "" for one in parsed if one not in values)
+        if rest not in self._composed:
+            self._composed[rest] = self.loader.load_sweep_config(self.config, [*rest])
+        full: Any = copy.deepcopy(self._composed[rest])
+        for one in values:
+            before = OmegaConf.select(full, one.key_or_group, default=full, throw_on_resolution_failure=False)
+            if OmegaConf.is_dict(before):  # more than a value, or an unknown key
+                return self.loader.load_sweep_config(self.config, [*overrides])
+            OmegaConf.update(full, one.key_or_group, one.value())
+        full.hydra.overrides.task = [one.input_line for one in task]
+        full.hydra.job.override_dirname = get_overrides_dirname(task, **full.hydra.job.config.override_dirname)
+        return full
+
+    def run(self, jobs: Sequence[Job]) -> list[Job]:
+        """Run the jobs that have not finished, the same point once; return all of them with their states."""
+        batch = [*{job.key: job for job in jobs}.values()]
+        if self.executor.dry_run:
+            for job in batch:
+                print(*job.launch.resources, f" {job.world_size} process(es)  {job.directory}\n  {' '.join(job.overrides)}")
+            return [*jobs]
+        with STOP_SIGNALS.deferring():  # until it can be continued
+            if self.runner is None:
+                self.executor.open(self.sweep_jobs)
+                self.runner = Runner(self.sweep_jobs, self.executor)
+            todo = self.sweep_jobs.register(batch)
+        self.runner.run(todo)
+        if self.runner.interrupted is not None:
+            self.end(f"interrupted by {self.runner.interrupted}", ExitCode.PREEMPTED)
+        return [self.sweep_jobs.jobs[job.key] for job in jobs]
+
+    def break_off(self, error: BaseException) -> None:
+        """End the sweep with its table after a signal or a bug between two batches."""
+        if isinstance(error, KeyboardInterrupt | Preempted):
+            number = error.number if isinstance(error, Preempted) else signal.SIGINT
+            self.end(f"interrupted by {signal.Signals(number).name}", ExitCode.PREEMPTED)
+        elif self.runner is not None:
+            log.error("The sweep is broken off:", exc_info=error)
+            self.end(f"{type(error).__name__}: {error}", ExitCode.FAILED)
+
+    def end(self, stopped: str | None = None, code: int | None = None) -> None:
+        """Print and write the results of all batches. Leave by SystemExit with the code, by default that of the jobs' states."""
         if self.runner is None:
-            self.executor.open(self.sweep_jobs)
-            self.runner = Runner(self.sweep_jobs, self.executor)
-        return self.runner
-
-    def end(self) -> None:
-        """Write the results, after the sweeper's last batch. Leave by SystemExit unless all jobs have finished."""
-        sweep_jobs = self.sweep_jobs
-        if (runner := self.runner) is None:
             return
         STOP_SIGNALS.leave()
-        print_table(sweep_jobs)
-        write_results(sweep_jobs)
-        if (best := next(iter(sweep_jobs.ranked), None)) is not None and best.metric is not None:
+        print_table(self.sweep_jobs)
+        write_results(self.sweep_jobs)
+        if (best := next(iter(self.sweep_jobs.ranked), None)) is not None and best.metric is not None:
             print(f"best: {console.relative(best.directory)}")
         print(f"results: {console.relative(self.directory / 'results.csv')}", flush=True)
         if any(self.directory.glob("*/tensorboard")):
             print(f"Next:\n  tensorboard --logdir {shlex.quote(console.relative(self.directory))}", flush=True)
-        if runner.stopped:
+        if stopped is not None:
             resume = console.command_line("scripts/sweep.py", "resume", self.directory)
-            console.say(f"The sweep was stopped: {runner.stopped}. Resume it: {resume}")
-        code = ExitCode.PREEMPTED if runner.was_interrupted else sweep_jobs.exit_code
-        if code or runner.stopped:
-            raise SystemExit(code or ExitCode.FAILED)
+            console.say(f"The sweep was stopped: {stopped}. Resume it: {resume}")
+        code = self.sweep_jobs.exit_code if code is None else code
+        if code:
+            raise SystemExit(code)

@@ -5,6 +5,7 @@ import io
 import itertools
 import re
 import statistics
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,9 @@ from hydra.utils import get_object
 from lockstep import console
 from lockstep.atomic_files import replace_text
 from lockstep.errors import config_error
-from lockstep.sweeps.jobs import (
-    FAILED,
-    FINISHED,
-    INTERRUPTED,
-    REPEATS,
-    RUNNING,
-    WAITING,
-    read_computed_config,
-    read_progress,
-    repetition,
-)
-from lockstep.sweeps.sweep_jobs import Job, SweepJobs
+from lockstep.sweeps.jobs import FINISHED, REPEATS, Job, SweepJobs, read_computed_config, read_progress, repetition
 
 RECORDED = ("world_size", "global_batch_size", "lr", "samples_per_second", "train_time", "wall_time")  # columns of results.csv
-_LONGEST = 80  # characters of a reason
 
 
 def queue() -> Any:
@@ -36,7 +25,7 @@ def queue() -> Any:
 
 
 def look_at(directory: Path) -> SweepJobs:
-    """Read a sweep, whose process may be another one or none. Raise ConfigError if the directory is no sweep's."""
+    """Read a sweep that any process may run. Raise ConfigError if the directory is not a sweep's."""
     sweep_jobs = SweepJobs(directory)
     if not sweep_jobs.jobs and not sweep_jobs.is_running:
         raise config_error("SWEEP_DIR", directory, "names no jobs; use the directory of a sweep")
@@ -51,53 +40,53 @@ def print_table(sweep_jobs: SweepJobs) -> None:
         console.show_table([_cells(job) for job in jobs], ("job", "overrides", "state", "metric"))
     if means := mean_rows(sweep_jobs):
         console.show_table([[*row.values()] for row in means], [*means[0]])
-    reasons = [f"{job.number} {job.status}: {shorten(job.reason)}" for job in jobs if job.reason and job.status != FINISHED]
-    print(*reasons, summary(sweep_jobs), sep="\n", flush=True)
+    for job in jobs:
+        if job.reason and job.status != FINISHED:
+            print(f"{job.number} {job.status}: {shorten(job.reason)}")
+    counts = sweep_jobs.counts
+    others = [f", {count} {status}" for status, count in sorted(counts.items()) if status != FINISHED]
+    print(f"{counts[FINISHED]} of {len(jobs)} job{'s' * (len(jobs) != 1)} finished{''.join(others)}", flush=True)
 
 
 def _cells(job: Job) -> list[str]:
-    metric = read_progress(job.directory).get("metrics", {}).get(job.optimized_metric) if job.metric is None else job.metric
+    metric = job.metric
+    if metric is None:
+        metric = read_progress(job.directory).get("metrics", {}).get(job.optimized_metric)
     pairs = (item.partition("=") for item in job.swept)
     label = " ".join(f"{key.lstrip('+').rpartition('.')[2]}={value}" for key, _, value in pairs)
     return [str(job.number), label, job.status, "" if metric is None else f"{metric:.5g}"]
 
 
 def mean_rows(sweep_jobs: SweepJobs) -> list[dict[str, str]]:
-    """Return mean and standard deviation of the metric over seeds or folds, where there are several: the best mean first."""
+    """Return mean and standard deviation of the metric over seeds or folds, if there are several: the best mean first."""
     groups: dict[str, list[Job]] = {}
     for job in sweep_jobs.ranked:
         if job.metric is not None:
             groups.setdefault(repetition(read_computed_config(job.directory)), []).append(job)
     if all(len(group) < 2 for group in groups.values()):
         return []
-    rows: list[tuple[str, float, dict[str, str]]] = []
-    for group in groups.values():
-        metrics = [job.metric for job in group if job.metric is not None]
-        mean, first = statistics.mean(metrics), group[0]
-        row = {
-            "overrides": " ".join(item for item in first.swept if item.partition("=")[0] not in REPEATS),
-            "jobs": str(len(group)),
-            "metric": first.optimized_metric,
-            "mean": f"{mean:.5g}",
-            "std": f"{statistics.stdev(metrics):.3g}" if len(metrics) > 1 else "",
-        }
-        rows.append((first.optimized_metric, -mean if first.optimized_mode == "max" else mean, row))
-    return [row for *_, row in sorted(rows, key=lambda row: row[:2])]
+    return [_mean_row(group) for group in sorted(groups.values(), key=_mean_rank)]
+
+
+def _mean_rank(group: list[Job]) -> tuple[str, float]:
+    mean = statistics.mean(job.metric or 0.0 for job in group)
+    return group[0].optimized_metric, -mean if group[0].optimized_mode == "max" else mean
+
+
+def _mean_row(group: list[Job]) -> dict[str, str]:
+    metrics = [job.metric or 0.0 for job in group]
+    return {
+        "overrides": " ".join(item for item in group[0].swept if item.partition("=")[0] not in REPEATS),
+        "jobs": str(len(group)),
+        "metric": group[0].optimized_metric,
+        "mean": f"{statistics.mean(metrics):.5g}",
+        "std": f"{statistics.stdev(metrics):.3g}" if len(metrics) > 1 else "",
+    }
 
 
 def shorten(reason: str) -> str:
-    """Return the first part of a long reason: the whole is in the job's log and its status.json."""
-    if len(reason) <= 60:
-        return reason
-    first = re.split(r"[,;]\s", reason)[0]
-    return first if len(first) <= _LONGEST else f"{first[: _LONGEST - 4]} ..."
-
-
-def summary(sweep_jobs: SweepJobs) -> str:
-    """Return one line: how many jobs are in which state."""
-    counts, total = sweep_jobs.counts, len(sweep_jobs.jobs)
-    states = [f"{counts[state]} {state}" for state in (RUNNING, WAITING, FAILED, INTERRUPTED) if counts[state]]
-    return ", ".join([f"{counts[FINISHED]} of {total} job{'s' * (total != 1)} finished", *states])
+    """Return the first clause of a long reason; the whole is in the job's log and its status.json."""
+    return reason if len(reason) <= 60 else textwrap.shorten(re.split(r"[,;]\s", reason)[0], 80, placeholder=" ...")
 
 
 def write_results(sweep_jobs: SweepJobs) -> None:

@@ -13,7 +13,7 @@ from commands import ROOT, python, started
 from ray_nodes import Nodes, running_nodes, worker_of
 from waiting import wait_for
 
-from lockstep.sweeps.sweep_jobs import Job, SweepJobs
+from lockstep.sweeps.jobs import Job, SweepJobs
 
 pytestmark = [
     pytest.mark.slow,
@@ -78,7 +78,7 @@ def test_a_lost_worker_is_replaced_and_a_request_to_stop_ends_all(tmp_path: Path
         output, errors = process.communicate(timeout=60)
     assert process.returncode == 75, output + errors
     assert (jobs(sweep)[WAITS].attempt, jobs(sweep)[WAITS].reason) == (2, f"interrupted by {number.name}")
-    assert states(sweep) == {"seed=0": "finished", WAITS: "interrupted"}
+    assert states(sweep) == {"seed=0": "finished", WAITS: "preempted"}
     done = python(*command, cwd=tmp_path, fresh=True, **env)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(began(tmp_path)) == 4
@@ -126,8 +126,8 @@ def test_a_node_is_lost_and_its_job_goes_on_elsewhere(nodes: Nodes, tmp_path: Pa
     with started(*command, cwd=tmp_path, fresh=True, FAULTS="1", JOURNAL=journal) as process:
         wait_for(lambda: all(waits(sweep, name) for name in (FIRST, SECOND)), pause=0.2)
         nodes.ask("remove")
-        wait_for(lambda: "waiting" in states(sweep).values(), pause=0.2)
-        (lost,) = [name for name, status in states(sweep).items() if status == "waiting"]
+        wait_for(lambda: "preempted" in states(sweep).values(), pause=0.2)
+        (lost,) = [name for name, status in states(sweep).items() if status == "preempted"]
         nodes.ask("add")
         wait_for(lambda: waits(sweep, lost) and len(began(tmp_path)) == 3, pause=0.2)
         process.send_signal(signal.SIGINT)

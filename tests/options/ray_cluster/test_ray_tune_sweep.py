@@ -8,7 +8,7 @@ import pytest
 from commands import ROOT, python
 
 from lockstep.search.study import load_study
-from lockstep.sweeps.sweep_jobs import SweepJobs
+from lockstep.sweeps.jobs import SweepJobs
 
 pytestmark = [
     pytest.mark.slow,

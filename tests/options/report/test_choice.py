@@ -47,7 +47,7 @@ def test_one_count_neither_batch_and_none(tmp_path: Path) -> None:
         "Nothing can be said of speed: neither the batch of a device nor the global batch is the same over the counts. "
         "val/acc is 0.9 on 1 device at lr 0.1, 0.8 on 2 devices at lr 0.1 (worse)."
     )
-    none = answer(tmp_path / "none", [cell(2, status="failed", reason="boom"), cell(4, status="waiting")])
+    none = answer(tmp_path / "none", [cell(2, status="failed", reason="boom"), cell(4, status="queued")])
     assert none == "None of 2 jobs has finished with a result: nothing can be said yet."
 
 

@@ -16,14 +16,14 @@ def test_jobs_that_have_not_finished_are_rows_with_their_reason(tmp_path: Path) 
         cell(2, status="failed", reason="rank 1: ValueError: boom"),
         cell(2, lr=1.0, status="failed", reason="rank 0: at step 3 the loss is nan, of samples 1, 2"),
         cell(2, lr=2.0, status="failed", reason="val/loss not finite"),
-        cell(4, status="waiting", global_batch=64),
+        cell(4, status="queued", global_batch=64),
         cell(4, lr=1.0, status="running"),
-        cell(4, lr=2.0, status="interrupted", reason="preempted by SIGTERM"),
+        cell(4, lr=2.0, status="preempted", reason="preempted by SIGTERM"),
     ]
     rows = read(measured.sweep(tmp_path, cells)).rows
     assert [row.status for row in rows] == ["failed", DIVERGED, DIVERGED, MISSING, MISSING, MISSING]
     assert rows[0].reason == "rank 1: ValueError: boom"
-    assert rows[3].reason == "waiting"
+    assert rows[3].reason == "queued"
     assert rows[5].reason == "preempted by SIGTERM"
     assert [row.global_batch for row in rows] == [64, 64, 64, 64, 128, 128]
     assert all(row.samples_per_second is None for row in rows)

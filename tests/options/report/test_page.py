@@ -72,10 +72,10 @@ def test_strong_scaling_compares_accuracy_at_one_batch(tmp_path: Path) -> None:
     ("cells", "said"),
     [
         (
-            [cell(2, status="failed", reason="boom"), cell(4, status="waiting")],
-            ["on 0 of 2 jobs", "failed (boom)", "missing (waiting)"],
+            [cell(2, status="failed", reason="boom"), cell(4, status="queued")],
+            ["on 0 of 2 jobs", "failed (boom)", "missing (queued)"],
         ),
-        ([cell(1), cell(2, status="running")], ["1 of 2 jobs", "missing (the sweep process died)"]),
+        ([cell(1), cell(2, status="running")], ["1 of 2 jobs", "missing (has no process and no record)"]),
         ([cell(1), cell(2, device_name="cpu")], ["Jobs ran on several kinds of device: NVIDIA H100, cpu."]),
         ([cell(n, batch=batch) for n, batch in ((1, 16), (2, 16), (4, 16), (1, 32), (2, 32))], ["2 jobs of other batch sizes"]),
         ([cell(1, overrides=("model=a",)), cell(1, overrides=("model=b",))], ["1 job of model=b left out: --only model=b"]),

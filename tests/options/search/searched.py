@@ -6,7 +6,7 @@ from typing import Any
 from optuna import Study
 
 from lockstep.search.study import POINT, open_study
-from lockstep.sweeps.sweep_jobs import Job
+from lockstep.sweeps.jobs import Job
 
 NOBODY = {"_target_": "optuna.pruners.NopPruner"}
 

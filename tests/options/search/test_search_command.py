@@ -9,7 +9,7 @@ from commands import ROOT, python, started
 from waiting import wait_for
 
 from lockstep.search.study import load_study
-from lockstep.sweeps.sweep_jobs import SweepJobs
+from lockstep.sweeps.jobs import SweepJobs
 
 PROGRAM = ROOT / "tests" / "support" / "fakes" / "program.py"
 FIXED = ("-m", "hydra/sweeper=optuna", "trainer.accelerator=cpu", "fresh_processes=True", "hydra.sweep.dir=search")

@@ -11,7 +11,7 @@ from commands import ROOT, python, started
 from slurm_cluster import Cluster
 from waiting import wait_for
 
-from lockstep.sweeps.sweep_jobs import Job, SweepJobs
+from lockstep.sweeps.jobs import Job, SweepJobs
 
 pytestmark = [
     pytest.mark.slow,
@@ -67,7 +67,7 @@ def test_eight_jobs_are_answered_for_whatever_happens(cluster: Cluster, tmp_path
     assert process.returncode == 75, output + errors
     states = {name: (job.status, job.reason) for name, job in jobs(tmp_path / "slurm").items()}
     assert states.pop("1 1") == ("failed", "ended with code 1: planted fault")
-    assert states.pop("1 8") == ("interrupted", "CANCELLED by SLURM on n1")
+    assert states.pop("1 8") == ("preempted", "CANCELLED by SLURM on n1")
     assert (len(states), set(states.values())) == (6, {("finished", None)})
     attempts = {name: job.attempt for name, job in jobs(tmp_path / "slurm").items()}
     assert attempts["1 7"] == 2
@@ -76,7 +76,7 @@ def test_eight_jobs_are_answered_for_whatever_happens(cluster: Cluster, tmp_path
     assert finishes(tmp_path) == dict.fromkeys([jobs(tmp_path / "slurm")[name].directory.name for name in states], 1)
 
     status = python(SWEEP, "status", "sweep", cwd=tmp_path / "slurm", **cluster.environment)
-    assert (status.stdout.count(" finished "), status.stdout.count(" interrupted: CANCELLED")) == (6, 1)
+    assert (status.stdout.count(" finished "), status.stdout.count(" preempted: CANCELLED")) == (6, 1)
     again = ("resume", "sweep", "--program", PROGRAM)  # the fault has been mended
     done = python(SWEEP, *again, cwd=tmp_path / "slurm", **cluster.environment)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -17,9 +17,9 @@ from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.runs.composition import compose
 from lockstep.slurm.launcher import SlurmExecutor, cancel
+from lockstep.sweeps.jobs import Job, JobLaunch, SweepJobs
 from lockstep.sweeps.local import LocalExecutor
 from lockstep.sweeps.runner import Runner
-from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 from lockstep.sweeps.table import look_at
 
 # a job that writes its record, fails, or is preempted at its first start; it counts its starts
@@ -48,7 +48,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def job(folder: Path, name: str, how: str = "well", asks: tuple[str, ...] = ("--nodes=1",)) -> Job:
     directory = folder / f"sweep-{name}"
     command = (sys.executable, "-S", "-c", PROGRAM, str(directory), how)
-    return Job(directory, name, [], 1, "val/acc", "max", command=command, swept_keys=("seed", "lr"), resources=asks)
+    return Job(directory, name, [], 1, "val/acc", "max", launch=JobLaunch(command, asks, ("seed", "lr")))
 
 
 def begin(folder: Path, **settings: Any) -> tuple[Runner, SweepJobs]:
@@ -78,7 +78,7 @@ def states(sweep_jobs: SweepJobs) -> dict[str, tuple[str, str | None]]:
 
 def are_in_queue(folder: Path, keys: str) -> bool:
     with contextlib.suppress(ConfigError):  # there is no sweep yet
-        return states(look_at(folder)) == dict.fromkeys(keys, ("waiting", "in SLURM's queue: Priority"))
+        return states(look_at(folder)) == dict.fromkeys(keys, ("queued", "in SLURM's queue: Priority"))
     return False
 
 
@@ -108,7 +108,7 @@ def test_whoever_comes_next_finds_the_jobs_in_the_queue(place: Path, tmp_path: P
     runner, sweep_jobs = begin(tmp_path)
     once(lambda: are_in_queue(tmp_path, "ab"), os.kill, os.getpid(), signal.SIGTERM)
     runner.run(sweep_jobs.register(jobs))
-    assert runner.was_interrupted
+    assert runner.interrupted
     assert are_in_queue(tmp_path, "ab")
     assert starts(tmp_path) == {}
     with pytest.raises(ConfigError, match=r"^hydra.sweep.dir=.*: 2 job\(s\) of it are in a queue"):
@@ -125,9 +125,9 @@ def test_whoever_comes_next_finds_the_jobs_in_the_queue(place: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
-        ("CANCELLED", ("interrupted", "CANCELLED by SLURM on n1")),
+        ("CANCELLED", ("preempted", "CANCELLED by SLURM on n1")),
         ("NODE_FAIL", ("failed", "NODE_FAIL by SLURM on n1")),
-        ("", ("waiting", None)),
+        ("", ("queued", None)),
     ],
 )
 def test_what_slurm_says_of_an_end_is_its_reason(state: str, expected: Any, place: Path, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_jobs_that_are_cancelled_are_taken_out_of_the_queue(place: Path, tmp_pat
     (place / "hold").touch()
     submit(tmp_path, [job(tmp_path, "a"), job(tmp_path, "b")])
     assert cancel(SweepJobs(tmp_path)) == 2
-    assert states(look_at(tmp_path)) == dict.fromkeys("ab", ("interrupted", "CANCELLED by SLURM"))
+    assert states(look_at(tmp_path)) == dict.fromkeys("ab", ("preempted", "CANCELLED by SLURM"))
 
 
 def test_a_submission_that_was_heard_without_an_answer_is_not_made_twice(place: Path, tmp_path: Path) -> None:

@@ -12,11 +12,9 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from lockstep.runs import locks
-from lockstep.sweeps.jobs import directory_name, read_state
-from lockstep.sweeps.sweep_jobs import Job, SweepJobs
+from lockstep.sweeps.jobs import Job, SweepJobs, directory_name, read_state
 
 CONFIG = {"optimized_metric": "val/acc", "optimized_mode": "max", "run_dir": "."}
-STATUS = {"finished": "finished", "failed": "failed", "interrupted": "preempted"}
 
 
 def job(folder: Path, number: int, seed: int = 0, lr: float = 0.1) -> Job:
@@ -27,13 +25,13 @@ def job(folder: Path, number: int, seed: int = 0, lr: float = 0.1) -> Job:
 
 
 def leave(one: Job, status: str, metric: float = 0.5, **config: Any) -> None:
-    """What a job leaves that ended so; one that waits has left nothing. `config` is of its model, say."""
-    if status == "waiting":
+    """What a job leaves that ended so; one that is queued has left nothing. `config` is of its model, say."""
+    if status == "queued":
         return
     folder = one.directory
     reason = None if status == "finished" else "planted"
     one.attempt = 1
-    one.save(status=STATUS[status], reason=reason)
+    one.save(status=status, reason=reason)
     files: dict[str, Any] = {
         "progress.json": {"epoch": 1, "epochs": 2, "seconds_per_epoch": 1.0, "metrics": {"val/acc": metric}},
     }

@@ -7,8 +7,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from lockstep.sweeps.jobs import directory_name
-from lockstep.sweeps.sweep_jobs import Job, SweepJobs
+from lockstep.sweeps.jobs import Job, SweepJobs, directory_name
 
 RECORD = {"parameters": 1_000_000, "precision": "32-true", "device_name": "NVIDIA H100", "host": "node1", "threads": 1}
 RECORD |= {"cpu_count": 64, "accelerator": "gpu", "num_nodes": 1, "git_commit": "0123456789abcdef", "git_dirty": False}
@@ -59,11 +58,11 @@ def _add(
     sweep_jobs.register([view])
     (directory / ".hydra").mkdir()
     OmegaConf.save(OmegaConf.create(config | {"run_dir": "."}), directory / ".hydra" / "config.yaml")
-    if status in ("waiting", "running"):
-        view.save(status="queued" if status == "waiting" else status)
+    if status in ("queued", "running"):
+        view.save(status=status)
         return
     view.attempt = 1
-    view.save(status="preempted" if status == "interrupted" else status, reason=reason)
+    view.save(status=status, reason=reason)
     if status != "finished":
         return
     total = global_batch or batch * devices

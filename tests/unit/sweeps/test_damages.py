@@ -6,11 +6,10 @@ from pathlib import Path
 import fake_sweep
 import pytest
 
-from lockstep.sweeps.jobs import FAILED, FINISHED, INTERRUPTED, WAITING, state_after
-from lockstep.sweeps.sweep_jobs import SweepJobs
+from lockstep.sweeps.jobs import FAILED, FINISHED, PREEMPTED, QUEUED, SweepJobs, read_state
 from lockstep.sweeps.table import write_results
 
-STATES = (FINISHED, FINISHED, FAILED, INTERRUPTED, WAITING)
+STATES = (FINISHED, FINISHED, FAILED, PREEMPTED, QUEUED)
 
 
 @pytest.mark.parametrize(
@@ -37,14 +36,11 @@ def test_what_has_finished_is_not_run_again_unless_its_record_is_lost(lost: str,
 
 def test_a_directory_that_a_kill_has_left_half_made_is_no_job_and_is_made_anew(tmp_path: Path) -> None:
     one = fake_sweep.job(tmp_path, 0)
-    partial = tmp_path / f".{one.directory.name}.tmp"
-    (partial / ".hydra").mkdir(parents=True)
-    (partial / ".hydra" / "config.yaml").write_text("seed: 0")
+    (one.directory / ".hydra.tmp").mkdir(parents=True)
     sweep_jobs = SweepJobs(tmp_path)
     assert sweep_jobs.jobs == {}
     assert sweep_jobs.register([one]) == [one]
-    assert [*tmp_path.iterdir()] == [one.directory]
-    assert (SweepJobs(tmp_path).jobs[one.key].status, [*one.directory.iterdir()]) == (WAITING, [one.directory / "status.json"])
+    assert SweepJobs(tmp_path).jobs[one.key].status == QUEUED
 
 
 def test_what_ends_a_process_after_its_run_has_finished_costs_nothing(tmp_path: Path) -> None:
@@ -52,8 +48,8 @@ def test_what_ends_a_process_after_its_run_has_finished_costs_nothing(tmp_path: 
     one = fake_sweep.job(tmp_path, 0)
     fake_sweep.sweep(tmp_path, [(one, "finished")])
     for code in (7, -11):
-        assert state_after(one.directory, code) == (FINISHED, None, 0.5)
+        assert read_state(one.directory, code) == (FINISHED, None, 0.5)
     (one.directory / "status.json").write_text('{"status": "running"}')
-    assert state_after(one.directory, -11) == (FINISHED, None, 0.5)
+    assert read_state(one.directory, -11) == (FINISHED, None, 0.5)
     (one.directory / "metrics.json").unlink()
-    assert state_after(one.directory, -11) == (FAILED, "killed by SIGSEGV", None)
+    assert read_state(one.directory, -11) == (FAILED, "killed by SIGSEGV", None)

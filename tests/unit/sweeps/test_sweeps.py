@@ -1,12 +1,10 @@
 """Jobs and slots, without starting anything but small stand-in processes."""
 
 import errno
-import json
 import os
 import random
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,15 +12,12 @@ from typing import Any
 import fake_sweep
 import pytest
 from omegaconf import OmegaConf
-from saved_run import CONFIG, save_run
 
 from lockstep.errors import ConfigError
-from lockstep.runs.saved import read_run_id
 from lockstep.sweeps import local
-from lockstep.sweeps.jobs import FINISHED, INTERRUPTED, RUNNING, state_from_record
-from lockstep.sweeps.local import LocalExecutor, Pool
+from lockstep.sweeps.jobs import FINISHED, PREEMPTED, RUNNING, Job, JobLaunch, SweepJobs, read_state
+from lockstep.sweeps.local import LocalExecutor, Pool, Slots
 from lockstep.sweeps.runner import Runner
-from lockstep.sweeps.sweep_jobs import Job, SweepJobs
 
 # a job that writes its record
 PROGRAM = """
@@ -31,12 +26,13 @@ json.dump({"metrics": {"val/acc": float(sys.argv[2])}, "optimized_metric": "val/
 """
 
 
-def job(folder: Path, name: str, code: str, *arguments: object, width: int = 1) -> Job:
+def job(folder: Path, name: str, code: str, *arguments: object) -> Job:
     """A job that runs the code with its directory and the arguments in sys.argv[1:]."""
     (folder / f"{name}.py").write_text(code)
     directory = folder / f"job_{name}"
     command = (sys.executable, str(folder / f"{name}.py"), str(directory), *map(str, arguments))
-    return Job(directory, name, [f"number={name}"], width, "val/acc", "max", command=command, pool="gpu", width=width)
+    launch = JobLaunch(command, (Slots("gpu", 1),))
+    return Job(directory, name, [f"number={name}"], 1, "val/acc", "max", launch=launch)
 
 
 def good_job(folder: Path, name: str, metric: float = 0.5) -> Job:
@@ -64,26 +60,19 @@ def test_jobs_of_all_widths_are_packed_without_overlap_or_starvation() -> None:
     slots, now = 8, 0.0
     dice, pool = random.Random(slots), Pool(tuple(map(str, range(slots))))
     widths = dice.sample([1] * 8 + [2] * 6 + [4] * 4, 18)
-    waiting: Any = [SimpleNamespace(width=width, seconds=dice.uniform(0.5, 1.0)) for width in widths]
-    work, longest = (fold([job.seconds * job.width for job in waiting]) for fold in (sum, max))
+    waiting = [(width, dice.uniform(0.5, 1.0)) for width in widths]
+    work, longest = (fold([width * seconds for width, seconds in waiting]) for fold in (sum, max))
     running: list[tuple[float, tuple[str, ...]]] = []
     while waiting or running:
-        while (job := pool.choose(waiting)) is not None:
-            waiting.remove(job)
-            running.append((now + (job.seconds or 0.0), pool.take(job.width)))
+        while (index := pool.choose([width for width, _ in waiting])) is not None:
+            width, seconds = waiting.pop(index)
+            running.append((now + seconds, pool.take(width)))
             taken = [slot for _, names in running for slot in names]
             assert len(taken) == len({*taken}) <= slots
         now, names = min(running)
         running.remove((now, names))
         pool.give_back(names)
     assert now <= 1.5 * max(work / slots, longest)
-
-
-def test_a_job_that_takes_too_long_and_does_not_listen_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstep.sweeps.runner.GRACE", 0.3)
-    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
-    found = run([job(tmp_path, "deaf", deaf)], tmp_path, timeout=0.5).jobs["deaf"]
-    assert (found.status, found.reason) == ("failed", "no end within 0.5 s")
 
 
 def test_a_job_that_can_not_be_started_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,44 +85,23 @@ def test_a_job_that_can_not_be_started_does_not_stop_the_others(tmp_path: Path, 
 
 
 def failing(call: Any) -> Any:
-    def fail(function: Any, arguments: list[str], config: Any, **named: Any) -> Any:
+    def fail(function: Any, arguments: list[str], *more: Any, **named: Any) -> Any:
         if "broken" in arguments[0]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return call(function, arguments, config, **named)
+        return call(function, arguments, *more, **named)
 
     return fail
 
 
 def test_jobs_that_ran_when_a_sweep_died_have_the_states_of_their_directories(tmp_path: Path) -> None:
     jobs = [fake_sweep.job(tmp_path, number) for number in range(3)]
-    fake_sweep.sweep(tmp_path, [*zip(jobs, ("finished", "interrupted", "interrupted"), strict=True)])
+    fake_sweep.sweep(tmp_path, [*zip(jobs, ("finished", "preempted", "preempted"), strict=True)])
     for one in jobs:
         status = (one.directory / "status.json").read_text()
         (one.directory / "status.json").write_text(re.sub('"status": "[a-z]*"', '"status": "running"', status))
     with fake_sweep.held(jobs[2].directory):  # by a command that has resumed it
         states = [(view.status, view.metric) for view in SweepJobs(tmp_path).jobs.values()]
-    assert states == [(FINISHED, 0.5), (INTERRUPTED, None), (RUNNING, None)]
-
-
-def made(one: Job) -> Job:
-    """A job whose run has a config."""
-    hydra = OmegaConf.create({"overrides": {"task": [], "hydra": []}, "runtime": {"choices": {}}, "run": {"dir": "."}})
-    return replace(one, config=OmegaConf.create(CONFIG | {"run_id": None, "fresh_processes": False}), hydra=hydra)
-
-
-@pytest.mark.parametrize("said", ["preempted", "failed"])
-def test_only_a_job_that_has_failed_by_itself_begins_anew(said: str, tmp_path: Path) -> None:
-    """A job that has taken too long, was continued by a person and stopped, or was killed goes on."""
-    one = made(broken_job(tmp_path))
-    run([one], tmp_path)
-    save_run(one.directory, run_id="id")
-    one.save(status=said)
-    one.end(-9)
-    one.begin()
-    begun_anew = said == "failed"
-    assert (read_run_id(one.directory) == "id") == (not begun_anew)
-    assert [read_run_id(folder) for folder in tmp_path.glob(f"{one.directory.name}.failed-*")] == ["id"] * begun_anew
-    assert list(SweepJobs(tmp_path).jobs) == [one.key]
+    assert states == [(FINISHED, 0.5), (PREEMPTED, None), (RUNNING, None)]
 
 
 def test_gpus_are_those_that_the_environment_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,18 +115,18 @@ def test_gpus_are_those_that_the_environment_leaves(monkeypatch: pytest.MonkeyPa
 def test_jobs_of_one_gpu_have_it_together_where_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstep.sweeps.local.visible_gpus", lambda: 1)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937")
-    shared = LocalExecutor(jobs_per_gpu=2)
-    pool = shared.pools["gpu"]
-    slots = [pool.take(1), pool.take(1)]
-    environments = [local._environment(good_job(tmp_path, "one"), one, 1) for one in slots]
-    assert [one["CUDA_VISIBLE_DEVICES"] for one in environments] == ["GPU-8932f937"] * 2
+    shared, given = LocalExecutor(jobs_per_gpu=2), []
+    monkeypatch.setattr("lockstep.sweeps.local.start", lambda *_, environment, **__: given.append(environment))
+    for _ in range(2):
+        shared.start(good_job(tmp_path, "one"))
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in given] == ["GPU-8932f937"] * 2
     plan: Any = SimpleNamespace(devices=2, accelerator="gpu")
     with pytest.raises(ConfigError, match=r"^trainer.devices=2: hydra.launcher.jobs_per_gpu is for jobs of one GPU"):
         shared.resources(OmegaConf.create(), plan)
 
 
 def test_a_job_that_diverged_after_its_best_epoch_has_failed(tmp_path: Path) -> None:
-    record = {"metrics": {"val/acc": 0.9}, "optimized_metric": "val/acc"}
-    assert state_from_record(tmp_path, record) == (FINISHED, None, 0.9)
-    (tmp_path / "progress.json").write_text(json.dumps({"metrics": {"train/loss": None, "val/acc": 0.1}}))
-    assert state_from_record(tmp_path, record) == ("failed", "train/loss not finite", None)
+    (tmp_path / "metrics.json").write_text('{"metrics": {"val/acc": 0.9}, "optimized_metric": "val/acc"}')
+    assert read_state(tmp_path) == (FINISHED, None, 0.9)
+    (tmp_path / "progress.json").write_text('{"metrics": {"train/loss": null, "val/acc": 0.1}}')
+    assert read_state(tmp_path) == ("failed", "train/loss not finite", None)

@@ -10,7 +10,7 @@ import fake_sweep
 import pytest
 import sweep
 
-from lockstep.sweeps.sweep_jobs import SweepJobs
+from lockstep.sweeps.jobs import SweepJobs
 from lockstep.sweeps.table import look_at, mean_rows, print_table, write_results
 
 LONG = "rank 0: at step 3 the loss is nan, of samples " + ", ".join(map(str, range(64)))
@@ -83,7 +83,7 @@ def test_a_reason_is_written_whatever_it_holds_and_its_first_words_shown(
 def test_a_sweep_is_shown_as_it_stands_whoever_runs_it_and_not_touched(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    states = ("finished", "interrupted", "failed", "waiting")
+    states = ("finished", "preempted", "failed", "queued")
     jobs = [(fake_sweep.job(tmp_path, number, seed=number), state) for number, state in enumerate(states)]
     sweep_jobs, running = fake_sweep.sweep(tmp_path, jobs), jobs[1][0]
     fake_sweep.update(sweep_jobs, running.key, status="running", reason=None)
