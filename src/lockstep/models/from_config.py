@@ -8,8 +8,7 @@ from lightning import LightningDataModule, LightningModule
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from lockstep.config.arguments import arguments_of
-from lockstep.config.construct import construct, naming, resolve
+from lockstep.config.construct import arguments_of, construct, naming, resolve
 from lockstep.config.plan import rate_key
 from lockstep.datamodules.base import DataSpec
 from lockstep.errors import config_error

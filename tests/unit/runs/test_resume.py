@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 from saved_run import save_run
 
-from lockstep.config.arguments import shown
+from lockstep.config.construct import shown
 from lockstep.config.overrides import quote
 from lockstep.errors import ConfigError
 from lockstep.runs import record, resume
