@@ -166,16 +166,17 @@ class AtomicCheckpointIO(CheckpointIO):
             write_checkpoint(self._loadable(checkpoint), Path(path), (storage_options or {}).get("keep_as"))
 
     def _loadable(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
-        states = {f"callbacks.{name}": state for name, state in checkpoint.get("callbacks", {}).items()}
-        for name, value in (checkpoint | states).items():
-            if name in {*_NEEDED} | self._left_out or (reason := why_unreadable(value)) is None:
-                continue
-            log.warning(f"Checkpoints are written without {name}, which a resumption will lack: {reason}")
-            self._left_out.add(name)
-        if not self._left_out:
+        states = checkpoint.get("callbacks", {})
+        added = {name: value for name, value in checkpoint.items() if name not in _NEEDED}
+        added |= {f"callbacks.{name}": state for name, state in states.items()}
+        if why_unreadable(added) is None:
             return checkpoint
-        rest = {name: value for name, value in checkpoint.items() if name not in self._left_out}
-        return rest | {"callbacks": {name[10:]: state for name, state in states.items() if name not in self._left_out}}
+        for name, value in added.items():
+            if name not in self._left_out and (reason := why_unreadable(value)) is not None:
+                log.warning(f"Checkpoints are written without {name}, which a resumption will lack: {reason}")
+                self._left_out.add(name)
+        kept = {name: state for name, state in states.items() if f"callbacks.{name}" not in self._left_out}
+        return {name: value for name, value in checkpoint.items() if name not in self._left_out} | {"callbacks": kept}
 
     def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         """Load to the CPU, always with weights_only=True."""
