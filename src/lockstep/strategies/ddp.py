@@ -18,11 +18,18 @@ _BROADCAST = {"broadcast_buffers", "forward_sync_buffers"}  # DDP's argument; to
 
 
 class PlannedWorldSize(ParallelStrategy):
-    """Base class before one of Lightning's strategies: refuse a process group of another size than planned."""
+    """Base class before one of Lightning's strategies: refuse a process group of another size than planned.
+
+    Attributes:
+        has_same_bits: True if bits do not depend on the number of processes; then it is used on one process, too.
+        has_parts: True if a process has only a part of the model, in tensors that are not DTensors.
+        communication: Format in which gradients are sent if it has fewer bits than theirs.
+    """
 
     planned_world_size: int
-    has_same_bits = False  # True if bits do not depend on the number of processes; then it is used on one process, too
-    has_parts = False  # True if a process has only a part of the model, in tensors that are not DTensors
+    has_same_bits = False
+    has_parts = False
+    communication: str | None = None
 
     def setup_environment(self) -> None:
         store = _store_on_loopback()
@@ -33,6 +40,9 @@ class PlannedWorldSize(ParallelStrategy):
         if len(set(sizes)) > 1:
             words = "the config says {}, the trainer says {}, the process group says {}".format(*sizes)
             raise ConfigError(f"the world size is not one number: {words}")
+
+    def parallelize(self, model: Any) -> None:
+        """Divide a copy of the model as the model is divided; here it stays whole."""
 
 
 class DDP(PlannedWorldSize, DDPStrategy):
