@@ -1,4 +1,4 @@
-"""The copy of a run's directory, in any file system of fsspec: s3://BUCKET/PATH, gs://BUCKET/PATH, file:///PATH, ..."""
+"""Copy a run's directory to a file system of fsspec: s3://BUCKET/PATH, gs://BUCKET/PATH, file:///PATH, ..."""
 
 import logging
 import threading
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 POLL = 1.0  # seconds between two looks at the checkpoints, which other processes write
 WAIT = 300.0  # seconds that a run waits for its copy at its end
 _NOT_COPIED = ("lock", "previous.ckpt")  # to open the lock here would give it up
-# Stores that show an object when all of it is there. Elsewhere a file is written under another name, and renamed.
+# Stores in which an object appears when it is complete. Elsewhere a file is written under another name, and renamed.
 _OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 
 
@@ -31,7 +31,7 @@ class Remote:
         return self._fs.exists(f"{self._root}/.hydra/config.yaml")
 
     def put(self, source: Path, name: str) -> None:
-        """Copy a file there; `name` holds its earlier content until all of the new one is there."""
+        """Copy a file to `name`, which has its earlier content until the copy is complete."""
         path = PurePosixPath(self._root, name)
         if self._is_object_store:
             self._fs.put_file(str(source), str(path))
@@ -47,13 +47,13 @@ class Remote:
 
 
 def copy_url(prefix: str, directory: Path) -> str:
-    """Return where a directory is copied to: its path below the working directory, else its whole path, below the prefix."""
+    """Return the URL of a directory's copy: the prefix, and the path below the working directory, else the absolute path."""
     below = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
     return f"{prefix.rstrip('/')}/{below.as_posix().lstrip('/')}"
 
 
 def check_new(prefix: str, directory: Path) -> None:
-    """Raise ConfigError where a new run can't be copied, or the copy of an earlier run would be lost."""
+    """Raise ConfigError if a new run can't be copied, or would replace the copy of an earlier run."""
     url = copy_url(prefix, directory)
     try:
         is_taken = Remote(url).holds_run()
@@ -66,18 +66,17 @@ def check_new(prefix: str, directory: Path) -> None:
 
 
 class Mirror:
-    """Copy what has changed after every checkpoint, and at the end of the run, in a thread.
+    """Copy changed files after every checkpoint, and at the end of the run, in a thread.
 
-    The files here are the run. A file that can't be copied is a warning, and tried again with the next checkpoint.
+    A file that can't be copied is a warning, and is tried again with the next checkpoint.
     """
 
     def __init__(self, prefix: str, directory: Path) -> None:
         self._url, self._directory = copy_url(prefix, directory), directory
-        self._copied: dict[Path, Stamp | None] = {}
-        self._is_complete = False
-        self._checkpoints_before = self._checkpoints()  # before the thread starts, which may be after the first save
+        self._copied: dict[Path, Stamp] = {}
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
+        before = self._checkpoints()  # now, because the thread may start after the first save
+        self._thread = threading.Thread(target=self._work, args=(before,), name="mirror", daemon=True)
         self._thread.start()
 
     def finish(self) -> None:
@@ -89,35 +88,35 @@ class Mirror:
             self._thread.join(0.1)
         if self._thread.is_alive():
             self._warn("the run does not wait any longer")
-        elif self._is_complete:
-            log.info(f"Copied to {self._url}")
 
-    def _work(self) -> None:
+    def _work(self, before: list[Stamp | None]) -> None:
         while not self._is_over.wait(POLL):
-            if (now := self._checkpoints()) != self._checkpoints_before:
-                self._checkpoints_before = now
+            if (now := self._checkpoints()) != before:
+                before = now
                 self._copy()
-        self._copy()
+        if self._copy():
+            log.info(f"Copied to {self._url}")
 
     def _checkpoints(self) -> list[Stamp | None]:
         return [read_stamp(path) for path in sorted(self._directory.glob("checkpoints/*.ckpt"))]
 
-    def _copy(self) -> None:
-        self._is_complete = False
+    def _copy(self) -> bool:
+        """Copy what has changed. Return False, after a warning, if that has failed."""
         try:
             remote = Remote(self._url)
             for path in self._changed():
                 if (stamp := read_stamp(path)) is not None:  # the run has not removed it meanwhile
                     remote.put(path, path.relative_to(self._directory).as_posix())
                     self._copied[path] = stamp
-            self._is_complete = True
         except Exception as error:  # each library has its own
             self._warn(str(error))
+            return False
+        return True
 
     def _changed(self) -> list[Path]:
         """Return the files that are not copied yet, the oldest first: parts of a checkpoint before the file that needs them."""
         paths = [path for path in self._directory.rglob("*") if path.is_file() and path.name not in _NOT_COPIED]
-        stamps = {path: read_stamp(path) or (0, 0, 0) for path in paths if not path.name.startswith(".")}
+        stamps = {path: stamp for path in paths if not path.name.startswith(".") and (stamp := read_stamp(path))}
         return sorted((path for path in stamps if stamps[path] != self._copied.get(path)), key=lambda path: stamps[path][1])
 
     def _warn(self, why: str) -> None:

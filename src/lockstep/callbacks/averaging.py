@@ -8,6 +8,7 @@ from lightning.pytorch.callbacks import EMAWeightAveraging
 from torch import Tensor
 
 from lockstep.callbacks.checkpoints import find_last_checkpoint
+from lockstep.strategies.ddp import PlannedWorldSize
 
 
 class EMA(EMAWeightAveraging):
@@ -23,10 +24,10 @@ class EMA(EMAWeightAveraging):
             self._average_model.avg_fn = _or_current(self._average_model.avg_fn)
 
     def on_fit_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        """Shard the average like the model, if the strategy has a method `parallelize`, and move it to the model's device:
-        Lightning has copied the model while it was on the CPU."""
+        """Divide the average like the model, and move it to the model's device. Lightning copied the model on the CPU."""
         assert self._average_model is not None
-        getattr(trainer.strategy, "parallelize", lambda _: None)(self._average_model.module)
+        if isinstance(trainer.strategy, PlannedWorldSize):
+            trainer.strategy.parallelize(self._average_model.module)
         self._average_model.to(pl_module.device)
         for own, current in zip(self._average_model.module.buffers(), pl_module.buffers(), strict=True):
             if not _is_averaged(own):  # buffers set after the copy, which no checkpoint has

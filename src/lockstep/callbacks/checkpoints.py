@@ -1,4 +1,4 @@
-"""The two checkpoints of a run: last.ckpt, from which it is resumed exactly, and best.ckpt."""
+"""The two checkpoints of a run: last.ckpt, from which a run is resumed exactly, and best.ckpt."""
 
 import logging
 import time
@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.callbacks import Checkpoint
 from omegaconf import DictConfig
 
+from lockstep.datamodules.base import DataModule
 from lockstep.errors import check_at_least
 from lockstep.runs.results import logged_numbers, steps_made
-from lockstep.runs.saved import read_run_id
-from lockstep.trainer.lightning_internals import end_restart, forget_saved_step, read_logged_step, set_logged_step
+from lockstep.trainer.lightning_internals import SavesUncountedSteps, end_restart, read_logged_step, set_logged_step
 from lockstep.trainer.steps import batches_trained, begins_step
 
 log = logging.getLogger(__name__)
@@ -22,9 +22,9 @@ _CLOCK = 10  # optimizer steps between two broadcasts of rank zero's clock
 class LastCheckpoint(Checkpoint):
     """Save dirpath/last.ckpt, the state to resume from, and keep the one before it as previous.ckpt.
 
-    It is saved when training ends, and at step boundaries: after a step and any validation or end of epoch that was due, before
-    any hook of the next step (see SavesFirst). This makes resuming exact. Lightning's ModelCheckpoint saves before a validation
-    that is due, which a resumed run then skips, and its save_last writes only with a best checkpoint (Lightning issue 18931).
+    Save when training ends, and between two steps: after any validation or end of epoch that is due, before any hook of the next
+    step (see SavesFirst). This makes resuming exact. Lightning's ModelCheckpoint saves before a validation that is due, which a
+    resumed run then skips, and its save_last writes only with a best checkpoint (Lightning issue 18931).
     """
 
     def __init__(
@@ -42,31 +42,20 @@ class LastCheckpoint(Checkpoint):
         self._saved_time = time.monotonic()
         self._is_saving = False
         self._logged_step: int | None = None  # Lightning's logging step in the loaded checkpoint
-        self._run_id: str | None = None
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._run_id = read_run_id(Path(trainer.default_root_dir))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Store the run's id in each of its checkpoints, the best one too."""
-        return {} if self._run_id is None else {"run_id": self._run_id}
-
-    def save(self, trainer: Trainer, wait: bool = False) -> None:
-        """Save unless this step is saved already; called at a step boundary on every rank. With `wait`, all ranks wait for
-        writes in the background."""
+    def save(self, trainer: Trainer) -> None:
+        """Save unless this step is saved already. Call this on every rank, at a step boundary."""
         now = (trainer.current_epoch, steps_made(trainer))
-        if now != self._saved_at:
-            self._is_saving = True
-            for logger in trainer.loggers:
-                logger.save()  # a resumed run does not repeat logs from before the checkpoint
-            try:
-                trainer.save_checkpoint(self.path, storage_options={"keep_as": "previous.ckpt"})
-            finally:
-                self._is_saving = False
-            self._saved_at, self._saved_time = now, time.monotonic()
-        if wait:
-            getattr(trainer.strategy.checkpoint_io, "wait", lambda: None)()
-            trainer.strategy.barrier("checkpoints are written")
+        if now == self._saved_at:
+            return
+        for logger in trainer.loggers:
+            logger.save()  # because a resumed run does not repeat logs from before the checkpoint
+        self._is_saving = True
+        try:
+            trainer.save_checkpoint(self.path, storage_options={"keep_as": "previous.ckpt"})
+        finally:
+            self._is_saving = False
+        self._saved_at, self._saved_time = now, time.monotonic()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._saved_at, self._saved_time = (trainer.current_epoch, steps_made(trainer)), time.monotonic()
@@ -103,7 +92,7 @@ class LastCheckpoint(Checkpoint):
         if not progress.is_last_batch:  # max_time, max_steps or a callback has ended the epoch
             where = f"within epoch {trainer.current_epoch}, after {progress.current.completed} of its batches"
             log.info(f"Training has ended {where}: a run that goes on from here leaves out the others.")
-        self.save(trainer, wait=True)  # best.ckpt is read right after training
+        self.save(trainer)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._is_saving:
@@ -112,7 +101,9 @@ class LastCheckpoint(Checkpoint):
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         loop = checkpoint["loops"]["fit_loop"]
         self._logged_step = read_logged_step(checkpoint)
-        _rescale_progress(loop, checkpoint, getattr(trainer, "datamodule", None))
+        datamodule: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+        if isinstance(datamodule, DataModule):
+            _rescale_progress(loop, checkpoint, datamodule.samples_per_batch)
 
 
 class SavesFirst(Callback):
@@ -135,7 +126,7 @@ def find_last_checkpoint(trainer: Any) -> LastCheckpoint | None:
 
 
 def rewind_progress(loop: dict[str, Any], within: bool) -> None:
-    """Undo the count of a batch, and of an epoch unless `within` one, that was counted as ready and has not started."""
+    """Uncount a batch that is ready but not started, and the epoch too if no batch of it was trained on (not `within`)."""
     batches, epochs = loop["epoch_loop.batch_progress"], loop["epoch_progress"]
     for counters in (batches, *([] if within else [epochs])):
         for counter in (counters["total"], counters["current"]):
@@ -145,24 +136,26 @@ def rewind_progress(loop: dict[str, Any], within: bool) -> None:
     batches["is_last_batch"] = False
 
 
-def _rescale_progress(loop: dict[str, Any], checkpoint: dict[str, Any], datamodule: Any) -> None:
-    """Convert the counts of batches to the current batch size, which differs if another number of batches is accumulated."""
-    saved, now = checkpoint.get("samples_per_batch") or [], getattr(datamodule, "samples_per_batch", None)
-    if len(saved) != 1 or None in (*saved, now) or now == saved[0]:
+def _rescale_progress(loop: dict[str, Any], checkpoint: dict[str, Any], now: int) -> None:
+    """Convert the counts of batches to batches of `now` samples, since a run may accumulate another number of them."""
+    saved, batches = checkpoint.get("samples_per_batch"), loop["epoch_loop.batch_progress"]
+    if not saved or len(saved) > 1 or saved[0] in (None, now):
         return
-    batches, then = loop["epoch_loop.batch_progress"], saved[0]
+    if batches["current"]["processed"] * saved[0] % now:
+        return  # the shared sampler refuses a position within a batch
     is_ending = batches["total"]["processed"] > batches["total"]["completed"]  # Lightning completes such a batch when it resumes
-    if batches["current"]["processed"] * then % now:
-        return  # refused elsewhere
     for counters in (batches["total"], batches["current"]):
-        counters |= {name: value * then // now for name, value in counters.items()}
+        counters |= {name: value * saved[0] // now for name, value in counters.items()}
         counters["completed"] = counters["processed"] - is_ending
     checkpoint["samples_per_batch"] = [now]
 
 
 def check_resumption(cfg: DictConfig, checkpoint: Path | None) -> int | None:
-    """Return the step at which loggers resume after the run's own checkpoint; None for another run's, or none. Raise ConfigError,
-    before they change their files, if training can't be resumed from it."""
+    """Return the step at which loggers resume after the run's own checkpoint, or None without one.
+
+    Raises:
+        ConfigError: Training can't be resumed from it. The loggers have not changed their files yet.
+    """
     if checkpoint is None or not checkpoint.is_relative_to(cfg.run_dir):
         return None
     from lockstep.runs.resume import read_start  # only resumed runs need it
@@ -170,9 +163,9 @@ def check_resumption(cfg: DictConfig, checkpoint: Path | None) -> int | None:
     return read_logged_step(read_start(cfg, "resume", checkpoint))
 
 
-class BestCheckpoint(ModelCheckpoint):
-    """Lightning's ModelCheckpoint that also finds its files after the run's directory was moved, and resets its state in a fork.
-    It saves the metrics with the weights, unless the model does so itself."""
+class BestCheckpoint(SavesUncountedSteps):
+    """Lightning's ModelCheckpoint, which saves the logged metrics, too. It finds its files after the run's directory was moved,
+    and in a fork it ignores those of the source run."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.monitor is not None:
@@ -181,29 +174,17 @@ class BestCheckpoint(ModelCheckpoint):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint.setdefault("metrics", logged_numbers(trainer))
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._count_own_steps(trainer)
-        super().on_validation_end(trainer, pl_module)
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._count_own_steps(trainer)
-        super().on_train_epoch_end(trainer, pl_module)
-
-    def _count_own_steps(self, trainer: Trainer) -> None:
-        """Let Lightning save although it does not wrap the module's optimizers: it saves once a step, and counts no step of
-        theirs."""
-        if not trainer.global_step:
-            forget_saved_step(self)
-
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         folder = Path(str(self.dirpath))
-
-        def here(path: str) -> str:
-            return str(folder / Path(path).name) if path else path
-
-        if not Path(here(state_dict["best_model_path"])).is_file():
+        state = dict(state_dict)
+        for name in ("best_model_path", "kth_best_model_path", "last_model_path"):
+            state[name] = _moved(state[name], folder)
+        if not Path(state["best_model_path"]).is_file():
             return
-        state: dict[str, Any] = state_dict | {name: here(state_dict[name]) for name in state_dict if name.endswith("_path")}
-        state["best_k_models"] = {here(path): score for path, score in state["best_k_models"].items()}
+        state["best_k_models"] = {_moved(path, folder): score for path, score in state["best_k_models"].items()}
         super().load_state_dict(state | {"dirpath": self.dirpath})
         self.current_score = state["current_score"]
+
+
+def _moved(path: str, folder: Path) -> str:
+    return str(folder / Path(path).name) if path else path

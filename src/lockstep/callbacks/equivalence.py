@@ -20,6 +20,7 @@ from lockstep.datamodules.seeded import generator_states
 from lockstep.noise import Dropout
 from lockstep.runs.results import Records
 from lockstep.runs.shares import dp_rank_and_size
+from lockstep.strategies.ddp import PlannedWorldSize
 
 log = logging.getLogger(__name__)
 
@@ -102,9 +103,9 @@ def find_causes(trainer: Any, model: LightningModule) -> Iterator[str]:
     dropouts = [name for name, layer in layers if isinstance(layer, Dropout) and layer.p > 0]
     if dropouts and shares < trainer.world_size:  # a process may apply dropout to a part of a sample
         yield f"noise is drawn for parts of samples, in {join_first(dropouts)}"
-    if (communication := getattr(trainer.strategy, "communication", None)) is not None:
-        yield f"trainer.strategy.communication={communication}: gradients are sent in fewer bits"
-    data: Any = getattr(trainer, "datamodule", None)
+    if isinstance(trainer.strategy, PlannedWorldSize) and trainer.strategy.communication is not None:
+        yield f"trainer.strategy.communication={trainer.strategy.communication}: gradients are sent in fewer bits"
+    data = trainer.datamodule
     if isinstance(data, DataModule) and data.global_batch_size is None and shares > 1:
         samples = data.samples_per_batch * trainer.accumulate_grad_batches
         yield (

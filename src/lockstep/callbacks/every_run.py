@@ -1,4 +1,4 @@
-"""Callbacks of every run, which do what Lightning omits when a run ends early or is resumed."""
+"""Callbacks of every run, which do what Lightning omits when a run is resumed or ends early."""
 
 import logging
 import time
@@ -40,23 +40,17 @@ class AfterEachStep(Callback):
 
     @abstractmethod
     def stepped(self, trainer: Trainer, optimizer: Optimizer) -> None:
-        """Handle a step that the trainer has not counted yet."""
+        """Handle a step of `optimizer`, which `trainer.global_step` does not include yet."""
 
 
 class SteppedRate(AfterEachStep, Records):
-    """Record `lr`, the highest rate of the first parameter group in any step, and `lr_last`, the latest. A resumed run continues
-    the values of its checkpoint.
-
-    Attributes:
-        samples_before: number of samples trained on in the checkpoint from which this run is resumed.
-        seconds_before: duration of training in this run's earlier starts.
-    """
+    """Record `lr`, the highest learning rate of the first parameter group in any step, and `lr_last`, the latest one, together
+    with the samples and seconds of training before this start of the run."""
 
     def __init__(self) -> None:
-        self.samples_before, self.seconds_before = 0, 0.0
+        self._rates: dict[str, float | None] = {"lr": None, "lr_last": None}
+        self._before = {"samples_before": 0, "seconds_before": 0.0}
         self._began = time.monotonic()
-        self._highest: float | Tensor | None = None
-        self._latest: float | Tensor | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
@@ -64,31 +58,21 @@ class SteppedRate(AfterEachStep, Records):
 
     def stepped(self, trainer: Trainer, optimizer: Optimizer) -> None:
         HEARTBEAT.has_stepped = True
-        if optimizer is not trainer.optimizers[0]:
-            return
-        rate = optimizer.param_groups[0]["lr"]
-        if isinstance(rate, Tensor):  # read later, so as not to wait for the device
-            rate = rate.detach().clone()
-            self._highest = rate if self._highest is None else rate.clamp(min=self._highest)
-        else:
-            self._highest = rate if self._highest is None else max(rate, self._highest)
-        self._latest = rate
+        if optimizer is trainer.optimizers[0]:
+            rate, highest = float(optimizer.param_groups[0]["lr"]), self._rates["lr"]
+            self._rates = {"lr": rate if highest is None else max(rate, highest), "lr_last": rate}
 
     def facts(self) -> dict[str, float | None]:
-        return self._rates() | {"samples_before": self.samples_before, "seconds_before": self.seconds_before}
-
-    def _rates(self) -> dict[str, float | None]:
-        rates = {"lr": self._highest, "lr_last": self._latest}
-        return {name: None if rate is None else float(rate) for name, rate in rates.items()}
+        return self._rates | self._before
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        checkpoint["samples_trained"] = self.samples_before + samples_trained(trainer)
-        checkpoint["seconds_trained"] = self.seconds_before + time.monotonic() - self._began
+        checkpoint["samples_trained"] = self._before["samples_before"] + samples_trained(trainer)
+        checkpoint["seconds_trained"] = self._before["seconds_before"] + time.monotonic() - self._began
 
     def on_load_checkpoint(self, trainer: Any, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn == "fit":
-            self.samples_before = checkpoint.get("samples_trained", 0)
-            self.seconds_before = checkpoint.get("seconds_trained", 0.0) if is_own_checkpoint(trainer) else 0.0
+            seconds = checkpoint.get("seconds_trained", 0.0) if is_own_checkpoint(trainer) else 0.0
+            self._before = {"samples_before": checkpoint.get("samples_trained", 0), "seconds_before": seconds}
         else:  # the best checkpoint, for the test: these callbacks describe the end of the run
             ours = {one.state_key for one in trainer.callbacks if type(one).__module__.startswith(("lockstep.", "lightning."))}
             checkpoint["callbacks"] = {key: state for key, state in checkpoint["callbacks"].items() if key not in ours}
@@ -96,14 +80,14 @@ class SteppedRate(AfterEachStep, Records):
                 checkpoint["current_model_state"] = checkpoint["state_dict"]
 
     def state_dict(self) -> dict[str, Any]:
-        return self._rates()
+        return self._rates
 
     def forget(self) -> None:
         """Reset the rates recorded before this run."""
-        self._highest = self._latest = None
+        self._rates = dict.fromkeys(self._rates)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._highest, self._latest = state_dict["lr"], state_dict["lr_last"]
+        self._rates = {name: state_dict[name] for name in self._rates}
 
 
 def is_own_checkpoint(trainer: Trainer) -> bool:
@@ -142,9 +126,6 @@ class TrainedParameters(Callback):
         self._at_first: set[str] | None = None  # frozen parameters
         self._frozen: set[str] = set()
         self._unfrozen: set[str] = set()
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        self._at_first, self._frozen, self._unfrozen = None, set(), set()
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn == "fit" and is_own_checkpoint(trainer):
@@ -189,66 +170,54 @@ class SchedulesAsBefore(Callback):
                 words = f"its {type(schedule).__name__} goes on with {name}={vars(schedule)[name]}"
                 needs = f"here it would have {configured[name]}; use the same, or a new run, by fork="
                 raise config_error("checkpoint", trainer.ckpt_path, f"{words}, {needs}")
-        if trainer.ckpt_path is not None and is_own_checkpoint(trainer):
-            _follow_functions([schedule for schedule in schedules if isinstance(schedule, LambdaLR)])
+            if isinstance(schedule, LambdaLR) and trainer.ckpt_path is not None and is_own_checkpoint(trainer):
+                _follow_function(schedule)
 
 
-def _follow_functions(schedules: list[LambdaLR]) -> None:
-    """Make the next step with the rate that the current function of the step gives.
-
-    A LambdaLR saves no function, so the current function applies after loading. The optimizer still has the rate of the earlier
-    function, which torch would update only after a step.
-    """
-    for schedule in schedules:
-        for number, group in enumerate(schedule.optimizer.param_groups):
-            before = float(group["lr"])
-            rate = schedule.base_lrs[number] * schedule.lr_lambdas[number](schedule.last_epoch)
-            if rate == schedule._last_lr[number] or before != schedule._last_lr[number]:
-                continue  # the function is unchanged, or something else has set the rate
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
-            else:
-                group["lr"] = rate
-            schedule._last_lr[number] = rate
-            if number == 0:
-                log.warning(f"The schedule has another length: the rate continues at {rate:g}; it would have been {before:g}")
+def _follow_function(schedule: LambdaLR) -> None:
+    """Make the next step with the rate of the configured function. The checkpoint's optimizer has the rate of the earlier
+    function, which torch would replace only after a step."""
+    for number, group in enumerate(schedule.optimizer.param_groups):
+        before = float(group["lr"])
+        rate = schedule.base_lrs[number] * schedule.lr_lambdas[number](schedule.last_epoch)
+        if rate == schedule._last_lr[number] or before != schedule._last_lr[number]:
+            continue  # the function is unchanged, or something else has set the rate
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+        schedule._last_lr[number] = rate
+        if number == 0:
+            log.warning(f"The schedule has another length: the rate continues at {rate:g}; it would have been {before:g}")
 
 
 class LightningCallbacks(Callback):
-    """Remove callbacks of Lightning that would restart training, and call hooks that Lightning omits on resumption."""
+    """Correct callbacks of Lightning that a resumption would restart, or leave without what an epoch's start sets."""
 
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        if trainer.state.fn == "fit":
-            _leave_out_finders(trainer, checkpoint["global_step"])
-            for callback in trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
-                if type(callback).load_state_dict is EarlyStopping.load_state_dict:  # it would restore the earlier patience
-                    checkpoint["callbacks"].get(callback.state_key, {})["patience"] = callback.patience
+    def on_load_checkpoint(self, trainer: Any, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if trainer.state.fn != "fit":
+            return
+        for callback in trainer.callbacks:
+            if type(callback).load_state_dict is EarlyStopping.load_state_dict:  # it would restore the earlier patience
+                checkpoint["callbacks"].get(callback.state_key, {})["patience"] = callback.patience
+        # when training starts, these load a checkpoint of their own in place of the run's
+        once = (BatchSizeFinder.on_fit_start, LearningRateFinder.on_fit_start)
+        finders = [one for one in trainer.callbacks if type(one).on_fit_start in once]
+        trainer.callbacks = [one for one in trainer.callbacks if one not in finders]
+        if finders and checkpoint["global_step"]:
+            names = join_first([type(one).__name__ for one in finders])
+            log.warning(f"{names}: a run that goes on has the rate of its checkpoint, and the batch size of its config")
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if batches_trained(trainer):
-            _go_on_within_epoch(trainer, pl_module)
-
-
-def _leave_out_finders(trainer: Any, step: int) -> None:
-    """Remove Lightning's learning-rate and batch-size finders after step 0. When training starts they load their own checkpoint
-    in place of the one to resume from, and training would restart; before a test one would reset the step count."""
-    once = (BatchSizeFinder.on_fit_start, LearningRateFinder.on_fit_start)
-    finders = [callback for callback in trainer.callbacks if type(callback).on_fit_start in once]
-    trainer.callbacks = [callback for callback in trainer.callbacks if callback not in finders]
-    if finders and step:
-        names = join_first([type(callback).__name__ for callback in finders])
-        log.warning(f"{names}: a run that goes on has the rate of its checkpoint, and the batch size of its config")
-
-
-def _go_on_within_epoch(trainer: Any, model: LightningModule) -> None:
-    """Call `on_train_epoch_start`, which Lightning skips when it resumes within an epoch, for two callbacks where it is safe.
-    Weight averaging restores its schedule there, and knows whether it has counted the epoch; accumulation sets its number of
-    batches. Hooks of other callbacks may be wrong to run twice."""
-    for callback in trainer.callbacks:
-        if isinstance(callback, (StochasticWeightAveraging, GradientAccumulationScheduler)):
-            callback.on_train_epoch_start(trainer, model)
-    hooks = (type(part) for part in (model, *trainer.callbacks))
-    own = [kind.__name__ for kind in hooks if not kind.on_train_epoch_start.__module__.startswith(("lightning.", "lockstep."))]
-    if own:
-        why = "Lightning calls it before an epoch's first batch; what it sets and no checkpoint holds is missing"
-        log.warning(f"on_train_epoch_start of {join_first(own)} is not called for the rest of this epoch: {why}")
+    def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        """Within an epoch, call the hook of two callbacks for which that is right, and name the others that have it. Weight
+        averaging restores its schedule there, and accumulation its number of batches."""
+        if not batches_trained(trainer):
+            return
+        for callback in trainer.callbacks:
+            if isinstance(callback, (StochasticWeightAveraging, GradientAccumulationScheduler)):
+                callback.on_train_epoch_start(trainer, pl_module)
+        kinds = [type(part) for part in (pl_module, *trainer.callbacks)]
+        own = [one.__name__ for one in kinds if not one.on_train_epoch_start.__module__.startswith(("lightning.", "lockstep."))]
+        if own:
+            why = "Lightning calls it before an epoch's first batch; what it sets and no checkpoint holds is missing"
+            log.warning(f"on_train_epoch_start of {join_first(own)} is not called for the rest of this epoch: {why}")

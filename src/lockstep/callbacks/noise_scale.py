@@ -16,6 +16,7 @@ from lockstep.datamodules.batches import samples_in
 from lockstep.errors import check_at_least
 from lockstep.plain_lightning.callback import PlainLightning
 from lockstep.runs.results import Records
+from lockstep.strategies.ddp import PlannedWorldSize
 from lockstep.trainer.steps import begins_step
 
 log = logging.getLogger(__name__)
@@ -136,8 +137,8 @@ def _why_not(trainer: Any, model: LightningModule) -> str | None:
         return f"{type(model).__name__} optimizes by hand"
     if trainer.world_size * trainer.accumulate_grad_batches == 1:
         return "a batch has one part; use trainer.accumulate_grad_batches=2 or more processes"
-    is_mean = getattr(strategy, "communication", None) is None and not hasattr(strategy, "workers")  # trainer.exact has workers
-    if not (isinstance(strategy, DDPStrategy | SingleDeviceStrategy) and is_mean):
+    is_other_mean = isinstance(strategy, PlannedWorldSize) and (strategy.communication is not None or strategy.has_same_bits)
+    if is_other_mean or not isinstance(strategy, DDPStrategy | SingleDeviceStrategy):
         return f"with {type(strategy).__name__} as configured the gradient is not the mean of whole gradients of processes"
     return None
 

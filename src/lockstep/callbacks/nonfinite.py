@@ -14,6 +14,7 @@ from lockstep.errors import NamedFailure, check_at_least
 from lockstep.plain_lightning.lightning_internals import remember_logs
 from lockstep.plain_lightning.loaders import SharedSampler
 from lockstep.runs.results import steps_made
+from lockstep.strategies.ddp import PlannedWorldSize
 from lockstep.trainer.steps import begins_step, ends_step
 
 log = logging.getLogger(__name__)
@@ -61,8 +62,9 @@ class NonFinite(Callback):
         # the norm of finite numbers may be too large for float16
         norms = [(gradient.float() if gradient.dtype == torch.float16 else gradient).norm() for gradient in local]
         is_finite = not norms or bool(torch.isfinite(torch.stack(norms)).all())
-        if any(is_sharded) or getattr(trainer.strategy, "has_parts", False):
-            is_finite = trainer.strategy.reduce_boolean_decision(is_finite)
+        strategy = trainer.strategy
+        if any(is_sharded) or (isinstance(strategy, PlannedWorldSize) and strategy.has_parts):
+            is_finite = strategy.reduce_boolean_decision(is_finite)
         return is_finite
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:

@@ -1,18 +1,22 @@
-"""From a node of the config to an object, by Hydra."""
+"""Construct the objects that a config names, by Hydra, after a check of the arguments that their classes take."""
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from inspect import Parameter
+from typing import Any, Literal, Union, get_args, get_origin
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 
-from lockstep.config.arguments import arguments_of, shown
 from lockstep.config.overrides import nodes
 from lockstep.errors import ConfigError, config_error
 
 _lookup = functools.cache(lambda path: instantiate({"_target_": path, "_partial_": True}).func)
+_PLAIN = (bool, int, float, str, types.NoneType, Literal, list, tuple, Sequence)
 
 
 def construct(key: str, node: Any, given: Mapping[str, Any] | None = None) -> Any:
@@ -38,8 +42,8 @@ def construct(key: str, node: Any, given: Mapping[str, Any] | None = None) -> An
 
 
 def resolve(key: str, path: Any) -> Callable[..., Any]:
-    """Return the callable that `key`'s `_target_` names. Hydra refuses targets that run code. Raise ConfigError where there is no
-    such thing; a bug in the module that is imported stays what it is."""
+    """Return the callable that `key`'s `_target_` names. Hydra refuses targets that run code. Raise ConfigError if there is no
+    such callable, and any other error of the imported module as it is."""
     try:
         return _lookup(str(path))
     except InstantiationException as error:
@@ -48,8 +52,8 @@ def resolve(key: str, path: Any) -> Callable[..., Any]:
             cause = cause.__cause__
         if not isinstance(cause, ImportError | AttributeError | ConfigError | InstantiationException):
             raise cause from None
-        accepted = f"{cause}; use the full name of a class or function, lockstep.nets.CNN for example"
-        raise config_error(f"{key}._target_", shown(path), accepted) from error
+        words = f"{cause}; use the full name of a class or function, lockstep.nets.CNN for example"
+        raise config_error(f"{key}._target_", shown(path), words) from error
 
 
 def targets_in(config: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -69,3 +73,82 @@ def naming(key: str) -> Iterator[None]:
 
         refused = refusal(key, error)
         raise refused from refused.__cause__
+
+
+class Arguments:
+    """Keyword arguments of a class or function.
+
+    Attributes:
+        own: Arguments that it names itself.
+        takes_others: True if it also takes `**others`.
+        types: Annotation of each name, Any if it has none. Those of base classes are included if a class passes on `**others`.
+    """
+
+    def __init__(self, target: Callable[..., Any]) -> None:
+        self.own, self.takes_others = _named(target)
+        self.types: dict[str, Any] = {}
+        bases = target.__mro__[:-1] if isinstance(target, type) else ()
+        for function in [base.__init__ for base in bases if "__init__" in vars(base)] or [target]:
+            named, passes_on = _named(function)
+            try:
+                hints = typing.get_type_hints(function)
+            except Exception:  # an annotation names what only type checkers import
+                hints = {}
+            for name, parameter in named.items():
+                kind = hints.get(name, Any)
+                self.types.setdefault(name, kind | None if parameter.default is None else kind)
+            if not passes_on:
+                break
+        self.types.pop("self", None)
+
+    def takes(self, name: str) -> bool:
+        return self.takes_others or name in self.own
+
+    def check(self, key: str, values: Mapping[str, Any]) -> None:
+        """Raise ConfigError for a name that is not accepted, and for a plain value of another type."""
+        for name, value in values.items():
+            if not self.takes(name):
+                raise config_error(f"{key}.{name}", shown(value), f"no such argument; use {', '.join(self.own) or 'none'}")
+            if not (isinstance(value, Mapping) and "_target_" in value):
+                check_type(f"{key}.{name}", value, self.types.get(name, Any))
+
+
+arguments_of = functools.cache(Arguments)
+
+
+def _named(function: Callable[..., Any]) -> tuple[dict[str, Parameter], bool]:
+    """Return the keyword arguments by name, and whether the function takes others. A class written in C has no signature."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (ValueError, TypeError):
+        return {}, True
+    named = {one.name: one for one in parameters if one.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)}
+    return named, any(one.kind is Parameter.VAR_KEYWORD for one in parameters)
+
+
+def check_type(key: str, value: object, annotation: Any) -> None:
+    """Raise ConfigError if a value has none of the plain types in an annotation. A class fits every value, but not text if a
+    number is accepted, too."""
+    kinds = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    if isinstance(value, str) and {int, float} & {*kinds}:
+        kinds = [kind for kind in kinds if kind is str or get_origin(kind) is Literal]
+    if not any(_is_of(value, kind) for kind in kinds):
+        raise config_error(key, shown(value), f"use a value of type {inspect.formatannotation(annotation)}")
+
+
+def _is_of(value: object, annotation: Any) -> bool:
+    kind = get_origin(annotation) or annotation
+    if kind is Literal:
+        return value in get_args(annotation)
+    if kind in (int, float):
+        return isinstance(value, int | kind) and not isinstance(value, bool)
+    if kind in (list, tuple, Sequence):
+        return isinstance(value, list | tuple)
+    return kind not in _PLAIN or isinstance(value, kind)
+
+
+def shown(value: object) -> str:
+    """Return a value as it is written on a command line."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(shown, value))}]"
+    return {"None": "null", "True": "true", "False": "false"}.get(str(value), str(value))

@@ -9,8 +9,7 @@ from lightning import LightningDataModule, LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig
 
-from lockstep.config.arguments import shown
-from lockstep.config.construct import construct
+from lockstep.config.construct import construct, shown
 from lockstep.config.overrides import override_key
 from lockstep.config.plan import Plan
 from lockstep.errors import config_error

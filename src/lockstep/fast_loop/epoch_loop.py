@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lockstep.fast_loop.plain import is_plain, is_replaced
+from lockstep.strategies.ddp import DDP
 
 _AROUND_A_STEP = (
     *("on_train_batch_start", "on_before_zero_grad", "on_before_backward", "on_after_backward"),
@@ -127,7 +128,7 @@ class PlainStep:
         self.batches, self.steps = loop.batch_progress, loop.automatic_optimization.optim_progress.optimizer
         self.takes_batch_idx = is_param_in_hook_signature(self.model.training_step, "batch_idx", min_args=2)
         self.training_step = self._training_step()
-        self.frozen = getattr(self.strategy, "frozen", ())
+        self.frozen = self.strategy.frozen if isinstance(self.strategy, DDP) else []
         self.hooks = {name: self._implemented(name, self.trainer.callbacks) for name in _AROUND_A_STEP}
         self.until_validation = self.batches.total if self.trainer.check_val_every_n_epoch is None else self.batches.current
         interval = self.trainer.val_check_batch

@@ -7,8 +7,7 @@ from typing import Any
 from lightning import LightningModule
 from torch.optim import Optimizer
 
-from lockstep.config.arguments import arguments_of
-from lockstep.config.construct import construct, naming, resolve
+from lockstep.config.construct import arguments_of, construct, naming, resolve
 from lockstep.config.plan import rate_key
 from lockstep.datamodules.base import DataSpec
 from lockstep.datamodules.from_config import construct_lightning

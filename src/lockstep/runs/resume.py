@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.atomic_files import read_json
-from lockstep.config.arguments import shown
+from lockstep.config.construct import shown
 from lockstep.config.overrides import chooses_group, flat, override_key, quote, split_flags, values_by_key
 from lockstep.config.plan import BATCH, GLOBAL_BATCH, rate_key
 from lockstep.errors import config_error

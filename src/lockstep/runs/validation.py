@@ -10,7 +10,7 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from lockstep import console
-from lockstep.config.arguments import check_type
+from lockstep.config.construct import check_type
 from lockstep.config.overrides import is_group, override_key
 from lockstep.config.plan import BATCH, GLOBAL_BATCH, Plan
 from lockstep.errors import ConfigError, ExitCode, config_error

@@ -1,4 +1,4 @@
-"""Lightning's strategies, set by config, by which processes work together."""
+"""Data-parallel training over processes, by Lightning's DDPStrategy."""
 
 import os
 import socket
@@ -18,21 +18,31 @@ _BROADCAST = {"broadcast_buffers", "forward_sync_buffers"}  # DDP's argument; to
 
 
 class PlannedWorldSize(ParallelStrategy):
-    """Base class before one of Lightning's strategies: refuse a process group of another size than planned."""
+    """Base class before one of Lightning's strategies: refuse a process group of another size than planned.
+
+    Attributes:
+        has_same_bits: True if bits do not depend on the number of processes; then it is used on one process, too.
+        has_parts: True if a process has only a part of the model, in tensors that are not DTensors.
+        communication: Format in which gradients are sent if it has fewer bits than theirs.
+    """
 
     planned_world_size: int
-    has_same_bits = False  # the same bits on any number of processes; else Lightning's own strategy takes its place on one
-    has_parts = False  # True if a process has a part of weights and gradients, as tensors that do not say so
+    has_same_bits = False
+    has_parts = False
+    communication: str | None = None
 
     def setup_environment(self) -> None:
         store = _store_on_loopback()
         super().setup_environment()
-        del store  # Lightning's own is the same by now
+        del store  # Lightning's process group shares it by now
         launched: Any = self
         sizes = self.planned_world_size, launched.num_nodes * launched.num_processes, torch.distributed.get_world_size()
         if len(set(sizes)) > 1:
             words = "the config says {}, the trainer says {}, the process group says {}".format(*sizes)
             raise ConfigError(f"the world size is not one number: {words}")
+
+    def parallelize(self, model: Any) -> None:
+        """Divide a copy of the model as the model is divided; here it stays whole."""
 
 
 class DDP(PlannedWorldSize, DDPStrategy):

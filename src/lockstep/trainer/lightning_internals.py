@@ -92,7 +92,11 @@ def drop_commentary() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
-def forget_saved_step(callback: ModelCheckpoint) -> None:
-    """Make a ModelCheckpoint save again at the step at which it has saved. Lightning saves once at a step that it has counted,
-    and counts none of an optimizer that it does not wrap; no public attribute says otherwise."""
-    callback._last_global_step_saved = -1
+class SavesUncountedSteps(ModelCheckpoint):
+    """ModelCheckpoint that also saves if the module steps optimizers by hand that Lightning does not wrap. Lightning counts no
+    such steps, and saves once at a step."""
+
+    def _should_skip_saving_checkpoint(self, trainer: Trainer) -> bool:
+        if not trainer.global_step:
+            self._last_global_step_saved = -1
+        return super()._should_skip_saving_checkpoint(trainer)

@@ -11,8 +11,7 @@ from lightning.pytorch import loggers
 from lightning.pytorch.loggers.logger import rank_zero_experiment
 from torch import Tensor, nn
 
-from lockstep.config.arguments import arguments_of
-from lockstep.config.construct import construct, resolve
+from lockstep.config.construct import arguments_of, construct, resolve
 from lockstep.runs.results import OPTIMIZED
 
 

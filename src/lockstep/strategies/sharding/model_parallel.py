@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.optim import Optimizer
 
-from lockstep.checkpointing import read_checkpoint
+from lockstep.checkpointing import naming_failed_write, read_checkpoint
 from lockstep.console import join_first
 from lockstep.errors import check_at_least, config_error
 from lockstep.strategies.ddp import PlannedWorldSize
@@ -159,9 +158,6 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
     def setup(self, trainer: Trainer) -> None:
         assert self.accelerator is not None
         assert isinstance(self.lightning_module, LightningModule)
-        io: Any = self.checkpoint_io
-        if self.sharded_checkpoints and io.asynchronous:
-            raise config_error("trainer.checkpoint_io.async", "true", "shards are written in the foreground; use false")
         self.accelerator.setup(trainer)
         if trainer.world_size > 1 and getattr(self.precision_plugin, "scaler", None) is not None:
             why = "its scaler of gradients does not see the parts that other processes have; use bf16-mixed, 32-true or 64-true"
@@ -194,9 +190,9 @@ class ModelParallel(PlannedWorldSize, ModelParallelStrategy):
             return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
         rest = self._gathered(map_tensors(checkpoint, take))
-        write = partial(write_parts, parts=parts, path=Path(filepath), keep_as=(storage_options or {}).get("keep_as"))
-        io: Any = self.checkpoint_io
-        return io.save(rest, Path(filepath), write)
+        with naming_failed_write(filepath):
+            write_parts(rest, parts, Path(filepath), (storage_options or {}).get("keep_as"))
+        return None
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Read weights from shards to where they are needed. Optimizer states follow when the optimizers are there."""
