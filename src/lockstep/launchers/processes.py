@@ -1,4 +1,4 @@
-"""Processes of this program, forked from one server that has imported torch and Lightning, or spawned."""
+"""Processes of this program, forked from one server that has imported torch and Lightning, or spawned; and how they end."""
 
 import atexit
 import contextlib
@@ -10,17 +10,17 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from lockstep.launchers.environment import stat, this_rank
-from lockstep.launchers.rank import end_with, process_group
+from setproctitle import setproctitle
+
+from lockstep.launchers.environment import SWEEP_PIPE, launcher, this_rank
 from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS
 
-KILL_GRACE = 1.0  # seconds between SIGTERM and SIGKILL
 PATIENCE = 10.0  # seconds to wait for a killed process
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 SERVER_DIED = 255  # multiprocessing's exit code of a process whose fork server has died (popen_forkserver.py)
@@ -57,13 +57,6 @@ class Process:
 
     def wait(self, timeout: float) -> None:
         self._process.join(timeout)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return stat(pid)[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def start(
@@ -134,14 +127,12 @@ def _begin(
             os.sched_setaffinity(0, cores)
         if parent.pid == os.getppid():  # forked by the parent itself, whose later forks inherit the pipe
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if "lockstep.launchers.preload" in sys.modules:  # a fork of the server, or of a job that is one
+        atexit._clear()  # their exit functions
     STOP_SIGNALS.stop_listening()  # remove the handlers inherited by the fork
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the server has blocked them
-    if "lockstep.launchers.preload" in sys.modules:  # a fork of the server, or of a job that is one
-        atexit._clear()  # their exit functions
-    began_in = vars(multiprocessing.process)["ORIGINAL_DIR"]  # pyright: ignore[reportAttributeAccessIssue]  before job.chdir
-    sys.argv[0] = str(Path(began_in or "", sys.argv[0]))
     os.environ.clear()
     os.environ.update(environment)
     _renew_imported()
@@ -155,9 +146,7 @@ def _begin(
     try:
         function(*arguments)
     except SystemExit as left:
-        if isinstance(left.code, int) and left.code and process_group() is not None:
-            os._exit(left.code)  # Python would wait for collectives that other ranks may never join
-        raise
+        leave(left.code)
     finally:  # multiprocessing skips these
         threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]  waits for threads
         atexit._run_exitfuncs()
@@ -166,10 +155,7 @@ def _begin(
 def set_title(title: str) -> None:
     """Name this process in ps, top and nvidia-smi."""
     os.environ["SPT_NOENV"] = "1"  # read at setproctitle's first use; keeps /proc/PID/environ unchanged
-    from setproctitle import setproctitle
-
     setproctitle(title)
-    del os.environ["SPT_NOENV"]
 
 
 def _renew_imported() -> None:
@@ -184,23 +170,77 @@ def _renew_imported() -> None:
 
 
 def end(processes: Sequence[Process]) -> None:
-    """End the processes that still run, then what is left of their process groups."""
-    for process in processes:
-        process.send_signal(signal.SIGTERM)
-    deadline = time.monotonic() + KILL_GRACE
-    while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    """Kill the processes that still run, and what is left of their process groups."""
     for process in processes:
         kill_group(process.pid)
+    for process in processes:
         process.wait(PATIENCE)  # even a killed process waits for a disk that does not answer
 
 
 def kill_group(pid: int) -> None:
-    """Kill a process and its group, data workers included; with a /proc, also the groups of its children, of which one that is
-    suspended or waits for the GIL would survive. Do nothing if they have ended."""
-    groups = [pid]
-    with contextlib.suppress(OSError):
-        groups += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-    for group in groups:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, signal.SIGKILL)
+    """Kill what is left of a process and its group, data workers included. Ranks of a job have groups of their own, and follow
+    it by themselves."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def stat(pid: int) -> list[str]:
+    """Return the fields of proc(5) from the third on: state, parent, ..."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return stat(pid)[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def attach_to_parent() -> None:
+    """Make this process end with the one that started it: torchrun, or the sweep of a job on another machine. Do nothing in a
+    process that the user started."""
+    if (pipe := os.environ.pop(SWEEP_PIPE, None)) is not None:  # not for the job's own processes
+        end_with(int(pipe))
+    elif launcher().is_followed and sys.platform == "linux":
+        end_with(os.pidfd_open(os.getppid()))
+
+
+def end_with(descriptor: int) -> None:
+    """Kill this process group when a pipe from another process closes, which also happens after kill -9."""
+    threading.Thread(target=_die_with, args=(descriptor,), name="follow-parent", daemon=True).start()
+
+
+def _die_with(descriptor: int) -> None:
+    wait([descriptor])  # nothing is ever written to it
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def end_workers() -> None:
+    """Kill the data workers, because they ignore the SIGTERM by which Python would end them at exit."""
+    workers = multiprocessing.active_children()
+    if workers:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would report a worker's end as an error
+    for worker in workers:
+        worker.kill()
+
+
+def leave_process_group() -> None:
+    """Destroy the process group; otherwise the process may end with `terminate called without an active exception`."""
+    if (distributed := _process_group()) is not None:
+        distributed.barrier()
+        distributed.destroy_process_group()
+
+
+def leave(code: Any) -> NoReturn:
+    """Exit with a code; immediately if this process has a process group, because Python would wait for collectives that other
+    ranks may never join."""
+    if isinstance(code, int) and _process_group() is not None:
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _process_group() -> Any:
+    """Return torch.distributed if this process has a group, else None."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed if distributed is not None and distributed.is_available() and distributed.is_initialized() else None

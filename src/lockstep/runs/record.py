@@ -29,7 +29,8 @@ def write_status(
     known = read_json(path) or {}
     before = {name: known[name] for name in known if name == JOB or not is_first}
     content = {"started": before.get("started", now), "status": status, "reason": reason, "rank": rank, "updated": now}
-    content |= ({JOB: before[JOB]} if JOB in before else {}) | queue().job() | more
+    owner = queue()
+    content |= ({JOB: before[JOB]} if JOB in before else {}) | ({} if owner is None else owner.job()) | more
     write_json(path, content | {"host": platform.node(), "pid": os.getpid(), "command": [sys.executable, *sys.argv]})
 
 

@@ -124,7 +124,6 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
         "samples_trained": samples,
         "samples_per_epoch": getattr(datamodule, "samples_per_epoch", None),
         "samples": datamodule.describe() if hasattr(datamodule, "describe") else {},
-        "has_test": lacking_for_test(model, datamodule) is None,
         "test_note": getattr(datamodule, "test_note", None),
         "epochs": trainer.current_epoch,
         "steps": steps_made(trainer),

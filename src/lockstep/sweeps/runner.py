@@ -36,7 +36,7 @@ class Runner:
         self._ended: Counter[tuple[str, str]] = Counter()  # how often a job has ended in a state
         self._waiting: list[Job] = []
         self._running: list[tuple[Job, Handle]] = []
-        print(f"From any terminal: {command_line('scripts/sweep.py', 'watch', sweep_jobs.directory)}", flush=True)
+        print(f"From any terminal: {command_line('lockstep', 'sweep', 'watch', sweep_jobs.directory)}", flush=True)
 
     def run(self, jobs: Sequence[Job]) -> None:
         self._waiting = [*jobs]

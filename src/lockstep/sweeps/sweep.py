@@ -170,7 +170,7 @@ class Sweep:
         if any(self.directory.glob("*/tensorboard")):
             print(f"Next:\n  tensorboard --logdir {shlex.quote(console.relative(self.directory))}", flush=True)
         if runner.stopped:
-            resume = console.command_line("scripts/sweep.py", "resume", self.directory)
+            resume = console.command_line("lockstep", "sweep", "resume", self.directory)
             console.say(f"The sweep was stopped: {runner.stopped}. Resume it: {resume}")
         code = ExitCode.PREEMPTED if runner.was_interrupted else sweep_jobs.exit_code
         if code or runner.stopped:

@@ -8,7 +8,7 @@ import pytest
 from environments import PARENT, TORCHRUN
 
 from lockstep.errors import ConfigError
-from lockstep.launchers.environment import Rank, can_resume, rank_in, run_id
+from lockstep.launchers.environment import Launcher, Rank, can_resume, rank_in, run_id
 
 Started = Callable[[dict[str, str]], None]
 TORCHRUN_TWO_NODES = {
@@ -25,8 +25,8 @@ TORCHRUN_TWO_NODES = {
 @pytest.mark.parametrize(
     ("env", "rank"),
     [
-        (TORCHRUN, Rank("torchrun", global_rank=1, local_rank=1, world_size=2, num_nodes=1)),
-        (TORCHRUN_TWO_NODES, Rank("torchrun", global_rank=5, local_rank=1, world_size=8, num_nodes=2)),
+        (TORCHRUN, Rank(Launcher(), global_rank=1, local_rank=1, world_size=2, num_nodes=1)),
+        (TORCHRUN_TWO_NODES, Rank(Launcher(), global_rank=5, local_rank=1, world_size=8, num_nodes=2)),
     ],
 )
 def test_rank_of_an_environment(env: dict[str, str], rank: Rank) -> None:
@@ -54,7 +54,7 @@ def test_torchrun_on_several_nodes_needs_a_rendezvous_id(started: Started) -> No
 
 FOLLOWS = """
 import time
-from lockstep.launchers.rank import attach_to_parent
+from lockstep.launchers.processes import attach_to_parent
 attach_to_parent()
 print("up", flush=True)
 time.sleep(60)

@@ -7,6 +7,7 @@ import pytest
 from environments import PARENT
 
 from lockstep.launchers.environment import (
+    Launcher,
     Rank,
     RankZeroFilter,
     is_rank_zero,
@@ -21,7 +22,7 @@ Started = Callable[[dict[str, str]], None]
     [
         ({}, None),
         ({"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}, None),  # left over from somebody: nobody we know
-        (PARENT, Rank("parent", global_rank=1, local_rank=1, world_size=4, num_nodes=1)),
+        (PARENT, Rank(Launcher(), global_rank=1, local_rank=1, world_size=4, num_nodes=1)),
     ],
 )
 def test_rank_of_an_environment(env: dict[str, str], rank: Rank | None) -> None:
