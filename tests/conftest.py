@@ -26,7 +26,7 @@ from forked import PRELOADED  # noqa: E402
 
 from lockstep.launchers.environment import this_rank  # noqa: E402
 from lockstep.launchers.heartbeat import HEARTBEAT  # noqa: E402
-from lockstep.launchers.processes import leave_process_group  # noqa: E402
+from lockstep.launchers.rank import leave_process_group  # noqa: E402
 from lockstep.launchers.stop_signals import STOP_SIGNALS  # noqa: E402
 
 DATA = ROOT.parent / "shared" / "data"

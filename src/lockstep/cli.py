@@ -14,7 +14,7 @@ from lockstep import console
 from lockstep.config.overrides import is_group, quote, split_flags, values_by_key
 from lockstep.errors import ExitCode
 from lockstep.launchers.environment import register_resolvers
-from lockstep.launchers.processes import attach_to_parent, leave
+from lockstep.launchers.rank import attach_to_parent, leave
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.places import import_from_project
 

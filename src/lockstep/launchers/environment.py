@@ -29,26 +29,15 @@ LAUNCHERS = {"TORCHELASTIC_RUN_ID": "lockstep.launchers.torchrun.Torchrun", _QUE
 
 
 class Launcher:
-    """Lockstep's own parent; base class of other launchers.
-
-    name: name for the user.
-    is_followed: True if ranks must end when the process that started them ends.
-    is_elastic: True if ranks may join later, with their own count of restarts.
-    ranks_are_tasks: True if ranks are the tasks of a queue's job: a requeue restarts all of them in the same run directory.
-    """
+    """Lockstep's own parent; base class of other launchers, which also have `run_id(rank)`, equal on all ranks of a run."""
 
     name = "parent"
-    is_followed = is_elastic = ranks_are_tasks = False
 
     def rank(self, env: Mapping[str, str]) -> "Rank | None":
         """Return the rank that the environment describes; None if this launcher has not started the process."""
         world_size = int(env["WORLD_SIZE"])
         num_nodes = world_size // int(env.get("LOCAL_WORLD_SIZE", world_size))
         return Rank(self, int(env["RANK"]), int(env["LOCAL_RANK"]), world_size, num_nodes)
-
-    def run_id(self, rank: "Rank") -> str:
-        """Return a unique name for the run, equal on all ranks."""
-        raise NotImplementedError  # ranks of Lockstep's own parent are given the directory
 
     def lightning_environment(self) -> Any:
         """Return Lightning's description of this environment; Lightning would guess wrong inside a job of one task."""
@@ -61,7 +50,7 @@ class Launcher:
 class Rank:
     """One of a run's processes."""
 
-    launcher: Launcher = field(compare=False)
+    launcher: Any = field(compare=False)
     global_rank: int
     local_rank: int
     world_size: int
@@ -144,7 +133,8 @@ def restarts() -> int:
 def can_resume() -> bool:
     """Return whether the run of these ranks may have started before in the same directory. A node that joins a rendezvous later
     counts no restarts, but may get rank zero."""
-    return restarts() > 0 or launcher().is_elastic
+    is_elastic = PARENT_PID not in os.environ and os.environ.get("TORCHELASTIC_RUN_ID", "none") != "none"
+    return restarts() > 0 or is_elastic
 
 
 def cores() -> set[int]:

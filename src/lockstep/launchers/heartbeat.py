@@ -8,7 +8,7 @@ from collections.abc import Callable
 from math import inf
 from pathlib import Path
 
-from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, StopSignals, in_debugger
+from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted, in_debugger
 
 DEBUGGED = ".debugged"  # a file in the run's directory: a process is at a debugger's prompt, so the others wait
 SHUTDOWN_GRACE = 3.0  # seconds for the other ranks, which wait for this one, to write their stacks too
@@ -25,9 +25,8 @@ class Heartbeat:
     has_stepped: True once the optimizer has made a step, after which any error is a failure of the run, not a refusal to start.
     """
 
-    def __init__(self, stop_signals: StopSignals = STOP_SIGNALS) -> None:
+    def __init__(self) -> None:
         self.has_stepped = False
-        self._stop_signals = stop_signals
         self._where, self._limit, self._due = "", inf, inf  # due in time.monotonic
         self._over, self._log, self._is_debugged = threading.Event(), Path(), False
 
@@ -70,7 +69,7 @@ class Heartbeat:
             self._mark_debugged(in_debugger())
             if looked - before > _AWAY or (self._log.parent / DEBUGGED).exists():
                 self._due += looked - before
-            error = self._stop_signals.unanswered(deadline) or self._no_progress()
+            error = STOP_SIGNALS.unanswered(deadline) or self._no_progress()
             if error is None:
                 continue
             dump_stacks(self._log, str(error))

@@ -2,7 +2,6 @@
 
 import contextlib
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,9 +11,9 @@ from typing import Any
 
 from lockstep.console import say
 from lockstep.errors import ExitCode
-from lockstep.launchers.environment import RESTARTS, rank_environment, reserved_port, this_rank
+from lockstep.launchers.environment import RESTARTS, rank_environment, reserved_port
 from lockstep.launchers.heartbeat import DEBUGGED
-from lockstep.launchers.outcome import Outcome, classify_error, judge, preempted
+from lockstep.launchers.outcome import Outcome, judge, preempted
 from lockstep.launchers.processes import SERVER_DIED, Process, end, importable, start
 from lockstep.launchers.stop_signals import DEBUGGER_HINT, STOP_SIGNALS
 
@@ -77,15 +76,8 @@ def _run_rank(sender: Any, function: Callable[..., Any], arguments: Sequence[Any
         with contextlib.suppress(OSError):  # the parent is gone
             sender.send((time.time(), outcome))
 
-    try:
-        function(report, *arguments)
-        report(Outcome(ExitCode.FINISHED))  # needed if the parent's fork server has died
-    except SystemExit:
-        raise
-    except BaseException as error:
-        rank = this_rank()
-        report(outcome := classify_error(error, 0 if rank is None else rank.global_rank))
-        sys.exit(outcome.code)
+    function(report, *arguments)
+    report(Outcome(ExitCode.FINISHED))  # needed if the parent's fork server has died
 
 
 def _watch(ranks: Sequence[Rank], received: list[int], debugged: Path, stop_deadline: float = float("inf")) -> Outcome:

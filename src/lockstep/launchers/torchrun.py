@@ -2,7 +2,6 @@
 
 import os
 import platform
-from collections.abc import Mapping
 from typing import Any
 
 from lockstep.errors import ConfigError
@@ -14,17 +13,12 @@ class Torchrun(Launcher):
     """torchrun, with the variables of torch/distributed/run.py."""
 
     name = "torchrun"
-    is_followed = True  # torchrun's process holds the store
-
-    def rank(self, env: Mapping[str, str]) -> Rank | None:
-        self.is_elastic = env["TORCHELASTIC_RUN_ID"] != "none"
-        return super().rank(env)
 
     def run_id(self, rank: Rank) -> str:
         """Return a name from the rendezvous id, which stays the same when nodes join or leave. Without an id, on a single node,
         the name is made from the torchrun process."""
-        if self.is_elastic:
-            return f"torchrun-{os.environ['TORCHELASTIC_RUN_ID']}"
+        if (rendezvous := os.environ["TORCHELASTIC_RUN_ID"]) != "none":
+            return f"torchrun-{rendezvous}"
         if rank.num_nodes > 1:
             raise ConfigError("torchrun --rdzv-id=none: on several nodes give an id of your own, the same on every node")
         parent = os.getppid()

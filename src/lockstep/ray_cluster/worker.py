@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lockstep.launchers.environment import SWEEP_PIPE, reserved_port
-from lockstep.launchers.processes import attach_to_parent, kill_group
+from lockstep.launchers.processes import kill_group
+from lockstep.launchers.rank import attach_to_parent
 
 POLL = 0.05  # seconds between two looks at the process
 

@@ -21,10 +21,10 @@ from lockstep import console
 from lockstep.atomic_files import read_json, remove_partial_files, write_json
 from lockstep.config.plan import Plan
 from lockstep.errors import ExitCode
-from lockstep.launchers.environment import cores, launcher, log_plainly, queue, rank_log, register_resolvers, restarts, this_rank
+from lockstep.launchers.environment import cores, log_plainly, queue, rank_log, register_resolvers, restarts, this_rank
 from lockstep.launchers.heartbeat import DEBUGGED, HEARTBEAT
 from lockstep.launchers.outcome import Outcome, Report, classify_error, original_error
-from lockstep.launchers.processes import end_workers, leave_process_group
+from lockstep.launchers.rank import end_workers, leave_process_group
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.places import import_from_project
 from lockstep.runs import record
@@ -55,7 +55,7 @@ class Run:
         self.cfg, self.plan, self.is_resumed, self._own, self._report = cfg, plan, is_resumed, own, report
         self.directory = Path(cfg.run_dir)
         self._log, self._metrics = self.directory / rank_log(), self.directory / "metrics.json"
-        self.rank, self.launcher = this_rank(), launcher()
+        self.rank = this_rank()
         self.is_parent = self.rank is None and (self.plan.world_size > 1 or cfg.max_restarts > 0)
         self.checkpoint: Path | None = None
         self.result: float | None = None
@@ -237,9 +237,8 @@ class Run:
         console.show_preempted(self.directory, outcome.reason or "")
         given = HydraConfig.get().overrides.hydra if HydraConfig.initialized() else ()
         is_named = any(item.startswith("hydra.run.dir=") for item in given)
-        resumes = is_named or self.launcher.ranks_are_tasks  # the same command, requeued, comes here
         job = queue()
-        if job is not None and (line := job.requeue_when_warned(outcome.signal, resumes)):  # which may end this process
+        if job is not None and (line := job.requeue_when_warned(outcome.signal, is_named)):  # which may end this process
             console.say(line)
 
 

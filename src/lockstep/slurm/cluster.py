@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lockstep.errors import ConfigError
-from lockstep.launchers.environment import Launcher, Rank
+from lockstep.launchers.environment import Launcher, Rank, launcher
 
 PATIENCE = 60.0  # seconds that a command of SLURM's may take
 
@@ -34,7 +34,6 @@ class Slurm(Launcher):
     """The variables are the OUTPUT ENVIRONMENT VARIABLES of srun(1). A job of one task counts as a plain machine."""
 
     name = "slurm"
-    ranks_are_tasks = True
 
     def rank(self, env: Mapping[str, str]) -> Rank | None:
         world_size, rank = int(env.get("SLURM_NTASKS", 1)), int(env.get("SLURM_PROCID", 0))
@@ -60,13 +59,16 @@ class Slurm(Launcher):
         """Return, for status.json, this job and how often it was requeued."""
         return {"slurm_job": os.environ["SLURM_JOB_ID"], "slurm_restarts": int(os.environ.get("SLURM_RESTART_COUNT", 0))}
 
-    def requeue_when_warned(self, number: int, keeps_directory: bool) -> str | None:
-        """Requeue the job if SIGUSR1 has warned of its end and it will use the same run directory. Return a line for the log, or
-        None. Under SIGTERM SLURM decides: a cancelled job would come back to life."""
+    def requeue_when_warned(self, number: int, is_named: bool) -> str | None:
+        """Requeue the job if SIGUSR1 has warned of its end. Return a line for the log, or None. Under SIGTERM SLURM decides: a
+        cancelled job would come back to life.
+
+        `is_named`: the command names the run's directory. If the ranks are the job's tasks, its id does so.
+        """
         if number != signal.SIGUSR1:
             return None
         name = os.environ["SLURM_JOB_ID"]
-        if not keeps_directory:
+        if not is_named and launcher().name != self.name:
             return f"SLURM job {name} was not requeued: it would begin anew, in another directory; give hydra.run.dir"
         try:
             answer("scontrol", "requeue", name)  # which ends this process

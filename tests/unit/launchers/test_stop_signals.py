@@ -15,7 +15,7 @@ import pytest
 from waiting import wait_for
 
 from lockstep.launchers.heartbeat import Heartbeat
-from lockstep.launchers.stop_signals import SIGNALS, Preempted, StopSignals, leading
+from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS, Preempted, StopSignals, leading
 
 
 @pytest.fixture
@@ -133,15 +133,13 @@ def test_what_was_asked_before_counts_for_who_listens_next(requests: StopSignals
 @pytest.fixture
 def overdue(tmp_path: Path) -> Iterator[list[BaseException]]:
     """What is heard of a request that is not met within a second."""
-    requests, heard = StopSignals(), list[BaseException]()
-    requests.listen()
-    heartbeat = Heartbeat(requests)
+    heartbeat, heard = Heartbeat(), list[BaseException]()
+    STOP_SIGNALS.listen()
+    STOP_SIGNALS.deferred = True
     heartbeat.start(math.inf, tmp_path / "train.log", heard.append, 1)
-    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
-    requests.deferred = True
     yield heard
     heartbeat.stop()
-    requests.stop_listening()
+    STOP_SIGNALS.stop_listening()
 
 
 def test_a_request_has_a_deadline(overdue: list[BaseException]) -> None:
