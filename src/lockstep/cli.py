@@ -75,5 +75,5 @@ def _as_hydra_reads(override: str) -> str:
     key, _, value = override.partition("=")
     if value == "null" and is_group(key):
         return "datamodule=none" if key == "datamodule" else f"~{key}"  # no data is an option, to be named in a run's directory
-    is_plain = re.fullmatch(r"[\w.]+=[^'\",\[\]{}()]*=[^'\",\[\]{}()]*", override) and not Path(override).exists()
+    is_plain = re.fullmatch(r"[\w.]+=[^'\",\[\]{}()]*=[^'\",\[\]{}()]*", override)
     return f"{key}={quote(value)}" if is_plain else override
