@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 
 from suites import Competitor
 
-from lockstep.launchers.environment import stat
+from lockstep.launchers.processes import stat
 
 ROOT = Path(__file__).resolve().parents[1]
 TIMEOUT = 900  # seconds

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from lockstep.__main__ import script_parser
 from lockstep.atomic_files import read_json, write_json
 from lockstep.cli import start
-from lockstep.console import aligned
+from lockstep.console import show_table
 from lockstep.runs.record import environment
 
 SIZES = tuple(4**k * 1024 for k in range(9))  # bytes: 1 KiB to 64 MiB
@@ -52,7 +52,7 @@ def main() -> None:
     dist.init_process_group(backend, timeout=TIMEOUT)
     times, count = [measured(size, given.seconds / len(sizes)) for size in sizes], dist.get_world_size()
     if dist.get_rank() == 0:
-        print(report(backend, count, times, sizes), flush=True)
+        report(backend, count, times, sizes)
         if given.json is not None:
             known = (read_json(given.json) or {}).get("processes", {}) | {str(count): {"sizes": sizes, "seconds": times}}
             write_json(given.json, {"backend": backend, "processes": known, **environment()})
@@ -84,12 +84,13 @@ def link_bytes(processes: int, size: int) -> float:
     return 2 * (processes - 1) / processes * size
 
 
-def report(backend: str, count: int, times: Sequence[float], sizes: Sequence[int]) -> str:
+def report(backend: str, count: int, times: Sequence[float], sizes: Sequence[int]) -> None:
     rows = [
         (f"{count}", f"{size // 1024:,}", f"{1e3 * seconds:.3f}", f"{link_bytes(count, size) / seconds / 1e9:.3f}")
         for size, seconds in zip(sizes, times, strict=True)
     ]
-    return f"{backend}\n{aligned([('processes', 'KiB', 'ms a call', 'GB/s of a link'), *rows])}"
+    print(backend)
+    show_table(rows, ("processes", "KiB", "ms a call", "GB/s of a link"))
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def show(sweep_jobs: SweepJobs) -> None:
     print_table(sweep_jobs)
     if not sweep_jobs.is_running and sweep_jobs.exit_code != ExitCode.FINISHED:
         queued = "; a cluster has jobs in its queue" if sweep_jobs.in_queue() else ""
-        resume = console.command_line("scripts/sweep.py", "resume", sweep_jobs.directory)
+        resume = console.command_line("lockstep", "sweep", "resume", sweep_jobs.directory)
         print(f"No sweep process{queued}. Continue it: {resume}", flush=True)
 
 

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lockstep.places import SHIPPED, project
-
 
 class _Output(io.FileIO):
     """A file descriptor whose writes always succeed. After a failed write it is redirected to /dev/null, for C code and child
@@ -19,9 +17,7 @@ class _Output(io.FileIO):
         try:
             return super().write(data)
         except OSError:  # EPIPE, EIO of a terminal that has closed
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())
-            os.close(nowhere)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
             return len(data)
 
 
@@ -49,40 +45,30 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
         rows["throughput"] = f"{result['samples_per_second']:,.0f} samples/s"
     rows |= {"ended by": result["ended_by"]} if result.get("ended_by") else {}
     show_table([*rows.items(), ("run directory", relative(run_dir))])
-    if result.get("test_note") and any(name.startswith("test/") for name in result["metrics"]):
-        print(result["test_note"], flush=True)
-    commands = [f"tensorboard --logdir {shlex.quote(relative(run_dir))}"] if (run_dir / "tensorboard").is_dir() else []
-    if result.get("has_test", True) and any(run_dir.glob("checkpoints/*.ckpt")):
-        commands.append(command_line("scripts/evaluate.py", run_dir))
-    if result["train_time"] and commands:
-        print("Next:", *commands, sep="\n  ", flush=True)
+    if result.get("test_note") and any(name.startswith("test/") for name in rows):
+        print(result["test_note"])
+    tensorboard = f"tensorboard --logdir {shlex.quote(relative(run_dir))}\n  " if (run_dir / "tensorboard").is_dir() else ""
+    print(f"Next:\n  {tensorboard}{command_line('lockstep', 'evaluate', run_dir)}", flush=True)
 
 
 def show_preempted(run_dir: Path, reason: str) -> None:
     """Print why the run has stopped and the command that resumes it."""
-    command = command_line("train.py", f"resume={relative(run_dir)}")
+    command = command_line("python", Path(sys.argv[0]), f"resume={relative(run_dir)}")
     how = f" Continue it: {command}" if (run_dir / ".hydra").is_dir() else ""
-    begins = "" if any(run_dir.glob("checkpoints/*.ckpt")) else " No checkpoint was saved: it will begin anew."
-    say(f"The run was {reason}.{begins}{how}")
+    say(f"The run was {reason}.{how}")
 
 
-def command_line(script: str, *arguments: str | Path) -> str:
-    """Return a shell command, `python train.py` or `lockstep NAME` for scripts; paths are relative to the working directory."""
-    path = project() / script
-    is_program = path.name == "train.py" and not path.is_relative_to(SHIPPED)
-    program = ["python", relative(path)] if is_program else ["lockstep", path.stem]
-    return shlex.join([*program, *(relative(one) if isinstance(one, Path) else one for one in arguments)])
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Format rows as columns of plain text."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(map(str.ljust, row, widths)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
+def command_line(*words: str | Path) -> str:
+    """Return a shell command; paths are relative to the working directory."""
+    return shlex.join(relative(word) if isinstance(word, Path) else word for word in words)
 
 
 def show_table(rows: Sequence[Sequence[str]], columns: Sequence[str] = ()) -> None:
-    print(aligned([columns, *rows] if columns else rows), flush=True)
+    """Print rows as columns of plain text."""
+    lines = [columns, *rows] if columns else rows
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        print("  ".join(map(str.ljust, line, widths)).rstrip(), flush=True)
 
 
 def join_first(names: Sequence[object], most: int = 3) -> str:

@@ -2,38 +2,19 @@
 
 import signal
 import sys
-from functools import partial
 
 import pytest
 from hydra.core.hydra_config import HydraConfig
 
-from lockstep.cli import _for_hydra, start
+from lockstep.cli import start
 
 pytestmark = pytest.mark.usefixtures("no_process_group")  # a rank that has one leaves at once
-
-
-def test_resume_may_be_null() -> None:
-    """As a script says that has `resume=${RUN:-null}`: Hydra knows no such key."""
-    assert _for_hydra(["seed=1", "resume=null"]) == ["seed=1"]
 
 
 @pytest.fixture
 def _full_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # start() sets it; so it is taken back
     monkeypatch.setattr(HydraConfig.instance(), "cfg", None)  # as in a new process
-
-
-@pytest.mark.usefixtures("_full_errors")
-def test_ctrl_c_before_a_run_has_begun_is_a_line(capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> None:
-    request.addfinalizer(partial(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT)))
-
-    def main() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(SystemExit) as ended:
-        start(main)
-    assert (ended.value.code, capsys.readouterr().err) == (130, "Interrupted.\n")
-    signal.raise_signal(signal.SIGINT)  # a second one does not break off how the process ends
 
 
 @pytest.mark.usefixtures("_full_errors")

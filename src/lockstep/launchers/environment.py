@@ -4,15 +4,13 @@ import contextlib
 import functools
 import logging
 import os
-import platform
 import secrets
 import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any
 
 from hydra.utils import get_class
 from omegaconf import OmegaConf
@@ -23,61 +21,23 @@ PARENT_PID = "LOCKSTEP_PARENT"  # the process that started this one as a rank
 SWEEP_PIPE = "LOCKSTEP_SWEEP_PIPE"  # a file descriptor of a job on another machine that closes when its sweep dies
 SWEPT_KEYS = "LOCKSTEP_SWEPT_KEYS"  # in a sweep's job: the keys that differ between jobs
 RESTARTS = "LOCKSTEP_RESTARTS"  # number of restarts of these ranks by Lockstep's own parent
-# Classes of launchers and queues beside Lockstep's own parent, by the prefix of the environment variables that they set. If
-# several apply, the first one that has started this process as a rank is used.
-CLUSTERS = {
-    "TORCHELASTIC_": "lockstep.launchers.torchrun.Torchrun",
-    "SLURM_": "lockstep.slurm.cluster.Slurm",
-}
-_create = functools.cache(lambda target: get_class(target)())
+_RESTARTS = (RESTARTS, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+_QUEUE = "SLURM_JOB_ID"
+# Launchers beside Lockstep's own parent, by a variable that they set. If several apply, the first one that has started this
+# process as a rank is used.
+LAUNCHERS = {"TORCHELASTIC_RUN_ID": "lockstep.launchers.torchrun.Torchrun", _QUEUE: "lockstep.slurm.cluster.Slurm"}
 
 
-@dataclass(frozen=True)
-class Rank:
-    """One of a run's processes. `started_by` is the name of a cluster, or parent."""
+class Launcher:
+    """Lockstep's own parent; base class of other launchers, which also have `run_id(rank)`, equal on all ranks of a run."""
 
-    started_by: str
-    global_rank: int
-    local_rank: int
-    world_size: int
-    num_nodes: int
+    name = "parent"
 
-    @property
-    def started(self) -> tuple[int, int]:
-        """Number of processes per node, and number of nodes."""
-        return self.world_size // self.num_nodes, self.num_nodes
-
-
-class Cluster:
-    """Base class; it describes ranks of Lockstep's own parent on a machine without a queue.
-
-    name: name for the user.
-    restarts: environment variable with the number of restarts of the ranks.
-    is_followed: True if ranks must end when the process that started them ends.
-    ranks_are_tasks: True if ranks are the tasks of a queue's job. Each receives its own stop signal, no process watches all of
-        them, and a requeue restarts all of them in the same run directory.
-    """
-
-    name: ClassVar[str] = "parent"
-    restarts: ClassVar[str] = RESTARTS
-    is_followed: ClassVar[bool] = False
-    ranks_are_tasks: ClassVar[bool] = False
-
-    def rank(self, env: Mapping[str, str]) -> Rank | None:
+    def rank(self, env: Mapping[str, str]) -> "Rank | None":
         """Return the rank that the environment describes; None if this launcher has not started the process."""
         world_size = int(env["WORLD_SIZE"])
         num_nodes = world_size // int(env.get("LOCAL_WORLD_SIZE", world_size))
-        return Rank(self.name, int(env["RANK"]), int(env["LOCAL_RANK"]), world_size, num_nodes)
-
-    def run_id(self, rank: Rank) -> str:
-        """Return a unique name for the run, equal on all ranks: it is made from the process that started them."""
-        parent = os.getppid()
-        began = stat(parent)[19] if Path("/proc").is_dir() else ""  # pids are reused
-        return f"{self.name}-{platform.node()}-{parent}-{began}"
-
-    def is_elastic(self) -> bool:
-        """True if ranks may join the rendezvous later, with their own count of restarts."""
-        return False
+        return Rank(self, int(env["RANK"]), int(env["LOCAL_RANK"]), world_size, num_nodes)
 
     def lightning_environment(self) -> Any:
         """Return Lightning's description of this environment; Lightning would guess wrong inside a job of one task."""
@@ -85,29 +45,25 @@ class Cluster:
 
         return LightningEnvironment()
 
-    def job(self) -> dict[str, Any]:
-        """Return, for status.json, the queue's job that this process belongs to and how often it was requeued; {} outside of a
-        job."""
-        return {}
 
-    def requeue_when_warned(self, number: int, keeps_directory: bool) -> str | None:
-        """Requeue the job if the signal has warned of its end and it will use the same run directory. Return a line for the log,
-        or None."""
+@dataclass(frozen=True)
+class Rank:
+    """One of a run's processes."""
 
+    launcher: Any = field(compare=False)
+    global_rank: int
+    local_rank: int
+    world_size: int
+    num_nodes: int
 
-def clusters(env: Mapping[str, str] = os.environ) -> list[Cluster]:
-    """Return the clusters whose variables are set in the environment."""
-    return [_create(target) for prefix, target in CLUSTERS.items() if any(name.startswith(prefix) for name in env)]
+    @property
+    def started_by(self) -> str:
+        return self.launcher.name
 
-
-def queue() -> Cluster:
-    """Return the queue that owns this job; the base class outside of a job."""
-    return next((cluster for cluster in clusters() if cluster.job()), Cluster())
-
-
-def stat(pid: int) -> list[str]:
-    """Return the fields of proc(5) from the third on: state, parent, ..."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    @property
+    def started(self) -> tuple[int, int]:
+        """Number of processes per node, and number of nodes."""
+        return self.world_size // self.num_nodes, self.num_nodes
 
 
 @functools.cache
@@ -122,8 +78,63 @@ def this_rank() -> Rank | None:
 def rank_in(env: Mapping[str, str]) -> Rank | None:
     """Return the rank that the environment describes, or None."""
     if PARENT_PID in env:
-        return Cluster().rank(env)
-    return next(filter(None, (cluster.rank(env) for cluster in clusters(env))), None)
+        return Launcher().rank(env)
+    launchers: list[Launcher] = [get_class(target)() for variable, target in LAUNCHERS.items() if variable in env]
+    return next(filter(None, (launcher.rank(env) for launcher in launchers)), None)
+
+
+def launcher() -> Launcher:
+    """Return the launcher that started this rank."""
+    rank = this_rank()
+    return Launcher() if rank is None else rank.launcher
+
+
+def queue() -> Any:
+    """Return the queue that owns this job; None outside of a job."""
+    return get_class(LAUNCHERS[_QUEUE])() if _QUEUE in os.environ else None
+
+
+def is_rank_zero() -> bool:
+    rank = this_rank()
+    return rank is None or rank.global_rank == 0
+
+
+class RankZeroFilter(logging.Filter):
+    """Pass only rank zero's lines to the terminal, and those of the parent of several ranks."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return is_rank_zero()
+
+
+def log_plainly() -> None:
+    """Set up logging to standard output on rank zero, for scripts, which have no logging config of Hydra."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout, force=True)
+    logging.getLogger().handlers[0].addFilter(RankZeroFilter())
+
+
+def run_id() -> str:
+    """Return a unique name for this run, equal on all ranks. Ranks of Lockstep's parent get the directory from it instead."""
+    if (rank := this_rank()) is not None:
+        return rank.launcher.run_id(rank)
+    return f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{secrets.token_hex(3)}"
+
+
+def rank_log() -> str:
+    """Log file of this process inside the run directory."""
+    rank = this_rank()
+    return f"train.rank{rank.global_rank}.log" if rank is not None and rank.global_rank else "train.log"
+
+
+def restarts() -> int:
+    """Number of restarts of these ranks in the same run directory, by Lockstep's parent, torchrun or a requeue."""
+    return max(int(os.environ.get(name, 0)) for name in _RESTARTS)
+
+
+def can_resume() -> bool:
+    """Return whether the run of these ranks may have started before in the same directory. A node that joins a rendezvous later
+    counts no restarts, but may get rank zero."""
+    is_elastic = PARENT_PID not in os.environ and os.environ.get("TORCHELASTIC_RUN_ID", "none") != "none"
+    return restarts() > 0 or is_elastic
 
 
 def cores() -> set[int]:
@@ -154,54 +165,6 @@ def rank_environment(world_size: int, port: int) -> dict[str, str]:
     if loopback := next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None):
         environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
     return environment
-
-
-def launcher() -> Cluster:
-    """Return the launcher that started this rank."""
-    rank = this_rank()
-    return next((cluster for cluster in clusters() if rank is not None and cluster.name == rank.started_by), Cluster())
-
-
-def is_rank_zero() -> bool:
-    rank = this_rank()
-    return rank is None or rank.global_rank == 0
-
-
-class RankZeroFilter(logging.Filter):
-    """Pass only rank zero's lines to the terminal, and those of the parent of several ranks."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return is_rank_zero()
-
-
-def log_plainly() -> None:
-    """Set up logging to standard output on rank zero, for scripts, which have no logging config of Hydra."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout, force=True)
-    logging.getLogger().handlers[0].addFilter(RankZeroFilter())
-
-
-def run_id() -> str:
-    """Return a unique name for this run, equal on all ranks. Ranks of Lockstep's parent get the directory from it instead."""
-    if (rank := this_rank()) is not None:
-        return launcher().run_id(rank)
-    return f"{time.strftime('%Y-%m-%d_%H-%M-%S')}_{secrets.token_hex(3)}"
-
-
-def rank_log() -> str:
-    """Log file of this process inside the run directory."""
-    rank = this_rank()
-    return f"train.rank{rank.global_rank}.log" if rank is not None and rank.global_rank else "train.log"
-
-
-def restarts() -> int:
-    """Number of restarts of these ranks in the same run directory, by Lockstep's parent, torchrun or a requeue."""
-    return max(int(os.environ.get(cluster.restarts, 0)) for cluster in (Cluster(), *clusters()))
-
-
-def can_resume() -> bool:
-    """Return whether the run of these ranks may have started before in the same directory. A node that joins a rendezvous later
-    counts no restarts, but may get rank zero."""
-    return restarts() > 0 or launcher().is_elastic()
 
 
 def register_resolvers() -> None:

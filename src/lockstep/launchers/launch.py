@@ -2,7 +2,6 @@
 
 import contextlib
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,11 +11,11 @@ from typing import Any
 
 from lockstep.console import say
 from lockstep.errors import ExitCode
-from lockstep.launchers.environment import RESTARTS, rank_environment, reserved_port, this_rank
+from lockstep.launchers.environment import RESTARTS, rank_environment, reserved_port
 from lockstep.launchers.heartbeat import DEBUGGED
-from lockstep.launchers.outcome import Outcome, classify_error, judge, preempted
+from lockstep.launchers.outcome import Outcome, judge, preempted
 from lockstep.launchers.processes import SERVER_DIED, Process, end, importable, start
-from lockstep.launchers.stop_signals import STOP_SIGNALS
+from lockstep.launchers.stop_signals import DEBUGGER_HINT, STOP_SIGNALS
 
 POLL = 0.05  # seconds between two polls of the ranks
 GRACE = 6.0  # seconds for the other ranks to exit once one has, and for all ranks after the deadline of a stop request
@@ -54,8 +53,6 @@ def launch(
         environment = rank_environment(world_size, port) | {RESTARTS: str(restarts)}
         try:
             for number in range(world_size):
-                if received:  # before the rendezvous: there is nothing to save
-                    return preempted(received)
                 receiver, sender = Pipe(duplex=False)
                 with sender:
                     process = start(
@@ -79,29 +76,22 @@ def _run_rank(sender: Any, function: Callable[..., Any], arguments: Sequence[Any
         with contextlib.suppress(OSError):  # the parent is gone
             sender.send((time.time(), outcome))
 
-    try:
-        function(report, *arguments)
-        report(Outcome(code=ExitCode.FINISHED))  # needed if the parent's fork server has died
-    except SystemExit:
-        raise
-    except BaseException as error:
-        rank = this_rank()
-        report(outcome := classify_error(error, 0 if rank is None else rank.global_rank))
-        sys.exit(outcome.code)
+    function(report, *arguments)
+    report(Outcome(ExitCode.FINISHED))  # needed if the parent's fork server has died
 
 
 def _watch(ranks: Sequence[Rank], received: list[int], debugged: Path, stop_deadline: float = float("inf")) -> Outcome:
     reports: dict[int, tuple[float, Outcome]] = {}
     ends_by, forwarded, why = float("inf"), 0, ""
-    while None in (codes := _look(ranks, reports)):
+    while None in (codes := _poll(ranks, reports)):
         now = time.monotonic()
-        if ended := [code for code in _said(codes, reports) if code is not None]:
+        if ended := [code for code in _known_codes(codes, reports) if code is not None]:
             ends_by = min(ends_by, now + (GRACE if any(ended) else FINISHED_GRACE))
         if len(received) > forwarded:
             for rank in ranks:  # they save at the next step boundary and exit
                 rank.process.send_signal(signal.SIGUSR1 if received[forwarded] == signal.SIGUSR1 else signal.SIGTERM)
             if not forwarded:
-                hint = " At the debugger's prompt, type c." if debugged.exists() else ""
+                hint = DEBUGGER_HINT if debugged.exists() else ""
                 say(f"Stopping at the next step; Ctrl-C twice kills the ranks at once.{hint}")
                 ends_by = min(ends_by, now + stop_deadline + GRACE)
             forwarded += 1
@@ -112,17 +102,17 @@ def _watch(ranks: Sequence[Rank], received: list[int], debugged: Path, stop_dead
             why = f"no answer within {round(stop_deadline, 1):g} s from rank {codes.index(None)}"
             break
         time.sleep(POLL)
-    outcome = judge(codes := _said(_look(ranks, reports), reports), reports)
+    codes = _known_codes(_poll(ranks, reports), reports)
+    outcome = judge(codes, reports)
     if not received or (outcome.code == ExitCode.FINISHED and ExitCode.FINISHED in codes):
         return outcome
-    if outcome.code == ExitCode.PREEMPTED:
-        return preempted(received, outcome.unsaved)
-    if None in codes and not any(codes):
-        return preempted(received, why)
-    return preempted(received) if outcome.is_silent or None in codes else outcome
+    has_failed = outcome.code not in (ExitCode.FINISHED, ExitCode.PREEMPTED)
+    if has_failed and not outcome.is_silent and None not in codes:
+        return outcome
+    return preempted(received, outcome.unsaved if any(codes) else why)
 
 
-def _look(ranks: Sequence[Rank], reports: dict[int, tuple[float, Outcome]]) -> list[int | None]:
+def _poll(ranks: Sequence[Rank], reports: dict[int, tuple[float, Outcome]]) -> list[int | None]:
     """Return the exit codes, None for ranks that still run; store each rank's first report."""
     codes = [rank.process.poll() for rank in ranks]  # before the reports, so that the last report of an ended rank is read
     for number, rank in enumerate(ranks):
@@ -132,7 +122,10 @@ def _look(ranks: Sequence[Rank], reports: dict[int, tuple[float, Outcome]]) -> l
     return codes
 
 
-def _said(codes: Sequence[int | None], reports: dict[int, tuple[float, Outcome]]) -> list[int | None]:
+def _known_codes(codes: Sequence[int | None], reports: dict[int, tuple[float, Outcome]]) -> list[int | None]:
     """Return the exit codes; the reported codes for ranks that hang in a user's thread or whose fork server has died."""
-    is_known = [code not in (None, SERVER_DIED) or number not in reports for number, code in enumerate(codes)]
-    return [code if is_known[number] else reports[number][1].code for number, code in enumerate(codes)]
+    known = list(codes)
+    for number, (_, outcome) in reports.items():
+        if known[number] in (None, SERVER_DIED):
+            known[number] = outcome.code
+    return known

@@ -3,10 +3,11 @@
 import re
 import signal
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lockstep.errors import ConfigError, ExitCode, NamedFailure
+from lockstep.launchers.heartbeat import NoProgress
 from lockstep.launchers.stop_signals import Preempted, leading
 
 # messages of gloo, NCCL, torch's store
@@ -41,30 +42,21 @@ Report = Callable[[Outcome], None]  # called by a rank to report why it ends
 def classify_error(error: BaseException, rank: int, has_stepped: bool = False) -> Outcome:
     """Return the outcome of an exception. A ConfigError means that the run could not start, unless the optimizer has made a step:
     then it is a failure, so that training is never thrown away."""
-    if isinstance(error, ConfigError):
-        return Outcome(code=ExitCode.FAILED if has_stepped else ExitCode.REFUSED, reason=str(error), rank=rank, is_final=True)
-    if type(error).__name__ == "MisconfigurationException" and not has_stepped:  # Lightning's
-        reason = f"trainer: {' '.join(str(error).split())}"
-        return Outcome(code=ExitCode.REFUSED, reason=reason, rank=rank, is_final=True)
     if isinstance(error, Preempted):
-        return Outcome(code=ExitCode.PREEMPTED, reason=str(error), rank=rank, signal=error.number, unsaved=error.unsaved)
-    if isinstance(error, KeyboardInterrupt):
-        return Outcome(code=ExitCode.PREEMPTED, reason=str(Preempted(signal.SIGINT)), rank=rank, signal=signal.SIGINT)
-    if isinstance(error, NamedFailure):
-        return Outcome(code=ExitCode.FAILED, reason=f"rank {rank}: {error}", rank=rank, is_final=True)
+        return preempted([error.number], error.unsaved)
+    if isinstance(error, ConfigError):
+        return Outcome(ExitCode.FAILED if has_stepped else ExitCode.REFUSED, str(error), rank, is_final=True)
+    if type(error).__name__ == "MisconfigurationException" and not has_stepped:  # Lightning's
+        return Outcome(ExitCode.REFUSED, f"trainer: {' '.join(str(error).split())}", rank, is_final=True)
+    if isinstance(error, NamedFailure | NoProgress):
+        return Outcome(ExitCode.FAILED, f"rank {rank}: {error}", rank, is_final=isinstance(error, NamedFailure))
     if isinstance(error, RuntimeError) and _LOST_PEER.search(str(error)):
         reason = f"rank {rank} has lost its connection to another rank; the logs of the others may say why"
-        return Outcome(code=ExitCode.FAILED, reason=reason, rank=rank, has_lost_rank=True)
+        return Outcome(ExitCode.FAILED, reason, rank, has_lost_rank=True)
     said = f"{type(error).__name__}: {error}"
     if "\nOriginal Traceback" in said:  # from a data worker; its error is at the end
         said = said.rstrip().splitlines()[-1]
-    text = "".join(traceback.format_exception(error))
-    return Outcome(code=ExitCode.FAILED, reason=f"rank {rank}: {said}", rank=rank, traceback=text)
-
-
-def killed_by(code: int) -> str:
-    """Describe the end of a process with a negative exit code."""
-    return f"killed by {signal.Signals(-code).name}"
+    return Outcome(ExitCode.FAILED, f"rank {rank}: {said}", rank, "".join(traceback.format_exception(error)))
 
 
 def original_error(error: BaseException) -> BaseException:
@@ -79,26 +71,31 @@ def original_error(error: BaseException) -> BaseException:
     return first if caught_in == "lightning.pytorch.trainer.call" else error
 
 
+def killed_by(code: int) -> str:
+    """Describe the end of a process with a negative exit code."""
+    return f"killed by {signal.Signals(-code).name}"
+
+
 def preempted(received: Sequence[int], unsaved: str | None = None) -> Outcome:
     """Return the outcome of ranks that were asked to stop."""
     error = Preempted(leading(received), unsaved)
-    return Outcome(code=ExitCode.PREEMPTED, reason=str(error), signal=error.number, unsaved=unsaved)
+    return Outcome(ExitCode.PREEMPTED, str(error), signal=error.number, unsaved=unsaved)
 
 
-def judge(codes: Sequence[int | None], reports: dict[int, tuple[float, Outcome]]) -> Outcome:
+def judge(codes: Sequence[int | None], reports: Mapping[int, tuple[float, Outcome]]) -> Outcome:
     """Return the outcome of the rank that failed first, or that exited first on request.
 
     A rank that ended without a report (killed, or by os._exit) precedes ranks that raised, because ranks raise or end by SIGABRT
     when a peer is lost. A rank that ended by SIGABRT is the cause if the others report only that they have lost a peer.
     """
     if not any(codes):
-        return Outcome(code=ExitCode.FINISHED)
-    reports = {number: report for number, report in reports.items() if report[1].code}
-    silent = {number: code for number, code in enumerate(codes) if code and number not in reports}
-    is_explained = any(not outcome.has_lost_rank for _, outcome in reports.values())
-    suspects = {number: code for number, code in silent.items() if code != -signal.SIGABRT} or ({} if is_explained else silent)
-    if suspects:
-        number, code = next(iter(suspects.items()))
+        return Outcome(ExitCode.FINISHED)
+    failures = {number: report for number, report in reports.items() if report[1].code}
+    silent = {number: code for number, code in enumerate(codes) if code and number not in failures}
+    suspects = {number: code for number, code in silent.items() if code != -signal.SIGABRT}
+    if all(outcome.has_lost_rank for _, outcome in failures.values()):
+        suspects = suspects or silent
+    for number, code in suspects.items():
         how = f"rank {number} was {killed_by(code)}" if code < 0 else f"rank {number} ended with code {code} and no word"
-        return Outcome(code=ExitCode.FAILED, reason=how, rank=number, is_silent=True)
-    return min(reports.values(), key=lambda report: report[0])[1]
+        return Outcome(ExitCode.FAILED, how, number, is_silent=True)
+    return min(failures.values(), key=lambda report: report[0])[1]

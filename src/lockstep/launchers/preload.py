@@ -12,6 +12,7 @@ import os
 import signal
 
 from lockstep.launchers.processes import set_title
+from lockstep.launchers.stop_signals import SIGNALS
 
 MODULES = (
     "lockstep.cli",
@@ -20,31 +21,25 @@ MODULES = (
     "lockstep.datamodules",
     "lockstep.models",
     "lockstep.nets",
-    "lockstep.runs.results",
     "lockstep.runs.run",
     "lockstep.strategies.ddp",
     "torch._dynamo",  # imported by every optimizer's step
-    "torch.utils.serialization",
     "torch.utils.tensorboard",
-    "tensorboard.plugins.hparams.metadata",
-    *(f"PIL.{name}ImagePlugin" for name in ("Bmp", "Gif", "Jpeg", "Png", "Ppm")),  # which pillow imports for each PNG
 )
 
 
 def preload() -> None:
     os.setsid()  # the terminal's signals are for the program itself
     # A signal to a whole job would end the server, and its ranks would look dead; each rank unblocks the signals.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     set_title("lockstep fork server")
     handler = logging.NullHandler()
     logging.root.addHandler(handler)  # else Lightning adds a handler of its own
-    gc.disable()
     for name in MODULES:
         with contextlib.suppress(Exception):  # the code that needs the module raises the error
             importlib.import_module(name)
     logging.root.removeHandler(handler)
     gc.freeze()  # collections in a fork skip the imported objects
-    gc.enable()
     atexit.register(os._exit, 0)  # finalizing torch takes long
 
 

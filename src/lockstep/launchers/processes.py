@@ -10,17 +10,17 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from lockstep.launchers.environment import stat, this_rank
-from lockstep.launchers.rank import end_with, process_group
+from setproctitle import setproctitle
+
+from lockstep.launchers.environment import this_rank
+from lockstep.launchers.rank import end_with, leave
 from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS
 
-KILL_GRACE = 1.0  # seconds between SIGTERM and SIGKILL
 PATIENCE = 10.0  # seconds to wait for a killed process
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 SERVER_DIED = 255  # multiprocessing's exit code of a process whose fork server has died (popen_forkserver.py)
@@ -57,13 +57,6 @@ class Process:
 
     def wait(self, timeout: float) -> None:
         self._process.join(timeout)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return stat(pid)[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def start(
@@ -134,14 +127,12 @@ def _begin(
             os.sched_setaffinity(0, cores)
         if parent.pid == os.getppid():  # forked by the parent itself, whose later forks inherit the pipe
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if "lockstep.launchers.preload" in sys.modules:  # a fork of the server, or of a job that is one
+        atexit._clear()  # their exit functions
     STOP_SIGNALS.stop_listening()  # remove the handlers inherited by the fork
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the server has blocked them
-    if "lockstep.launchers.preload" in sys.modules:  # a fork of the server, or of a job that is one
-        atexit._clear()  # their exit functions
-    began_in = vars(multiprocessing.process)["ORIGINAL_DIR"]  # pyright: ignore[reportAttributeAccessIssue]  before job.chdir
-    sys.argv[0] = str(Path(began_in or "", sys.argv[0]))
     os.environ.clear()
     os.environ.update(environment)
     _renew_imported()
@@ -155,9 +146,7 @@ def _begin(
     try:
         function(*arguments)
     except SystemExit as left:
-        if isinstance(left.code, int) and left.code and process_group() is not None:
-            os._exit(left.code)  # Python would wait for collectives that other ranks may never join
-        raise
+        leave(left.code)
     finally:  # multiprocessing skips these
         threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]  waits for threads
         atexit._run_exitfuncs()
@@ -166,10 +155,7 @@ def _begin(
 def set_title(title: str) -> None:
     """Name this process in ps, top and nvidia-smi."""
     os.environ["SPT_NOENV"] = "1"  # read at setproctitle's first use; keeps /proc/PID/environ unchanged
-    from setproctitle import setproctitle
-
     setproctitle(title)
-    del os.environ["SPT_NOENV"]
 
 
 def _renew_imported() -> None:
@@ -184,23 +170,27 @@ def _renew_imported() -> None:
 
 
 def end(processes: Sequence[Process]) -> None:
-    """End the processes that still run, then what is left of their process groups."""
-    for process in processes:
-        process.send_signal(signal.SIGTERM)
-    deadline = time.monotonic() + KILL_GRACE
-    while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    """Kill the processes that still run, and what is left of their process groups."""
     for process in processes:
         kill_group(process.pid)
+    for process in processes:
         process.wait(PATIENCE)  # even a killed process waits for a disk that does not answer
 
 
 def kill_group(pid: int) -> None:
-    """Kill a process and its group, data workers included; with a /proc, also the groups of its children, of which one that is
-    suspended or waits for the GIL would survive. Do nothing if they have ended."""
-    groups = [pid]
-    with contextlib.suppress(OSError):
-        groups += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-    for group in groups:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, signal.SIGKILL)
+    """Kill what is left of a process and its group, data workers included. Ranks of a job have groups of their own, and follow
+    it by themselves."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def stat(pid: int) -> list[str]:
+    """Return the fields of proc(5) from the third on: state, parent, ..."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return stat(pid)[0] not in "ZX"
+    except OSError:
+        return False

@@ -2,22 +2,20 @@
 
 import atexit
 import contextlib
-import math
 import os
-import select
 import signal
+import socket
+import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
-from lockstep.launchers.heartbeat import in_debugger
-
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 SECOND_CTRL_C = 5.0  # seconds for a process to exit by itself after the second Ctrl-C
-Overdue = Callable[["Preempted"], None]
+DEBUGGER_HINT = " At the debugger's prompt, type c."
 
 
 class Preempted(BaseException):
@@ -29,11 +27,6 @@ class Preempted(BaseException):
         self.number, self.unsaved = number, unsaved
 
 
-def leading(received: Sequence[int]) -> int:
-    """Return the signal that counts: SIGUSR1, which asks for a requeue, else the first one, or 0 if there is none."""
-    return signal.SIGUSR1 if signal.SIGUSR1 in received else next(iter(received), 0)
-
-
 class StopSignals:
     """The stop requests that this process has received.
 
@@ -43,7 +36,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self._previous: dict[int, Any] = {}  # the earlier handlers
-        self._wakeup: int | None = None
+        self._wakeup: tuple[socket.socket, ...] = ()
         self._forget()
 
     def _forget(self) -> None:
@@ -51,41 +44,57 @@ class StopSignals:
         self.received: list[int] = []
         self.raised: Preempted | None = None  # why the process ends, even if it then ends with another error
         self.process = 0  # the pid that listens; its forks, the data workers, ignore signals and end with their parent
+        self._noticed: list[tuple[int, float]] = []  # signals that have arrived, and when the watching thread saw them
         self._may_raise = True
         self._end: int | None = None  # the code to exit with at once
 
-    def listen(self, deadline: float = math.inf, overdue: Overdue | None = None) -> None:
-        """Install the signal handlers in this process; raise Preempted if a request has already been received.
-
-        Call `overdue` from another thread if this process still runs `deadline` seconds after the first request. Its main thread
-        may be stuck where Python runs no handlers, in a collective that waits for a rank for example.
-        """
+    def listen(self) -> None:
+        """Install the signal handlers in this process; raise Preempted if a request has already been received."""
         if self.process != os.getpid():
             self.stop_listening()
             self.process = os.getpid()
             atexit.register(self._ignore)
+            self._wakeup = socket.socketpair()
+            for end in self._wakeup:
+                end.setblocking(False)
+            signal.set_wakeup_fd(self._wakeup[1].fileno(), warn_on_full_buffer=False)  # written to by C code, at once
             for number in SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
                     self._previous[number] = signal.signal(number, self._receive)
         self.deferred, self._may_raise, self._end = False, True, None
-        if overdue is not None:
-            reader, self._wakeup = os.pipe()
-            os.set_blocking(self._wakeup, False)
-            signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)  # written to by C code, at once
-            threading.Thread(target=_wait, args=(reader, deadline, overdue), name="stop-deadline", daemon=True).start()
         if self.received:
             self._raise(leading(self.received))
 
     def stop_listening(self) -> None:
         """Restore the earlier handlers, and forget the requests."""
-        if self._wakeup is not None:
+        if self._wakeup:
             signal.set_wakeup_fd(-1)
-            os.close(self._wakeup)
-            self._wakeup = None
+        for end in self._wakeup:
+            end.close()
+        self._wakeup = ()
         atexit.unregister(self._ignore)
         for number in list(self._previous):
             signal.signal(number, self._previous.pop(number))
         self._forget()
+
+    def unanswered(self, deadline: float) -> Preempted | None:
+        """Return the request to which this process should have exited by now: `deadline` seconds after the first signal.
+
+        A thread calls this. The main thread may be stuck where Python runs no handlers, in a collective that waits for another
+        rank for example.
+        """
+        if not self._wakeup:
+            return None
+        now = time.monotonic()
+        with contextlib.suppress(OSError):  # nothing has arrived
+            self._noticed += [(number, now) for number in self._wakeup[0].recv(64) if number in SIGNALS]
+        numbers = [number for number, _ in self._noticed]
+        interrupts = [when for number, when in self._noticed if number == signal.SIGINT]
+        if len(interrupts) > 1 and now > interrupts[1] + SECOND_CTRL_C:
+            return Preempted(leading(numbers), "asked for twice")
+        if self._noticed and now > self._noticed[0][1] + deadline:
+            return Preempted(leading(numbers), f"no answer within {round(deadline, 1):g} s")
+        return None
 
     @contextlib.contextmanager
     def deferring(self) -> Iterator[list[int]]:
@@ -122,7 +131,7 @@ class StopSignals:
                 return
             self._raise(number, "asked for twice" if self.deferred else None)
         if self.deferred and number == signal.SIGINT:
-            hint = " At the debugger's prompt, type c." if in_debugger() else ""
+            hint = DEBUGGER_HINT if in_debugger() else ""
             with contextlib.suppress(OSError):  # the terminal is gone
                 os.write(2, f"\nStopping at the next step; Ctrl-C again stops at once.{hint}\n".encode())
 
@@ -136,24 +145,19 @@ class StopSignals:
             signal.signal(number, signal.SIG_IGN)
 
 
-def _wait(reader: int, deadline: float, overdue: Overdue) -> None:
-    """Read signal numbers until the pipe closes, and call `overdue` if the first signal is not handled in time."""
-    received: list[int] = []
-    why, due = "", math.inf
-    while (left := due - time.monotonic()) > 0:
-        if not select.select([reader], [], [], None if left == math.inf else left)[0]:
-            break
-        if not (numbers := os.read(reader, 64)):
-            os.close(reader)
-            return
-        received += [number for number in numbers if number in SIGNALS]
-        if received.count(signal.SIGINT) > 1:
-            why, due = "asked for twice", min(due, time.monotonic() + SECOND_CTRL_C)
-        elif received and not why:
-            why, due = f"no answer within {round(deadline, 1):g} s", time.monotonic() + deadline
-    overdue(Preempted(leading(received), why))
+def leading(received: Sequence[int]) -> int:
+    """Return the signal that counts: SIGUSR1, which asks for a requeue, else the first one, or 0 if there is none."""
+    return signal.SIGUSR1 if signal.SIGUSR1 in received else next(iter(received), 0)
+
+
+def in_debugger() -> bool:
+    """True if the main thread is at a debugger's prompt, or is traced by one."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_globals.get("__name__") != "bdb":
+        frame = frame.f_back
+    return frame is not None or sys.gettrace() is not None
 
 
 STOP_SIGNALS = StopSignals()
-# Detach the wakeup pipe in a forked process, which would otherwise write its signals to its parent's pipe.
-os.register_at_fork(after_in_child=lambda: STOP_SIGNALS._wakeup is not None and signal.set_wakeup_fd(-1))
+# Signals of a forked process would otherwise be written to its parent's socket.
+os.register_at_fork(after_in_child=lambda: STOP_SIGNALS.process and signal.set_wakeup_fd(-1))

@@ -28,9 +28,9 @@ def write_status(
     path = run_dir / "status.json"
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     known = read_json(path) or {}
-    started = now if is_first else known.get("started", now)
+    started, owner = now if is_first else known.get("started", now), queue()
     content = {"started": started, "status": status, "reason": reason, "rank": rank, "updated": now}
-    content |= {key: known[key] for key in known if key == JOB} | queue().job() | more
+    content |= {key: known[key] for key in known if key == JOB} | ({} if owner is None else owner.job()) | more
     write_json(path, content | {"host": platform.node(), "pid": os.getpid(), "command": [sys.executable, *sys.argv]})
 
 

@@ -125,7 +125,6 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
     device = trainer.strategy.root_device  # Lightning has moved the model to the CPU
     is_gpu = device.type == "cuda"
     facts: dict[str, Any] = {
-        "has_test": lacking_for_test(model, datamodule) is None,
         "epochs": trainer.current_epoch,
         "steps": steps_made(trainer),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),

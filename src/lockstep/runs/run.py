@@ -21,11 +21,11 @@ from lockstep import console
 from lockstep.atomic_files import read_json, remove_partial_files, write_json
 from lockstep.config.plan import Plan
 from lockstep.errors import ExitCode
-from lockstep.launchers.environment import cores, launcher, log_plainly, queue, rank_log, register_resolvers, restarts, this_rank
-from lockstep.launchers.heartbeat import DEBUGGED, HEARTBEAT, dump_stacks
+from lockstep.launchers.environment import cores, log_plainly, queue, rank_log, register_resolvers, restarts, this_rank
+from lockstep.launchers.heartbeat import DEBUGGED, HEARTBEAT
 from lockstep.launchers.outcome import Outcome, Report, classify_error, original_error
 from lockstep.launchers.rank import end_workers, leave_process_group
-from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
+from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.places import import_from_project
 from lockstep.runs import record
 from lockstep.runs.locks import Lock
@@ -46,7 +46,7 @@ class Run:
         self.cfg, self.plan, self.is_resumed, self._report = cfg, plan, is_resumed, report
         self.directory = Path(cfg.run_dir)
         self._log, self._metrics = self.directory / rank_log(), self.directory / "metrics.json"
-        self.rank, self.launcher = this_rank(), launcher()
+        self.rank = this_rank()
         self.is_parent = self.rank is None and (self.plan.world_size > 1 or cfg.max_restarts > 0)
         self.lock: Lock | None = None  # of the directory; taken when the run begins unless it is set before
         self.checkpoint: Path | None = None
@@ -111,29 +111,20 @@ class Run:
 
     def _watch(self) -> None:
         """Start the watchdog of a rank, which works while the main thread is stuck. The parent only listens for stop signals."""
-        if self.is_parent:
-            STOP_SIGNALS.listen()
-            return
-        STOP_SIGNALS.listen(_deadline(self.cfg, "guards.preemption.deadline"), self._be_overdue)
-        limit = _deadline(self.cfg, "guards.watchdog.seconds_to_first_batch")
-        HEARTBEAT.start(limit, self._log, self._give_up)
+        STOP_SIGNALS.listen()
+        if not self.is_parent:
+            limit = _deadline(self.cfg, "guards.watchdog.seconds_to_first_batch")
+            HEARTBEAT.start(limit, self._log, self._give_up, _deadline(self.cfg, "guards.preemption.deadline"))
 
-    def _be_overdue(self, error: Preempted) -> None:
-        dump_stacks(self._log, str(error))
-        self._leave_stuck(classify_error(error, self._global_rank))
-
-    def _give_up(self, reason: str) -> None:
-        self._leave_stuck(Outcome(code=ExitCode.FAILED, reason=f"rank {self._global_rank}: {reason}", rank=self._global_rank))
-
-    def _leave_stuck(self, outcome: Outcome) -> None:
+    def _give_up(self, error: BaseException) -> None:
         """Exit from a helper thread without joining the main thread."""
         try:
             if self._code is None:
-                self._end(outcome)
+                self._end(classify_error(error, self._global_rank))
         finally:
             for worker in multiprocessing.active_children():
                 worker.kill()
-            os._exit(outcome.code if self._code is None else self._code)
+            os._exit(1 if self._code is None else self._code)
 
     def launch(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Call `function(run, *arguments)` in each rank; restart them at most max_restarts times. The result is rank zero's."""
@@ -232,8 +223,8 @@ class Run:
         console.show_preempted(self.directory, outcome.reason or "")
         given = HydraConfig.get().overrides.hydra if HydraConfig.initialized() else ()
         is_named = any(item.startswith("hydra.run.dir=") for item in given)
-        resumes = is_named or self.launcher.ranks_are_tasks  # the same command, requeued, comes here
-        if (line := queue().requeue_when_warned(outcome.signal, resumes)) is not None:  # which may end this process
+        job = queue()
+        if job is not None and (line := job.requeue_when_warned(outcome.signal, is_named)):  # which may end this process
             console.say(line)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lockstep.errors import ConfigError
-from lockstep.launchers.environment import Cluster, Rank
+from lockstep.launchers.environment import Launcher, Rank, launcher
 
 PATIENCE = 60.0  # seconds that a command of SLURM's may take
 
@@ -30,12 +30,10 @@ def answer(*command: str) -> str:
     return done.stdout
 
 
-class Slurm(Cluster):
+class Slurm(Launcher):
     """The variables are the OUTPUT ENVIRONMENT VARIABLES of srun(1). A job of one task counts as a plain machine."""
 
     name = "slurm"
-    restarts = "SLURM_RESTART_COUNT"
-    ranks_are_tasks = True
 
     def rank(self, env: Mapping[str, str]) -> Rank | None:
         world_size, rank = int(env.get("SLURM_NTASKS", 1)), int(env.get("SLURM_PROCID", 0))
@@ -46,7 +44,7 @@ class Slurm(Cluster):
         if "SLURM_NTASKS_PER_NODE" not in env:
             words = "give --ntasks-per-node to srun or sbatch, which Lightning needs"
             raise ConfigError(f"SLURM_NTASKS={world_size}: {words}")
-        return Rank(self.name, rank, int(env["SLURM_LOCALID"]), world_size, int(env.get("SLURM_NNODES", 1)))
+        return Rank(self, rank, int(env["SLURM_LOCALID"]), world_size, int(env.get("SLURM_NNODES", 1)))
 
     def run_id(self, rank: Rank) -> str:
         """The job's step."""
@@ -58,15 +56,19 @@ class Slurm(Cluster):
         return SLURMEnvironment(auto_requeue=False)
 
     def job(self) -> dict[str, Any]:
-        restarts = int(os.environ.get(self.restarts, 0))
-        return {"slurm_job": name, "slurm_restarts": restarts} if (name := os.environ.get("SLURM_JOB_ID")) else {}
+        """Return, for status.json, this job and how often it was requeued."""
+        return {"slurm_job": os.environ["SLURM_JOB_ID"], "slurm_restarts": int(os.environ.get("SLURM_RESTART_COUNT", 0))}
 
-    def requeue_when_warned(self, number: int, keeps_directory: bool) -> str | None:
-        """SIGUSR1 is the warning. Under SIGTERM it is SLURM that decides: a cancelled job would come back to life."""
-        if not self.job() or number != signal.SIGUSR1:
+    def requeue_when_warned(self, number: int, is_named: bool) -> str | None:
+        """Requeue the job if SIGUSR1 has warned of its end. Return a line for the log, or None. Under SIGTERM SLURM decides: a
+        cancelled job would come back to life.
+
+        `is_named`: the command names the run's directory. If the ranks are the job's tasks, its id does so.
+        """
+        if number != signal.SIGUSR1:
             return None
         name = os.environ["SLURM_JOB_ID"]
-        if not keeps_directory:
+        if not is_named and launcher().name != self.name:
             return f"SLURM job {name} was not requeued: it would begin anew, in another directory; give hydra.run.dir"
         try:
             answer("scontrol", "requeue", name)  # which ends this process

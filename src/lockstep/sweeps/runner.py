@@ -25,7 +25,7 @@ class Runner:
         self._ends: Counter[tuple[str, str]] = Counter()  # how often a job has ended in a state
         self._waiting: list[Job] = []
         self._running: list[tuple[Job, Handle]] = []
-        print(f"From any terminal: {command_line('scripts/sweep.py', 'watch', sweep_jobs.directory)}", flush=True)
+        print(f"From any terminal: {command_line('lockstep', 'sweep', 'watch', sweep_jobs.directory)}", flush=True)
 
     def run(self, jobs: Sequence[Job]) -> None:
         """Return when all jobs have ended, or a signal has interrupted the sweep."""

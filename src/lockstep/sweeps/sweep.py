@@ -162,7 +162,7 @@ class Sweep:
         if any(self.directory.glob("*/tensorboard")):
             print(f"Next:\n  tensorboard --logdir {shlex.quote(console.relative(self.directory))}", flush=True)
         if stopped is not None:
-            resume = console.command_line("scripts/sweep.py", "resume", self.directory)
+            resume = console.command_line("lockstep", "sweep", "resume", self.directory)
             console.say(f"The sweep was stopped: {stopped}. Resume it: {resume}")
         code = self.sweep_jobs.exit_code if code is None else code
         if code:

@@ -98,5 +98,5 @@ def test_a_module_with_loaders_of_its_own_takes_them_when_it_is_told_to(tmp_path
     assert done.returncode == 0, done.stderr
     facts = record(tmp_path / "run")
     assert (facts["samples_trained"], facts["batch_size"], facts["global_batch_size"]) == (50, 6, 12)
-    done = train(*own[:1], "model=cnn", "~datamodule", "hydra.run.dir=cnn", cwd=tmp_path)
+    done = train(*own[:1], "model=cnn", "datamodule=null", "hydra.run.dir=cnn", cwd=tmp_path)
     assert done.stderr.startswith("model._target_=lockstep.models.Classifier: needs data with a `spec`")

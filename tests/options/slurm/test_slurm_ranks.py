@@ -26,7 +26,7 @@ TWO = SRUN | {"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES":
     ("env", "line"),
     [
         (  # the batch script is task 0 of 8 then, and would train alone
-            {"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "ENVIRONMENT": "BATCH"},
+            {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "ENVIRONMENT": "BATCH"},
             "SLURM_NTASKS=8: inside sbatch, start it with `srun python train.py ...`",
         ),
         (

@@ -1,4 +1,4 @@
-"""Which rank torchrun's environment describes, and the names that follow from it."""
+"""Which rank torchrun's environment describes, the names that follow from it, and the end of torchrun."""
 
 import subprocess
 import sys
@@ -8,46 +8,27 @@ import pytest
 from environments import PARENT, TORCHRUN
 
 from lockstep.errors import ConfigError
-from lockstep.launchers.environment import Rank, can_resume, rank_in, run_id
+from lockstep.launchers.environment import Launcher, Rank, can_resume, run_id, this_rank
 
 Started = Callable[[dict[str, str]], None]
-TORCHRUN_TWO_NODES = {
-    "TORCHELASTIC_RUN_ID": "job7",
-    "RANK": "5",
-    "LOCAL_RANK": "1",
-    "WORLD_SIZE": "8",
-    "LOCAL_WORLD_SIZE": "4",
-    "GROUP_RANK": "1",
-    "GROUP_WORLD_SIZE": "2",
-}
+TWO_NODES = {"TORCHELASTIC_RUN_ID": "job7", "RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
 
 
-@pytest.mark.parametrize(
-    ("env", "rank"),
-    [
-        (TORCHRUN, Rank("torchrun", global_rank=1, local_rank=1, world_size=2, num_nodes=1)),
-        (TORCHRUN_TWO_NODES, Rank("torchrun", global_rank=5, local_rank=1, world_size=8, num_nodes=2)),
-    ],
-)
-def test_rank_of_an_environment(env: dict[str, str], rank: Rank) -> None:
-    assert rank_in(env) == rank
-
-
-def test_run_id_under_torchrun_is_the_rendezvous_however_many_nodes_there_are(started: Started) -> None:
-    started(TORCHRUN_TWO_NODES)
-    assert run_id() == "torchrun-job7"
-    assert can_resume()
+def test_a_rendezvous_names_the_run_however_many_nodes_there_are(started: Started) -> None:
+    started(TWO_NODES)
+    assert this_rank() == Rank(Launcher(), global_rank=5, local_rank=1, world_size=8, num_nodes=2)
+    assert (run_id(), can_resume()) == ("torchrun-job7", True)
     started(TORCHRUN | {"TORCHELASTIC_RUN_ID": "job7"})
-    assert run_id() == "torchrun-job7"
-    assert can_resume()
+    assert (run_id(), can_resume()) == ("torchrun-job7", True)
     started(TORCHRUN)
+    assert run_id().startswith("torchrun-")
     assert not can_resume()
     started(PARENT | {"TORCHELASTIC_RUN_ID": "job7"})  # a command inside a rank
     assert not can_resume()
 
 
 def test_torchrun_on_several_nodes_needs_a_rendezvous_id(started: Started) -> None:
-    started(TORCHRUN_TWO_NODES | {"TORCHELASTIC_RUN_ID": "none"})
+    started(TWO_NODES | {"TORCHELASTIC_RUN_ID": "none"})
     with pytest.raises(ConfigError, match=r"^torchrun --rdzv-id=none: on several nodes give an id of your own"):
         run_id()
 

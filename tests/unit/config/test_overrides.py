@@ -8,7 +8,8 @@ from lockstep.config.overrides import quote, values_by_key
 
 
 def test_no_logger_and_no_data_are_choices_too() -> None:
-    assert [*map(_as_hydra_reads, ["seed=1", "logger=null", "~datamodule"])] == ["seed=1", "~logger", "datamodule=none"]
+    given = ["seed=1", "logger=null", "datamodule=null", "init_from=epoch=1.ckpt"]
+    assert [*map(_as_hydra_reads, given)] == ["seed=1", "~logger", "datamodule=none", "init_from='epoch=1.ckpt'"]
 
 
 ODD = ["plain", "/data/with space/run 1", "it's", "a,b", "key=value", "null", "", "ends in \\"]

@@ -1,4 +1,4 @@
-"""Which rank the environment describes, and the names that follow from it."""
+"""Which rank the environment describes, and which process speaks on the terminal."""
 
 import logging
 from collections.abc import Callable
@@ -6,30 +6,22 @@ from collections.abc import Callable
 import pytest
 from environments import PARENT
 
-from lockstep.launchers.environment import (
-    Rank,
-    RankZeroFilter,
-    is_rank_zero,
-    rank_in,
-)
+from lockstep.launchers.environment import Launcher, Rank, RankZeroFilter, is_rank_zero, this_rank
 
-Started = Callable[[dict[str, str]], None]
+RANK = Rank(Launcher(), global_rank=1, local_rank=1, world_size=4, num_nodes=1)
 
 
 @pytest.mark.parametrize(
-    ("env", "rank"),
+    ("env", "rank", "speaks"),
     [
-        ({}, None),
-        ({"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}, None),  # left over from somebody: nobody we know
-        (PARENT, Rank("parent", global_rank=1, local_rank=1, world_size=4, num_nodes=1)),
+        ({}, None, True),
+        ({"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}, None, True),  # left behind by another program
+        (PARENT, RANK, False),
     ],
 )
-def test_rank_of_an_environment(env: dict[str, str], rank: Rank | None) -> None:
-    assert rank_in(env) == rank
-
-
-@pytest.mark.parametrize(("env", "speaks"), [({}, True), (PARENT, False), (PARENT | {"RANK": "0"}, True)])
-def test_only_rank_zero_speaks_on_the_terminal(env: dict[str, str], speaks: bool, started: Started) -> None:
+def test_a_rank_is_what_the_parent_has_started(
+    env: dict[str, str], rank: Rank | None, speaks: bool, started: Callable[[dict[str, str]], None]
+) -> None:
     started(env)
-    assert is_rank_zero() is speaks
-    assert RankZeroFilter().filter(logging.makeLogRecord({})) is speaks
+    assert this_rank() == rank
+    assert is_rank_zero() is RankZeroFilter().filter(logging.makeLogRecord({})) is speaks

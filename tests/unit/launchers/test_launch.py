@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from waiting import once, wait_for
 
-from lockstep.launchers import environment, launch, processes
+from lockstep.launchers import environment, launch
 from lockstep.launchers.environment import rank_environment, reserved_port
 from lockstep.launchers.launch import _watch
 from lockstep.launchers.outcome import Outcome, judge
@@ -126,7 +126,6 @@ def test_ranks_that_are_suspended_or_deaf_are_ended(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launch, "GRACE", 0.2)
-    monkeypatch.setattr(processes, "KILL_GRACE", 0.1)
 
     def ask() -> None:
         for number in asked:
