@@ -7,12 +7,7 @@ from commands import ROOT, python
 
 pytestmark = pytest.mark.slow
 REPORT = ROOT / "scripts" / "report.py"
-FIXED = (
-    "trainer.accelerator=cpu",
-    "fresh_processes=True",
-    "sweep=scaling",
-    "hydra.sweep.dir=sweep",
-)
+FIXED = ("trainer.accelerator=cpu", "fresh_processes=True", "sweep=scaling", "hydra.sweep.dir=sweep")
 
 
 def test_a_scaling_sweep_ends_with_its_report_and_a_script_makes_it_again(tmp_path: Path) -> None:

@@ -13,12 +13,11 @@ import torch
 import torch.distributed as dist
 from bitwise import differences
 from commands import ROOT, python
-from faults import Poison
-from in_parts import Killed, furthest
+from in_parts import NOWHERE, Killed, assert_equal, poison
 from in_process import become_rank, last, trained
 from ranks import in_ranks
 from safetensors.torch import load_file
-from test_sharded_checkpoints import FSDP, LAST, NOWHERE, SHARDED
+from test_sharded_checkpoints import FSDP, LAST, SHARDED
 
 from lockstep.checkpointing import CheckpointError, latest_valid_checkpoint, read_checkpoint
 from lockstep.strategies.sharding import parts
@@ -32,7 +31,7 @@ def live(rank: int, world_size: int, run: Path, kill: tuple[int, int, Path] | No
     become_rank(rank, world_size)
     checkpoint = latest_valid_checkpoint(run / "checkpoints")
     dist.barrier()  # all have seen the same
-    extra = [Poison((2,), ranks=(world_size - 1,)), *([Killed(*kill)] if kill else [])]
+    extra = [poison(rank=world_size - 1), *([Killed(*kill)] if kill else [])]
     trained(run, *EACH_STEP, f"trainer.devices={world_size}", extra=extra, ckpt_path=checkpoint)
 
 
@@ -76,9 +75,7 @@ def test_nothing_is_lost_by_kills(worlds: list[int], whole: dict[str, Any], tmp_
     assert steps[-1] == 10
     if set(worlds) == {2}:
         assert differences(own, whole) == []
-    for key in ("state_dict", "current_model_state"):
-        assert furthest(own[key], whole[key]) < 1e-10
-    assert furthest(own["optimizer_states"][0]["state"], whole["optimizer_states"][0]["state"]) < 1e-10
+    assert_equal(own, whole)
     left = {path.name for path in (tmp_path / "run" / "checkpoints" / "parts").iterdir()}
     contents = [torch.load(path, weights_only=True) for path in (tmp_path / "run" / "checkpoints").glob("*.ckpt")]
     assert left == {Path(content["tensor_files"]["folder"]).name for content in contents if "tensor_files" in content}
