@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import forked
 
@@ -39,9 +40,9 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def python(
-    *arguments: str | Path, cwd: Path, timeout: float = TIMEOUT, fresh: bool = False, **env: str
+    *arguments: str | Path, cwd: Path, timeout: float = TIMEOUT, fresh: bool = False, code: int | None = None, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """`python ARGUMENTS` to its end; see `started`."""
+    """Run `python ARGUMENTS` to its end, with exit code `code` if that is given; see `started`."""
     output, errors = "", ""
     with started(*arguments, cwd=cwd, fresh=fresh, **env) as process:
         try:
@@ -51,7 +52,9 @@ def python(
             with contextlib.suppress(subprocess.TimeoutExpired):  # what it has left may hold its output open
                 output, errors = process.communicate(timeout=FOLLOW)
             raise AssertionError(f"{arguments}: no end within {timeout:g} s\n{output}\n{errors}") from late
-    return subprocess.CompletedProcess(process.args, process.wait(), output, errors)
+    done = subprocess.CompletedProcess(process.args, process.wait(), output, errors)
+    assert code in (None, done.returncode), f"{arguments}: ended with {done.returncode}\n{output}\n{errors}"
+    return done
 
 
 @contextmanager
@@ -123,11 +126,9 @@ def processes_marked(mark: str) -> list[int]:
     return forked.living(is_left)
 
 
-def train(
-    *overrides: str, cwd: Path, timeout: float = TIMEOUT, fresh: bool = False, **env: str
-) -> subprocess.CompletedProcess[str]:
-    """`python train.py OVERRIDES` on the CPU, from a folder of the test's own."""
-    return python(ROOT / "train.py", "trainer.accelerator=cpu", *overrides, cwd=cwd, timeout=timeout, fresh=fresh, **env)
+def train(*overrides: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run `python train.py OVERRIDES` on the CPU, from a folder of the test's own; `options` are those of `python`."""
+    return python(ROOT / "train.py", "trainer.accelerator=cpu", *overrides, cwd=cwd, **options)
 
 
 def begun(cwd: Path, run: Path, *arguments: str) -> forked.Running:
