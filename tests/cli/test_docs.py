@@ -134,9 +134,6 @@ def test_a_callback_a_net_a_data_set_a_logger_and_a_strategy_are_two_files_each(
     assert "val/acc" in (tmp_path / "run" / "lines" / "metrics.csv").read_text()
 
 
-OWN = [block for block in blocks() if block.page.name == "your-code.md" and block.language == "bash"]
-
-
 NOISY = """
 from torch import nn
 

@@ -102,13 +102,6 @@ def test_a_server_that_still_imports_ends_with_its_parent(tmp_path: Path) -> Non
         wait_for(lambda: not processes_marked(mark), seconds=60)
 
 
-def test_no_server_outlives_a_parent_that_ends() -> None:
-    mark = uuid.uuid4().hex
-    ends = SLEEPER.replace("\ntime.sleep(60)", "\nos._exit(0)")
-    with subprocess.Popen([sys.executable, "-c", ends], env=environment(**{MARK: mark})):
-        wait_for(lambda: not processes_marked(mark), seconds=60)
-
-
 PROGRAM = """
 import atexit, json, os, signal, sys, threading, time
 from pathlib import Path

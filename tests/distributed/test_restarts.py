@@ -13,7 +13,7 @@ import pytest
 from agents import torchrun
 from bitwise import differences, state
 from commands import TIMEOUT, started, train
-from in_process import become_rank, prepared
+from in_process import prepared
 from ranks import in_ranks
 from waiting import wait_for
 
@@ -110,7 +110,6 @@ def status(run: Path) -> dict[str, Any]:
 
 
 def undisturbed(rank: int, world_size: int, run: Path, options: tuple[str, ...] = OPTIONS) -> None:
-    become_rank(rank, world_size)
     datamodule, model, trainer = prepared(run, *options, base=("trainer.accelerator=cpu",))
     trainer.fit(model, datamodule)
 

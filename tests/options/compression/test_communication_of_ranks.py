@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 from bitwise import differences
-from in_process import KeepAll, become_rank, trained
+from in_process import KeepAll, trained
 from ranks import in_ranks
 
 from lockstep.callbacks.equivalence import EquivalenceReport
@@ -19,7 +19,6 @@ OPTIONS += ("trainer/communication=bf16",)
 
 def run_twice(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
     """Train, and go on from the second step of the second epoch."""
-    become_rank(rank, world_size)
     whole, trainer = trained(folder / "whole", *OPTIONS, extra=[KeepAll(folder)])
     callbacks: list[Any] = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
     dist.barrier()

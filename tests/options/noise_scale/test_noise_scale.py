@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from bitwise import differences
-from in_process import BARE, KeepAll, become_rank, logged, prepared, trained
+from in_process import BARE, KeepAll, logged, prepared, trained
 from ranks import in_ranks
 from torch import Tensor
 
@@ -64,7 +64,6 @@ def estimate_from(parts: list[Tensor]) -> tuple[float, float]:
 def check_tail(rank: int, world_size: int, folder: Path) -> None:
     """19 samples in order, in steps of two batches a process; some have none of the last. Micro-batch k is the k-th slice of
     2 * world size samples; rank r has every world-size-th of it, from the r-th on."""
-    become_rank(rank, world_size)
     order = ("datamodule.shuffle=false", "datamodule.drop_last=false", "trainer.accumulate_grad_batches=2")
     batches = (f"trainer.devices={world_size}", f"datamodule.global_batch_size={4 * world_size}")
     # decay=0: the running means are those of the last step, of 3 samples

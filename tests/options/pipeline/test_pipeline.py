@@ -10,7 +10,7 @@ import torch.distributed as dist
 from bitwise import differences
 from commands import train
 from in_parts import NOWHERE, Watched, assert_equal, stopped
-from in_process import become_rank, last, trained
+from in_process import last, trained
 from lightning import Callback, LightningModule, Trainer
 from ranks import in_ranks
 
@@ -44,7 +44,6 @@ class Spoilt(Callback):
 
 
 def check_two(rank: int, world_size: int, folder: Path, gpt: tuple[str, ...]) -> dict[str, Any]:
-    become_rank(rank, world_size)
     split = (*gpt, *PIPELINE, "trainer.devices=2")
     whole, trainer = trained(folder / "gpt", *split, extra=[watched := Watched(), Spoilt()])
     number = stopped(folder / "stopped", STOPPED_AT, *split, fault=Spoilt())
@@ -105,7 +104,6 @@ def test_one_process_goes_on_with_what_stages_have_begun(
 
 
 def check_four(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
-    become_rank(rank, world_size)
     four = (*PIPELINE, "trainer.devices=4", "trainer.strategy.stages=4", "trainer.strategy.microbatches=2")
     own, trainer = trained(folder / "own", *OWN, *four)
     return {"own": own, "results": logged_numbers(trainer)}

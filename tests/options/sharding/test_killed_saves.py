@@ -14,7 +14,7 @@ import torch.distributed as dist
 from bitwise import differences
 from commands import ROOT, python
 from in_parts import NOWHERE, Killed, assert_equal, poison
-from in_process import become_rank, last, trained
+from in_process import last, trained
 from ranks import in_ranks
 from safetensors.torch import load_file
 from test_sharded_checkpoints import FSDP, LAST, SHARDED
@@ -28,7 +28,6 @@ EACH_STEP = (*FSDP, SHARDED, "guards.checkpoint.every_n_steps=1")
 
 def live(rank: int, world_size: int, run: Path, kill: tuple[int, int, Path] | None = None) -> None:
     """Trains from where the run is as far as it comes."""
-    become_rank(rank, world_size)
     checkpoint = latest_valid_checkpoint(run / "checkpoints")
     dist.barrier()  # all have seen the same
     extra = [poison(rank=world_size - 1), *([Killed(*kill)] if kill else [])]
@@ -85,7 +84,6 @@ def test_nothing_is_lost_by_kills(worlds: list[int], whole: dict[str, Any], tmp_
 
 
 def check_full_disk(rank: int, world_size: int, folder: Path) -> list[str]:
-    become_rank(rank, world_size)
     write, calls = parts._Writer.write_data, list[Any]()
 
     def write_unless_full(*arguments: Any) -> Any:

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from bitwise import differences
 from in_parts import NOWHERE, Watched, assert_equal, furthest, poison, stopped
-from in_process import become_rank, last, trained
+from in_process import last, trained
 from ranks import in_ranks
 
 from lockstep.models.from_checkpoint import load_model
@@ -30,7 +30,6 @@ STOPPED_AT = 7  # steps: within the second epoch
 
 
 def check_all(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
-    become_rank(rank, world_size)
     whole, trainer = trained(folder / "whole", *FSDP, extra=[watched := Watched(), poison()])
     after = {name: tensor.full_tensor() for name, tensor in trainer.lightning_module.named_parameters()}
     plain, _ = trained(folder / "ddp", *DDP, extra=[poison()])
@@ -110,7 +109,6 @@ MESH = (*FEW, "trainer.devices=4")
 
 
 def check_mesh(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
-    become_rank(rank, world_size)
     whole, trainer = trained(folder / "whole", *MESH, extra=[watched := Watched(), poison()])
     weights = dict(trainer.lightning_module.named_parameters())
     number = stopped(folder / "stopped", 3, *MESH)

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from bitwise import differences
 from in_parts import NOWHERE, assert_equal, furthest, poison, stopped
-from in_process import become_rank, last, trained
+from in_process import last, trained
 from ranks import in_ranks
 from test_model_parallel import KEPT
 
@@ -27,7 +27,6 @@ LAST = Path("checkpoints", "last.ckpt")
 
 
 def check_two(rank: int, world_size: int, folder: Path) -> list[int]:
-    become_rank(rank, world_size)
     whole = (*FSDP, "trainer.devices=2")
     parts = (*whole, SHARDED)
     trained(folder / "one file", *whole, extra=[poison()])
@@ -70,7 +69,6 @@ def test_a_preempted_run_goes_on_to_the_bit(folder: Path) -> None:
 
 
 def check_four(rank: int, world_size: int, folder: Path) -> list[int]:
-    become_rank(rank, world_size)
     numbers = list[int]()
     for at, options in ((5, (*FSDP, SHARDED)), (7, MESH)):
         numbers.append(stopped(folder, at, *options, "trainer.devices=4", ckpt_path=folder / LAST))
@@ -79,7 +77,6 @@ def check_four(rank: int, world_size: int, folder: Path) -> list[int]:
 
 
 def check_end(rank: int, world_size: int, folder: Path) -> None:
-    become_rank(rank, world_size)
     trained(folder, *MESH, "trainer.devices=2", ckpt_path=folder / LAST)
 
 
