@@ -25,14 +25,3 @@ def test_a_scaling_sweep_ends_with_its_report_and_a_script_makes_it_again(tmp_pa
     assert (again.returncode, again.stderr) == (0, "")
     assert again.stdout.startswith(line)
     assert (folder / "report.md").read_text() == first
-
-
-def test_what_can_not_be_reported_is_refused_in_one_line(tmp_path: Path) -> None:
-    for arguments, line in {
-        (".",): "SWEEP_DIR=.: names no jobs; use the directory of a sweep",
-        (".", "--all-reduce", "none.json"): "--all-reduce=none.json: has no times of an all-reduce",
-    }.items():
-        done = python(REPORT, *arguments, cwd=tmp_path)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-        assert done.stderr.startswith(line)
-    assert list(tmp_path.iterdir()) == []

@@ -42,16 +42,14 @@ def test_one_checkpoint_gives_the_same_counts_on_any_number_of_processes(run: Pa
 
 
 def test_a_wrong_evaluation_is_refused_and_leaves_nothing(run: Path, tmp_path: Path) -> None:
-    before = {path for path in run.rglob("*") if "evaluations" in path.parts}
+    before = {*run.rglob("*")}
     for arguments, line in {
         (str(tmp_path),): f"RUN_DIR={tmp_path}: no run is there, since it has no .hydra/config.yaml; use the directory of a run",
-        (str(run), "trainer.divices=2"): f"trainer.divices=2: unknown key; see {run}/.hydra/config.yaml",
         (str(run), "--checkpoint", "nowhere.ckpt"): "init_from=nowhere.ckpt: no such file",
     }.items():
         done = python(EVALUATE, *arguments, cwd=tmp_path, code=2)
-        assert done.stderr.startswith(line)
-        assert done.stderr.count("\n") == 1
-    assert {path for path in run.rglob("*") if "evaluations" in path.parts} == before
+        assert (done.stderr.startswith(line), done.stderr.count("\n")) == (True, 1)
+    assert {*run.rglob("*")} == before
 
 
 def test_predictions_of_files_and_folders_are_a_csv(run: Path, tmp_path: Path) -> None:

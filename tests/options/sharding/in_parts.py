@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from faults import Poison
-from in_process import prepared
+from in_process import preempted
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.strategies.sharding.parts import local_tensor
 
 NOWHERE = {"callbacks": None}  # which say where the best checkpoint is
@@ -69,16 +68,7 @@ def poison(*, rank: int = 1) -> Poison:
 
 def stopped(folder: Path, at: int, *options: str, fault: Callback | None = None, ckpt_path: Path | None = None) -> int:
     """Return the signal by which a training in parts is preempted."""
-    extra = [Watched(at), fault or poison()]
-    datamodule, model, trainer = prepared(folder, *options, extra=extra, ckpt_path=ckpt_path)
-    STOP_SIGNALS.listen()
-    try:
-        trainer.fit(model, datamodule, ckpt_path=ckpt_path)
-    except Preempted as error:
-        return error.number
-    finally:
-        STOP_SIGNALS.stop_listening()
-    return 0
+    return preempted(folder, *options, extra=[Watched(at), fault or poison()], ckpt_path=ckpt_path)
 
 
 def furthest(own: Any, expected: Any) -> float:

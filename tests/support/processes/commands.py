@@ -25,18 +25,12 @@ FOLLOW, MOMENT, GRACE = 10, 2, 20  # seconds; see _left_by
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's environment less what other launchers have set, with the tests' own modules importable; one thread a
-    process, on whose number sums depend."""
+    """Return this process's environment, which finds the tests' modules, less what launchers have set; with one thread a process,
+    on whose number sums depend."""
     own = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "TORCHELASTIC_", "PL_"))}
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTEST_CURRENT_TEST"):
         own.pop(name, None)
-    folders = [
-        *(ROOT / "tests" / "support").iterdir(),
-        *(ROOT / "tests" / "options").iterdir(),
-        ROOT / "benchmarks",
-        ROOT / "src",
-    ]
-    return own | {"PYTHONPATH": os.pathsep.join(map(str, folders)), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"} | more
+    return own | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"} | more
 
 
 def python(
