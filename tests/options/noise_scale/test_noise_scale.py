@@ -81,7 +81,7 @@ def test_an_uneven_tail_of_two_processes_gives_the_estimate_of_its_parts(tmp_pat
 
 
 def test_training_is_the_same_to_the_bit_and_goes_on_with_its_estimate(tmp_path: Path) -> None:
-    (kept := tmp_path / "kept").mkdir()
+    (kept := tmp_path / "run" / "kept").mkdir(parents=True)
     options = ("model=cnn", "model.net.width=4", "datamodule.drop_last=false", "trainer.accumulate_grad_batches=2")
     plain, _ = trained(tmp_path / "plain", *options, "trainer.max_epochs=2")
     watched, trainer = trained(tmp_path / "run", *options, *EVERY, "trainer.max_epochs=2", extra=[KeepAll(kept)])

@@ -59,7 +59,8 @@ def started(
 
     A script that is named by its whole path is forked from a process that has imported everything, and so are its ranks and jobs.
     With `fresh`, or a mark in its environment, it has an interpreter of its own, and starts a server for them: for how one begins
-    and ends, for sums that are to round as those of any other command do, to the bit, and for what becomes of servers.
+    and ends, for sums that are to round as those of any other command do, to the bit, for what becomes of servers, and for pipes
+    that are read or closed before its end.
     """
     command, fresh = [*map(str, arguments)], fresh or MARK in env
     mark = env.setdefault(MARK, uuid.uuid4().hex)
@@ -130,7 +131,7 @@ def begun(cwd: Path, run: Path, *arguments: str) -> forked.Running:
     run.mkdir(exist_ok=True)
     for path in run.glob("pid.*"):
         path.unlink()  # of an earlier life
-    return forked.Logged([str(ROOT / "train.py"), *arguments], cwd, environment(), run / "output.txt")
+    return forked.Running([str(ROOT / "train.py"), *arguments], cwd, environment(), run / "output.txt")
 
 
 def runs(folder: Path) -> list[Path]:
