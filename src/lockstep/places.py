@@ -22,9 +22,3 @@ def import_from_project() -> None:
     for folder in (project(), project() / "src"):
         if str(folder) not in sys.path:
             sys.path.insert(1, str(folder))  # behind the program's own folder
-
-
-def config_file(name: str) -> Path:
-    """Return a file of the project's conf/, or Lockstep's of that name if the project has none."""
-    own = project() / "conf" / name
-    return own if own.is_file() else CONF / name

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from in_process import become_rank, prepared
+from in_process import prepared
 from lightning import Callback
 from ranks import in_ranks
 from torch import Tensor, nn
@@ -36,7 +36,6 @@ class Sends(Callback):
 
 
 def check_all(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
-    become_rank(rank, world_size)
     given = {"synchronised": (), "own": ("trainer.sync_batchnorm=false",), "asked": (f"+trainer.strategy.{FLAG}=true",)}
     seen: dict[str, Any] = {}
     for name, options in given.items():

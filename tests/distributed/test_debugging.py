@@ -52,7 +52,9 @@ def type_line(process: "subprocess.Popen[str]", line: str) -> None:
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_prompt_answers_the_watchdogs_wait_and_ctrl_c_says_what_it_does(devices: int, tmp_path: Path) -> None:
     watchdog = "guards.watchdog.seconds=3"
-    with begun(tmp_path, f"trainer.devices={devices}", watchdog, "+callbacks.break={_target_:faults.Break}") as run:
+    with begun(
+        tmp_path, f"trainer.devices={devices}", watchdog, "+callbacks.break={_target_:faults.Fault,rank:0,how:prompt,batch:1}"
+    ) as run:
         time.sleep(8)
         type_line(run, "p 1000 * trainer.world_size + batch_idx")
         wait_for(lambda: f"(Pdb) {devices}001\n" in (tmp_path / "said").read_text())
@@ -66,7 +68,9 @@ def test_a_prompt_answers_the_watchdogs_wait_and_ctrl_c_says_what_it_does(device
 
 
 def test_a_post_mortem_opens_where_all_ranks_have_raised(tmp_path: Path) -> None:
-    with begun(tmp_path, "trainer.devices=2", "debug=pdb", "+callbacks.fault={_target_:faults.RaiseInAll}") as run:
+    with begun(
+        tmp_path, "trainer.devices=2", "debug=pdb", "+callbacks.fault={_target_:faults.Fault,rank:null,how:raise,batch:1}"
+    ) as run:
         time.sleep(5)  # longer than what ranks get once another one has failed
         type_line(run, "p batch_idx + 41")
         wait_for(lambda: "(Pdb) 42\n" in (tmp_path / "said").read_text())

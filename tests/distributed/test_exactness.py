@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from in_process import become_rank, prepared
+from in_process import prepared
 from ranks import in_ranks
 from torch import Tensor, nn
 from torch.nn import functional
@@ -44,7 +44,6 @@ CASES: dict[str, tuple[str, ...]] = {
 
 def check_training(rank: int, world_size: int, name: str, folder: Path) -> dict[str, Any]:
     """Weights and metrics after two epochs in the data's own order."""
-    become_rank(rank, world_size)
     fixed = (
         "trainer.precision=64-true",
         "trainer.max_epochs=2",

@@ -32,9 +32,8 @@ def close_after_a_line(process: Popen[str]) -> None:
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_run_whose_reader_has_gone_finishes(devices: int, tmp_path: Path) -> None:
-    """Of one process in an interpreter of its own, which writes what it has not yet written when it ends."""
     options = ("debug=fast", "hydra.run.dir=run", f"trainer.devices={devices}")
-    with started(*TRAIN, *options, fresh=devices == 1, cwd=tmp_path) as run:
+    with started(*TRAIN, *options, fresh=True, cwd=tmp_path) as run:
         close_after_a_line(run)
         assert run.wait(timeout=TIMEOUT) == 0
     status = read(tmp_path / "run" / "status.json")
@@ -47,7 +46,9 @@ def test_a_run_whose_reader_has_gone_finishes(devices: int, tmp_path: Path) -> N
 
 
 def test_a_sweep_whose_reader_has_gone_finishes_with_its_table(tmp_path: Path) -> None:
-    with started(*TRAIN[:1], "-m", *TRAIN[1:], "debug=fast", "seed=0,1", "hydra.sweep.dir=sweep", cwd=tmp_path) as sweep:
+    with started(
+        *TRAIN[:1], "-m", *TRAIN[1:], "debug=fast", "seed=0,1", "hydra.sweep.dir=sweep", fresh=True, cwd=tmp_path
+    ) as sweep:
         close_after_a_line(sweep)
         assert sweep.wait(timeout=TIMEOUT) == 0
     jobs = SweepJobs(tmp_path / "sweep").jobs.values()

@@ -15,7 +15,7 @@ import pytest
 import torch.distributed as dist
 from bitwise import differences
 from faults import Poison
-from in_process import KeepAll, become_rank, last, prepared, trained, without_batches
+from in_process import KeepAll, become_rank, last, preempted, trained, without_batches
 from lightning import Callback, LightningModule, Trainer
 from ranks import in_ranks
 from torch.utils.data import DataLoader
@@ -23,7 +23,6 @@ from torch.utils.data import DataLoader
 from lockstep.datamodules.batches import InMemory
 from lockstep.datamodules.samplers import EpochOrder, GlobalBatches
 from lockstep.datamodules.seeded import indices
-from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.plain_lightning.loaders import shared_loader
 
 pytestmark = pytest.mark.slow
@@ -73,17 +72,9 @@ class Seen(Callback):
         pl_module.training_step = noted
 
 
-def broken_off(run: Path, *overrides: str, extra: list[Callback], ckpt_path: Path | None = None) -> tuple[int, int]:
-    """Trains until Preempted; the signal it was preempted by and the step that was saved."""
-    datamodule, model, trainer = prepared(run, *OPTIONS, *overrides, extra=extra)
-    STOP_SIGNALS.listen()
-    try:
-        trainer.fit(model, datamodule, ckpt_path=ckpt_path)
-    except Preempted as error:
-        return error.number, last(run)["global_step"]
-    finally:
-        STOP_SIGNALS.stop_listening()
-    raise AssertionError("it was not preempted")
+def broken_off(run: Path, *overrides: str, extra: list[Callback]) -> tuple[int, int]:
+    """Return the signal by which a run was preempted, and the step that was saved."""
+    return preempted(run, *OPTIONS, *overrides, extra=extra), last(run)["global_step"]
 
 
 # Any rank, at any moment; both of them, which may each be a step apart, while they train

@@ -165,7 +165,7 @@ def test_five_jobs_survive_chaos(tmp_path: Path) -> None:
 
 def test_a_terminal_that_closes_ends_a_sweep_to_be_resumed(tmp_path: Path) -> None:
     arguments = ("-m", *FIXED, "hydra.sweep.dir=sweep", "seed=8,0")
-    with started(PROGRAM, *arguments, cwd=tmp_path, FAULTS="1") as process:
+    with started(PROGRAM, *arguments, cwd=tmp_path, fresh=True, FAULTS="1") as process:
         wait_for(lambda: list((tmp_path / "sweep").glob("*/checkpoints/last.ckpt")))
         process.stdout.close()
         process.stderr.close()

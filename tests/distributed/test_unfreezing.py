@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from bitwise import differences
-from in_process import KeepAll, become_rank, last, prepared
+from in_process import KeepAll, last, prepared
 from lightning import Callback
 from lightning.pytorch.callbacks import BaseFinetuning
 from ranks import in_ranks
@@ -91,7 +91,6 @@ def test_what_the_config_freezes_from_the_start_stays_frozen(tmp_path: Path) -> 
 
 
 def train_rank(rank: int, world_size: int, run: Path, kind: type[Callback], step: int | None = None) -> dict[str, Any]:
-    become_rank(rank, world_size)
     return ended(run, kind, f"trainer.devices={world_size}", step=step)
 
 

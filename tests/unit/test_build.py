@@ -20,7 +20,6 @@ def built(folder: Path, *overrides: str) -> tuple[Any, Any, Any]:
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["trainer.devices=4"],
         ["trainer.devices=2", "trainer.num_nodes=2"],
         ["datamodule.batch_size=7", "datamodule.val_fraction=0.5", "datamodule.standardize=true"],
     ],

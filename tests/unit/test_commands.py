@@ -15,7 +15,7 @@ if not os.fork():
     os.setsid()
     for descriptor in (1, 2):
         os.dup2(os.open("output", os.O_WRONLY | os.O_CREAT), descriptor)
-    if {is_orphan} and os.fork():
+    if os.fork():  # what it leaves has no parent
         os._exit(0)
     open("began", "w").close()
     os.execvp('sleep', ['sleep', '100'])
@@ -24,10 +24,9 @@ while not os.path.exists("began"):
 """
 
 
-@pytest.mark.parametrize("is_orphan", [False, True], ids=["a job", "what a job has left"])
-def test_what_is_left_is_ended_and_a_failure(is_orphan: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_is_ended_and_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "GRACE", 2)
-    (tmp_path / "command.py").write_text(COMMAND.format(is_orphan=is_orphan))
+    (tmp_path / "command.py").write_text(COMMAND)
     with pytest.raises(AssertionError, match="left running"):
         python(tmp_path / "command.py", cwd=tmp_path)
     assert (tmp_path / "began").exists()

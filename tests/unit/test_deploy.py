@@ -79,13 +79,9 @@ def test_the_job_of_one_node_is_one_that_train_py_takes(tmp_path: Path, monkeypa
     cfg = composed(TRAIN["args"], tmp_path)
     assert Plan.from_config(cfg).world_size == int(TRAIN["resources"]["limits"]["nvidia.com/gpu"]) == 4
     assert cfg.guards.preemption.deadline < ONE_POD["terminationGracePeriodSeconds"]
-
-
-def test_a_preempted_job_is_not_a_failed_one_and_a_refused_one_is_not_tried_again() -> None:
     rules = [rule for rule in ONE_NODE["spec"]["podFailurePolicy"]["rules"] if "onExitCodes" in rule]
     values = {rule["action"]: rule["onExitCodes"]["values"] for rule in rules}
-    assert values == {"FailJob": [ExitCode.REFUSED], "Ignore": [ExitCode.PREEMPTED]}
-    assert {rule["onExitCodes"]["containerName"] for rule in rules} == {TRAIN["name"]}
+    assert values == {"FailJob": [ExitCode.REFUSED], "Ignore": [ExitCode.PREEMPTED]}  # not tried again, not counted
 
 
 def test_a_pod_in_the_place_of_another_goes_on_with_its_run(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "conf/model/mine.yaml": "defaults: [classifier]\nnet: {_target_: own_nets.Net}",
         "conf/trainer/ddp.yaml": "defaults: [gpu]\nmax_epochs: 77",
         "conf/trainer/own.yaml": "defaults: [cpu]\nprecision: 64-true",
-        "conf/report.yaml": "sections: {}",
         "scripts/count.py": '"""Counts:  lockstep count"""',
         "src/own_nets.py": "Net = 1",
     }.items():
@@ -32,15 +31,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_its_configs_stand_before_lockstep_s_and_win(project: Path) -> None:
+@pytest.mark.usefixtures("project")
+def test_its_configs_stand_before_lockstep_s_and_win() -> None:
     cfg = compose("trainer=ddp")
     assert (cfg.seed, cfg.model.net._target_, cfg.trainer.max_epochs) == (7, "own_nets.Net", 77)
     assert cfg.trainer.accelerator == "gpu"
     assert compose("trainer=cpu").trainer.accelerator == "cpu"
     assert compose("trainer=own").trainer.max_epochs == 3
     assert compose(config_name="parity").model.net._target_ == "own_nets.Net"
-    assert places.config_file("report.yaml") == project / "conf" / "report.yaml"
-    assert places.config_file("parity.yaml") == places.CONF / "parity.yaml"
 
 
 def test_the_command_runs_its_programs_before_lockstep_s(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,14 +46,6 @@ def test_lightning_s_own_averaging_is_tested_by_the_weights_that_were_validated(
     assert trainer.callback_metrics["test/loss"] == evaluator.callback_metrics["test/loss"]
 
 
-def test_until_the_first_average_the_current_weights_count(tmp_path: Path) -> None:
-    _, whole = trained(tmp_path / "whole", *OPTIONS[2:])
-    _, begun = trained(tmp_path / "begun", *OPTIONS, "callbacks.ema.update_starting_at_step=1000")
-    assert begun.callback_metrics["val/loss"] == whole.callback_metrics["val/loss"]
-    best = [read_checkpoint("best", tmp_path / name / "checkpoints" / "best.ckpt") for name in ("whole", "begun")]
-    assert not differences(best[0]["state_dict"], best[1]["state_dict"])
-
-
 @pytest.mark.slow
 def test_continuing_from_any_step_changes_nothing(tmp_path: Path) -> None:
     options = (*OPTIONS, "callbacks.ema.update_starting_at_step=2", "trainer.precision=64-true")
@@ -64,7 +56,7 @@ def test_continuing_from_any_step_changes_nothing(tmp_path: Path) -> None:
     log = logged(run)
     steps = sorted(kept.iterdir(), key=lambda path: int(path.stem))
     assert len(steps) >= 7
-    for path in steps:
+    for path in steps[::3]:
         again, _ = trained(run, *options, ckpt_path=path)
         assert not differences(whole, again), path.name
         assert logged(run) == log, path.name

@@ -1,44 +1,23 @@
 """What keeps several processes from giving the result of one is said, and nothing else."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from in_process import BARE, prepared
-from lightning import LightningModule
 from lightning.pytorch.callbacks import LambdaCallback
 from torch import nn
 from torchmetrics import MeanMetric, SumMetric
 from torchmetrics.classification import MulticlassAccuracy
 
 from lockstep.callbacks.equivalence import EquivalenceReport, metrics_of_batches
-from lockstep.nets import Dropout
 
 NOTHING: tuple[str, ...] = ()
-
-
-def causes(**parts: Any) -> list[str]:
-    """Of a plain module on two processes; `parts` are attributes of the trainer, `net` the module's, `shares` that of a batch."""
-    module = LightningModule()
-    module.net = parts.pop("net", nn.Identity())
-    report = EquivalenceReport()
-    report.on_fit_start(on_two_processes(**parts), module)
-    return report.causes
-
-
-def on_two_processes(**parts: Any) -> Any:
-    shares = {"rank": 0, "num_replicas": parts.pop("shares", 2)}
-    return SimpleNamespace(
-        distributed_sampler_kwargs=shares,
-        **{"world_size": 2, "callbacks": [], "strategy": None, "precision": "32-true", "datamodule": None} | parts,
-    )
 
 
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (("trainer.devices=1",), NOTHING),
         (("trainer.devices=2", "model.net.dropout=0.1"), NOTHING),
         (
             ("trainer.devices=2", "trainer.accumulate_grad_batches=3", "datamodule.batch_size=64"),
@@ -62,12 +41,6 @@ def test_a_composed_run(overrides: tuple[str, ...], said: tuple[str, ...], tmp_p
     assert len(report.causes) == len(said)
     for cause, words in zip(report.causes, said, strict=True):
         assert cause.startswith(words)
-
-
-def test_noise_for_parts_of_samples() -> None:
-    net = nn.Sequential(Dropout(0.1), Dropout(0.0))
-    assert causes(net=net) == []
-    assert causes(net=net, shares=1) == ["noise is drawn for parts of samples, in net.0"]
 
 
 class OfBatches(SumMetric):

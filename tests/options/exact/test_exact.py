@@ -2,7 +2,6 @@
 
 import copy
 import json
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from bitwise import differences
-from in_process import SMALL, KeepAll, become_rank, composed, last
+from in_process import SMALL, KeepAll, composed, last
 from lightning import Callback
 from ranks import in_ranks
 
@@ -24,38 +23,32 @@ SHORT = ("trainer.exact=4", "test=false", "trainer.max_epochs=2", "trainer.limit
 LOSS = ("optimized_metric=val/loss", "optimized_mode=min")
 TINY = ("datamodule=synthetic_images", "datamodule.length=90", "datamodule.val_length=22", "datamodule.shape=[3,8,8]")
 RAGGED = "datamodule.drop_last=false"  # an epoch's last batch has 45 samples, or 10
+SMALL_NET = ("model.net.width=16", "model.net.depth=1", "trainer.max_epochs=1")
 CASES: dict[str, tuple[str, ...]] = {
     "mlp": ("model=mlp", "model.net.dropout=0.2", "datamodule.batch_size=96", RAGGED, "callbacks=ema"),
     "sgd": (
-        "model=mlp",
-        "model/optimizer=sgd",
-        "trainer.gradient_clip_val=0.1",
-        "trainer.precision=bf16-mixed",
-        "datamodule.batch_size=96",
+        *("model=mlp", "model/optimizer=sgd", "trainer.gradient_clip_val=0.1"),
+        *("trainer.precision=bf16-mixed", "datamodule.batch_size=96"),
     ),
     "cnn": ("model=cnn", *TINY, "datamodule.batch_size=10", RAGGED, "datamodule.augment={crop: 2, flip: true}"),
     "plain": ("datamodule.batch_size=96", RAGGED, "datamodule.num_workers=1"),
+    "vit": (
+        *("model=vit", *SMALL_NET, "model.net.heads=2", "model.net.patch=4", *TINY, "datamodule.batch_size=10", RAGGED),
+        *("datamodule.length=81", "datamodule.num_workers=1", "datamodule.augment={crop: 2, flip: true}"),
+    ),
+    "gpt": (
+        *("model=gpt_nano", *SMALL_NET, "datamodule=text", "datamodule.context=8", "datamodule.batch_size=1"),
+        *(f"datamodule.paths=[{Path(json.__file__).parent}]", "trainer.limit_train_batches=4", "trainer.precision=bf16-mixed"),
+    ),
 }
-SMALL_NET = ("model.net.width=16", "model.net.depth=1", "trainer.max_epochs=1")
-OF_EXTRAS: dict[str, tuple[str, ...]] = {
-    "vit": ("model=vit", *SMALL_NET, "model.net.heads=2", "model.net.patch=4", *TINY, "datamodule.batch_size=10", RAGGED),
-    "gpt": ("model=gpt_nano", *SMALL_NET, "datamodule=text", "datamodule.context=8"),
-}
-OF_EXTRAS["vit"] += ("datamodule.length=81", "datamodule.num_workers=1", "datamodule.augment={crop: 2, flip: true}")
-OF_EXTRAS["gpt"] += (
-    f"datamodule.paths=[{Path(json.__file__).parent}]",
-    "datamodule.batch_size=1",
-    "trainer.limit_train_batches=4",
-    "trainer.precision=bf16-mixed",
-)
-CASES |= OF_EXTRAS
 ALONE = {"loop": ("model=mlp", "model/optimizer=sgd", "datamodule.batch_size=96")}
 # What says where a run was, and on how many processes.
 _PLACES = ("dirpath", "best_model_path", "best_k_models", "kth_best_model_path", "last_model_path")
 _OTHER = {*_PLACES, "run_id", "train_means"}
 
 
-def train(folder: Path, name: str, world_size: int, extra: list[Callback], ckpt_path: Path | None = None) -> dict[str, Any]:
+def train(rank: int, world_size: int, folder: Path, name: str, *extra: Callback, ckpt_path: Path | None = None) -> dict[str, Any]:
+    """Return the last checkpoint."""
     folder.mkdir(parents=True, exist_ok=True)
     overrides = (*SMALL, *SHORT, *LOSS, *(CASES | ALONE)[name], f"trainer.devices={world_size}")
     cfg = composed(*overrides, run_dir=folder)
@@ -74,50 +67,28 @@ def without_place(content: Any) -> Any:
     return [without_place(value) for value in content] if isinstance(content, list | tuple) else content
 
 
-def train_it(rank: int, world_size: int, name: str, folder: Path) -> dict[str, Any]:
-    """Returns the last checkpoint."""
-    become_rank(rank, world_size)
-    return train(folder / f"run{world_size}", name, world_size, [])
+@pytest.mark.parametrize("name", CASES)
+def test_checkpoints_are_the_same_to_the_bit(name: str, tmp_path: Path) -> None:
+    ends = {}
+    for size in (1, 2, 4) if name == "cnn" else (1, 2):
+        ends[size] = in_ranks(size, partial(train, folder=tmp_path / str(size), name=name), tmp_path)[0]
+    assert ends[1]["global_step"] > 2
+    assert {size: differences(ends[1], ended) for size, ended in ends.items()} == {size: [] for size in ends}
 
 
 def train_and_keep(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
-    become_rank(rank, world_size)
-    return train(folder / "whole", "mlp", world_size, [KeepAll(folder)])
-
-
-def continue_it(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
-    """From within the second epoch of two processes' run."""
-    become_rank(rank, world_size)
-    return train(folder / f"resumed{world_size}", "mlp", world_size, [], ckpt_path=folder / "6.ckpt")
-
-
-def on_each(sizes: Sequence[int], function: Callable[..., Any], folder: Path) -> dict[int, Any]:
-    """What rank zero returns, by the number of processes."""
-    results = {}
-    for size in sizes:
-        (group := folder / f"group{size}").mkdir()
-        results[size] = in_ranks(size, function, group)[0]
-    return results
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_checkpoints_are_the_same_to_the_bit(name: str, tmp_path: Path) -> None:
-    sizes = (1, 2, 4) if name == "cnn" else (1, 2)
-    ends = on_each(sizes, partial(train_it, name=name, folder=tmp_path), tmp_path)
-    assert ends[1]["global_step"] > 2
-    assert {size: differences(ends[1], ended) for size, ended in ends.items()} == {size: [] for size in sizes}
+    return train(rank, world_size, folder / "whole", "mlp", KeepAll(folder))
 
 
 def test_a_run_goes_on_with_another_number_of_processes_to_the_bit(tmp_path: Path) -> None:
-    whole = on_each([2], partial(train_and_keep, folder=tmp_path), tmp_path)[2]
-    for resumed in on_each([1], partial(continue_it, folder=tmp_path), tmp_path).values():
-        assert differences(whole, resumed) == []
+    """From within the second epoch."""
+    whole = in_ranks(2, partial(train_and_keep, folder=tmp_path), tmp_path)[0]
+    resumed = partial(train, folder=tmp_path / "resumed", name="mlp", ckpt_path=tmp_path / "6.ckpt")
+    assert differences(whole, in_ranks(1, resumed, tmp_path)[0]) == []
 
 
 def record(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
-    become_rank(rank, world_size)
-    batches = Batches()
-    ended = train(folder / "loop", "loop", world_size, [batches])
+    ended = train(rank, world_size, folder / "loop", "loop", batches := Batches())
     return {"begun": batches.begun, "batches": batches.seen, "ended": ended["state_dict"]}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from bitwise import differences
-from in_process import become_rank, composed, last, logged
+from in_process import composed, last, logged
 from lightning import Callback, Trainer
 from ranks import in_ranks
 from test_exact import without_place
@@ -55,7 +55,6 @@ def built(name: str, data: Any, world_size: int, folder: Path, metric: str) -> t
 
 
 def train_all(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
-    become_rank(rank, world_size)
     results = {}
     for number, (case, (name, data, metric)) in enumerate(CASES.items()):
         run = folder / f"{world_size}/{number}"

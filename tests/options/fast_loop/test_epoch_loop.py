@@ -2,7 +2,7 @@
 
 import csv
 import inspect
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -124,9 +124,11 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def train(folder: Path, is_short: bool, model: LightningModule, ckpt_path: Any = None, **settings: Any) -> tuple[Any, ...]:
-    events: list[Any] = []
-    callbacks = settings.pop("callbacks", [])
+def train(folder: Path, is_short: bool, model: Any, ckpt_path: Any = None, **settings: Any) -> tuple[Trainer, dict[str, Any]]:
+    """Return the trainer, and all that can be seen of the training."""
+    folder.mkdir(exist_ok=True)
+    seed_everything(0, verbose=False)
+    model, events, callbacks = model(), [], settings.pop("callbacks", [])
     saver = ModelCheckpoint(folder, filename="{step}", save_top_k=-1, every_n_train_steps=3)
     trainer = Trainer(
         **{"max_epochs": 3, "log_every_n_steps": 2, **settings},
@@ -140,63 +142,48 @@ def train(folder: Path, is_short: bool, model: LightningModule, ckpt_path: Any =
         install_fast_loop(trainer)
     trainer.fit(model, _data(22, 4), _data(8, 4), ckpt_path=ckpt_path)
     table = folder / "metrics.csv"  # not there where nothing is logged
-    logs = list(csv.DictReader(table.read_text().splitlines())) if table.is_file() else []
-    weights = {name: value.tolist() for name, value in model.state_dict().items()}
-    return trainer, events, getattr(model, "events", None), logs, weights, saver
+    return trainer, {
+        "events": events,
+        "model": model.events,
+        "logs": list(csv.DictReader(table.read_text().splitlines())) if table.is_file() else [],
+        "weights": {name: value.tolist() for name, value in model.state_dict().items()},
+        "checkpoints": {path.name: _read_loops(path) for path in sorted(folder.glob("*.ckpt"))},
+        "metrics": (saver.best_model_score, trainer.callback_metrics, trainer.global_step),
+    }
 
 
-def _read_loops(folder: Path) -> dict[str, Any]:
-    """Of each checkpoint what Lightning's loops have saved, and the optimizer's state."""
-    outcome = {}
-    for path in sorted(folder.glob("*.ckpt")):
-        checkpoint = torch.load(path, weights_only=True)
-        outcome[path.name] = {name: _seen(checkpoint[name]) for name in ("loops", "optimizer_states", "lr_schedulers", "epoch")}
-    return outcome
+def _read_loops(path: Path) -> dict[str, Any]:
+    """Return what Lightning's loops have saved in a checkpoint, and the optimizer's state."""
+    checkpoint = torch.load(path, weights_only=True)
+    return {name: _seen(checkpoint[name]) for name in ("loops", "optimizer_states", "lr_schedulers", "epoch")}
+
+
+def assert_as_lightning_s(folder: Path, model: Any, **settings: Any) -> None:
+    """Compare what is seen of a training under each of the loops."""
+    _, own = train(folder / "own", False, model, **settings)
+    trainer, short = train(folder / "short", True, model, **settings)
+    loop = trainer.fit_loop.epoch_loop
+    assert isinstance(loop, EpochLoop)
+    assert loop._plain is not None
+    for part in own:
+        assert repr(short[part]) == repr(own[part]), part
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("kind", [Model, Stateless])
 def test_it_does_what_lightning_s_own_loop_does(case: str, kind: type[Model], tmp_path: Path) -> None:
-    results = []
-    for is_short in (False, True):
-        folder = tmp_path / str(is_short)
-        folder.mkdir()
-        seed_everything(0, verbose=False)
-        trainer, *result, saver = train(folder, is_short, kind(), **CASES[case])
-        loop = trainer.fit_loop.epoch_loop
-        assert isinstance(loop, EpochLoop) is is_short
-        if is_short:
-            assert loop._plain is not None
-        results.append((*result, _read_loops(folder), saver.best_model_score, trainer.callback_metrics, trainer.global_step))
-    own, short = results
-    for other, ours in zip(own[0], short[0], strict=True):
-        assert ours == other
-    assert repr(short[1:]) == repr(own[1:])
+    assert_as_lightning_s(tmp_path, kind, **CASES[case])
 
 
 @pytest.mark.parametrize(("interval", "frequency"), [("step", 3), ("epoch", 1)])
 def test_schedules_step_when_lightning_s_would(interval: str, frequency: int, tmp_path: Path) -> None:
-    logs = []
-    for is_short in (False, True):
-        seed_everything(0, verbose=False)
-        folder = tmp_path / str(is_short)
-        folder.mkdir()
-        logs.append(repr(train(folder, is_short, Model(interval, frequency))[1:5]))
-    assert logs[0] == logs[1]
+    assert_as_lightning_s(tmp_path, partial(Model, interval, frequency))
 
 
 @pytest.mark.parametrize("step", [3, 6, 9])
 def test_it_continues_as_lightning_s_own_loop_does(step: int, tmp_path: Path) -> None:
-    seed_everything(0, verbose=False)
-    first = tmp_path / "first"
-    first.mkdir()
-    train(first, False, Model())
-    results = []
-    for is_short in (False, True):
-        folder = tmp_path / str(is_short)
-        folder.mkdir()
-        results.append(repr(train(folder, is_short, Model(), ckpt_path=first / f"step={step}.ckpt")[1:5]))
-    assert results[0] == results[1]
+    train(tmp_path / "first", False, Model)
+    assert_as_lightning_s(tmp_path, Model, ckpt_path=tmp_path / "first" / f"step={step}.ckpt")
 
 
 class OwnStep(Model):
@@ -250,29 +237,30 @@ class LineSearch(Model):
     ],
 )
 def test_what_asks_for_more_goes_lightning_s_way(model: Any, settings: dict[str, Any], tmp_path: Path) -> None:
-    trainer = train(tmp_path, True, model(), **settings)[0]
+    trainer, _ = train(tmp_path, True, model, **settings)
     assert trainer.fit_loop.epoch_loop._plain is None
+    assert isinstance(trainer.profiler, NoProfiler) is ("profiler" not in settings)
 
 
 def test_a_clock_that_others_replace_is_read_by_them_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     monkeypatch.setattr("time.perf_counter", lambda: read.append(1) or 0.0)
-    train(tmp_path, True, Model())
+    train(tmp_path, True, Model)
     assert read == []
 
 
+class WrappedHook(Model):
+    """On the object, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_before_zero_grad = wraps(self.on_before_zero_grad)(lambda optimizer: self.events.append(optimizer))
+
+
 def test_a_hook_that_is_wrapped_on_the_object_is_called(tmp_path: Path) -> None:
-    model, called = Model(), []
-    model.on_before_zero_grad = wraps(model.on_before_zero_grad)(lambda optimizer: called.append(optimizer))
-    trainer = train(tmp_path, True, model)[0]
+    trainer, seen = train(tmp_path, True, WrappedHook)
     assert trainer.fit_loop.epoch_loop._plain is not None
-    assert len(called) == trainer.global_step
-
-
-def test_a_profiler_that_was_asked_for_stays() -> None:
-    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, profiler="simple")
-    install_fast_loop(trainer)
-    assert not isinstance(trainer.profiler, NoProfiler)
+    assert sum(isinstance(event, torch.optim.Optimizer) for event in seen["model"]) == trainer.global_step
 
 
 @pytest.mark.parametrize("value", ["null", None])

@@ -62,7 +62,7 @@ def content(folder: Path) -> dict[str, object]:
     }
 
 
-def test_what_a_commit_lacks_is_brought_back(checkout: Path, tmp_path: Path) -> None:
+def test_what_a_commit_lacks_is_brought_back(checkout: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     change(checkout)
     before = git(checkout, "status", "--porcelain"), content(checkout)
     code = describe_code(checkout, 10)
@@ -71,20 +71,11 @@ def test_what_a_commit_lacks_is_brought_back(checkout: Path, tmp_path: Path) -> 
     (checkout / "changed.py").write_text("a third\n")
     check_out(checkout, code, tmp_path / "again")
     assert content(tmp_path / "again") == before[1]
-
-
-def test_large_files_are_left_out(checkout: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (checkout / "table.py").write_bytes(b"\0" * 3000)
-    code = describe_code(checkout, 2)
-    assert code is not None
-    assert len(code.splitlines()) == 1
-    assert caplog.messages == ["code.patch lacks 1 untracked file(s) of over 2 KiB"]
-
-
-def test_a_commit_that_is_not_there_is_refused(checkout: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="; choose a run whose commit is in"):
-        check_out(checkout, b"commit " + b"0" * 40, tmp_path / "again")
-    assert not (tmp_path / "again").exists()
+        check_out(checkout, b"commit " + b"0" * 40, tmp_path / "third")
+    (checkout / "table.py").write_bytes(b"\0" * 20_000)
+    describe_code(checkout, 10)
+    assert caplog.messages == ["code.patch lacks 1 untracked file(s) of over 10 KiB"]
 
 
 def test_each_start_with_other_code_has_a_file(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,17 +103,12 @@ def test_a_dirty_tree_is_reproduced_to_the_bit(tmp_path: Path) -> None:
     net.write_text(original.replace("nn.ReLU", "nn.Tanh"))
     options = ["trainer.accelerator=cpu", "trainer.max_epochs=1", "model=mlp", "test=false", "callbacks=null", "logger=csv"]
     options += ["trainer.limit_train_batches=3", "trainer.limit_val_batches=1"]
-    variables = environment(PYTHONPATH=str(copy / "src"))
-    first = subprocess.run(
-        [sys.executable, "train.py", *options, "hydra.run.dir=logs/first"],
-        cwd=copy, env=variables, capture_output=True, text=True, timeout=150, check=False,
-    )  # fmt: skip
-    assert first.returncode == 0, first.stderr
+    env = {"PYTHONPATH": str(copy / "src")}
+    python(copy / "train.py", *options, "hydra.run.dir=logs/first", cwd=copy, fresh=True, **env, code=0)
     net.write_text(original.replace("nn.ReLU", "nn.Sigmoid"))
-    done = python(copy / "scripts" / "reproduce.py", "logs/first", tmp_path / "again", cwd=copy)
-    assert done.returncode == 0, done.stderr
-    command = [*shlex.split(done.stdout), "hydra.run.dir=logs/second"]
-    second = subprocess.run(["env", *command], cwd=copy, env=variables, capture_output=True, text=True, timeout=150, check=False)
+    done = python(copy / "scripts" / "reproduce.py", "logs/first", tmp_path / "again", cwd=copy, code=0)
+    command = ["env", *shlex.split(done.stdout), "hydra.run.dir=logs/second"]
+    second = subprocess.run(command, cwd=copy, env=environment(**env), capture_output=True, text=True, timeout=150, check=False)
     assert second.returncode == 0, second.stderr
     ends = [read_checkpoint("last", copy / "logs" / name / "checkpoints" / "last.ckpt") for name in ("first", "second")]
     assert not differences(*({name: end[name] for name in ("state_dict", "optimizer_states")} for end in ends))

@@ -24,15 +24,12 @@ def test_a_run_of_two_processes_goes_on_bit_for_bit_from_its_copy(tmp_path: Path
     assert train(*OPTIONS, "hydra.run.dir=logs/digits/run", cwd=tmp_path / "whole").returncode == 0
     fault = "+callbacks.fault={_target_:faults.Fault,rank:1,how:kill,epoch:1,batch:2,once:true}"
     mirror, url = f"mirror=file://{tmp_path}/store", f"file://{tmp_path}/store/logs/digits/run"
-    done = train(*OPTIONS, mirror, fault, "hydra.run.dir=logs/digits/run", cwd=tmp_path / "killed")
-    assert done.returncode == 1
+    done = train(*OPTIONS, mirror, fault, "hydra.run.dir=logs/digits/run", cwd=tmp_path / "killed", code=1)
     assert f"Copied to {url}" in done.stdout
     shutil.rmtree(tmp_path / "killed")
 
-    done = python(ROOT / "scripts" / "fetch.py", url, "logs/digits/run", cwd=tmp_path / "elsewhere")
-    assert done.returncode == 0, done.stderr
-    done = train("resume=logs/digits/run", cwd=tmp_path / "elsewhere")
-    assert done.returncode == 0, done.stderr
+    python(ROOT / "scripts" / "fetch.py", url, "logs/digits/run", cwd=tmp_path / "elsewhere", code=0)
+    train("resume=logs/digits/run", cwd=tmp_path / "elsewhere", code=0)
     whole, run = (
         read_checkpoint("last", tmp_path / name / "logs" / "digits" / "run" / "checkpoints" / "last.ckpt")
         for name in ("whole", "elsewhere")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from bitwise import differences
-from in_process import BARE, KeepAll, become_rank, logged, prepared, trained
+from in_process import BARE, KeepAll, logged, prepared, trained
 from ranks import in_ranks
 from torch import Tensor
 
@@ -17,7 +17,6 @@ from lockstep.datamodules.batches import InMemory
 from lockstep.runs.results import collect_facts
 
 EVERY = ("callbacks=noise_scale", "callbacks.noise_scale.every_n_steps=1")
-TWO_PARTS = (*EVERY, "trainer.accumulate_grad_batches=2")
 
 
 # Linear regression, whose gradients are known sample by sample, whatever the weights: inputs x are Gaussian with variances C,
@@ -65,7 +64,6 @@ def estimate_from(parts: list[Tensor]) -> tuple[float, float]:
 def check_tail(rank: int, world_size: int, folder: Path) -> None:
     """19 samples in order, in steps of two batches a process; some have none of the last. Micro-batch k is the k-th slice of
     2 * world size samples; rank r has every world-size-th of it, from the r-th on."""
-    become_rank(rank, world_size)
     order = ("datamodule.shuffle=false", "datamodule.drop_last=false", "trainer.accumulate_grad_batches=2")
     batches = (f"trainer.devices={world_size}", f"datamodule.global_batch_size={4 * world_size}")
     # decay=0: the running means are those of the last step, of 3 samples
@@ -82,22 +80,17 @@ def test_an_uneven_tail_of_two_processes_gives_the_estimate_of_its_parts(tmp_pat
     in_ranks(2, partial(check_tail, folder=tmp_path), tmp_path)
 
 
-def test_training_is_the_same_to_the_bit(tmp_path: Path) -> None:
+def test_training_is_the_same_to_the_bit_and_goes_on_with_its_estimate(tmp_path: Path) -> None:
+    (kept := tmp_path / "run" / "kept").mkdir(parents=True)
     options = ("model=cnn", "model.net.width=4", "datamodule.drop_last=false", "trainer.accumulate_grad_batches=2")
     plain, _ = trained(tmp_path / "plain", *options, "trainer.max_epochs=2")
-    watched, trainer = trained(tmp_path / "watched", *options, *EVERY, "trainer.max_epochs=2")
+    watched, trainer = trained(tmp_path / "run", *options, *EVERY, "trainer.max_epochs=2", extra=[KeepAll(kept)])
     assert not differences(plain | {"callbacks": None}, watched | {"callbacks": None})
     facts = collect_facts(trainer)
     assert facts["noise_scale_estimates"] == 4  # the third step of an epoch is a single batch
     assert facts["noise_scale"] > 0
-
-
-def test_a_run_continued_goes_on_with_its_estimate(tmp_path: Path) -> None:
-    kept = tmp_path / "kept"
-    kept.mkdir()
-    whole, _ = trained(tmp_path, *TWO_PARTS, "trainer.max_epochs=2", extra=[KeepAll(kept)])
-    log = logged(tmp_path)
+    log = logged(tmp_path / "run")
     assert any(name == "noise_scale" for _, name in log)
-    again, _ = trained(tmp_path, *TWO_PARTS, "trainer.max_epochs=2", ckpt_path=kept / "5.ckpt")
-    assert not differences(whole, again)
-    assert logged(tmp_path) == log
+    again, _ = trained(tmp_path / "run", *options, *EVERY, "trainer.max_epochs=2", ckpt_path=kept / "7.ckpt")
+    assert not differences(watched, again)
+    assert logged(tmp_path / "run") == log

@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from in_process import become_rank, composed_at_once, plain
+from in_process import composed_at_once, plain
 from omegaconf import DictConfig, OmegaConf
 from ranks import in_ranks
 
@@ -29,7 +29,6 @@ def train_in_ranks(cfg: DictConfig, folder: Path) -> None:
 
 
 def _train(rank: int, world_size: int, content: str, folder: Path) -> None:
-    become_rank(rank, world_size)
     cfg: Any = OmegaConf.create(content)
     cfg.run_dir = str(folder)
     datamodule, model, trainer = build(cfg, Plan.from_config(cfg))

@@ -15,8 +15,7 @@ SMALL = ("trainer=cpu", "trainer.devices=2", "parity.steps=1", "datamodule=synth
 
 def test_not_equal_is_3_with_the_reason(tmp_path: Path) -> None:
     unsynchronised = ("model=cnn", "model.net.width=4", "trainer.sync_batchnorm=false")
-    done = python(ROOT / "scripts" / "parity.py", *SMALL, *unsynchronised, cwd=tmp_path)
-    assert done.returncode == 3, done.stderr
+    done = python(ROOT / "scripts" / "parity.py", *SMALL, *unsynchronised, cwd=tmp_path, code=3)
     assert done.stdout.startswith("2 CPU processes, DDP over gloo; global batch 16 (8 per process)")
     assert done.stderr == "Training both, one after the other ...\nTraining without BatchNorm without synchronisation ...\n"
     assert "Not equal, first in step 1: gradients of net." in done.stdout
@@ -31,8 +30,7 @@ def test_what_can_not_be_compared_is_one_line_and_code_2(tmp_path: Path) -> None
         ("parity.steps=0",): "parity.steps=0: trains nothing; use at least 1",
         ("parity.stps=1",): "parity.stps=1: unknown key; did you mean parity.steps?",
     }.items():
-        done = python(ROOT / "scripts" / "parity.py", "trainer.accelerator=cpu", *arguments, cwd=tmp_path)
-        assert done.returncode == 2, done.stderr
+        done = python(ROOT / "scripts" / "parity.py", "trainer.accelerator=cpu", *arguments, cwd=tmp_path, code=2)
         assert done.stderr.startswith(line)
         assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []

@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from faults import Poison
-from in_process import prepared
+from in_process import preempted
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.strategies.sharding.parts import local_tensor
+
+NOWHERE = {"callbacks": None}  # which say where the best checkpoint is
 
 
 class Watched(Callback):
-    """How many numbers this process holds when training ends; asks to stop after so many steps, where that is given."""
+    """Counts the numbers that this process has when training ends; asks to stop after `stop_at` steps."""
 
     def __init__(self, stop_at: int | None = None) -> None:
         self.stop_at, self.held = stop_at, {"whole": 0, "weights": 0, "gradients": 0, "optimizer": 0}
@@ -34,7 +35,7 @@ class Watched(Callback):
         parameters = list(pl_module.parameters())
         moments = [state["exp_avg"] for state in trainer.optimizers[0].state.values()]
         self.held["whole"] = sum(parameter.numel() for parameter in parameters)
-        self.held["weights"] = sum(local_tensor(parameter).numel() for parameter in parameters)
+        self.held["weights"] = sum(local_tensor(parameter).numel() for parameter in parameters if not parameter.is_meta)
         self.held["optimizer"] = sum(local_tensor(moment).numel() for moment in moments)
 
 
@@ -60,21 +61,18 @@ class Killed(Callback):
         return counted
 
 
-def stopped(folder: Path, at: int, *options: str, ckpt_path: Path | None = None) -> int:
-    """The signal by which a training in parts is preempted."""
-    datamodule, model, trainer = prepared(folder, *options, extra=[Watched(at), Poison((2,), ranks=(1,))], ckpt_path=ckpt_path)
-    STOP_SIGNALS.listen()
-    try:
-        trainer.fit(model, datamodule, ckpt_path=ckpt_path)
-    except Preempted as error:
-        return error.number
-    finally:
-        STOP_SIGNALS.stop_listening()
-    return 0
+def poison(*, rank: int = 1) -> Poison:
+    """Make the third batch's loss NaN on one rank: all leave the step out."""
+    return Poison((2,), ranks=(rank,))
+
+
+def stopped(folder: Path, at: int, *options: str, fault: Callback | None = None, ckpt_path: Path | None = None) -> int:
+    """Return the signal by which a training in parts is preempted."""
+    return preempted(folder, *options, extra=[Watched(at), fault or poison()], ckpt_path=ckpt_path)
 
 
 def furthest(own: Any, expected: Any) -> float:
-    """The largest difference of numbers in two contents of the same form."""
+    """Return the largest difference of numbers in two contents of the same form."""
     if isinstance(own, dict):
         assert own.keys() == expected.keys()
         return max((furthest(own[key], expected[key]) for key in own), default=0.0)
@@ -82,3 +80,11 @@ def furthest(own: Any, expected: Any) -> float:
         assert (own.shape, own.dtype) == (expected.shape, expected.dtype)
         return float((own - expected).abs().max()) if own.numel() else 0.0
     return 0.0
+
+
+def assert_equal(own: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Assert that checkpoints of two trainings are equal up to the rounding of float64."""
+    assert own["global_step"] == expected["global_step"]
+    for key in {"state_dict", "current_model_state"} & expected.keys():  # with and without an average of the weights
+        assert furthest(own[key], expected[key]) < 1e-10
+    assert furthest(own["optimizer_states"][0]["state"], expected["optimizer_states"][0]["state"]) < 1e-10

@@ -23,8 +23,7 @@ class Hungry(MLP):
 
 def test_a_rate_is_suggested_for_the_global_batch(tmp_path: Path) -> None:
     options = ("model=mlp", "trainer.accelerator=cpu", "trainer.devices=2", "--to", "10", "--steps", "60")
-    done = python(ROOT / "scripts" / "lr_range.py", *options, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = python(ROOT / "scripts" / "lr_range.py", *options, cwd=tmp_path, code=0)
     rate = done.stdout.partition("model.optimizer.lr=")[2].split()[0]
     assert 1e-5 < float(rate) < 1
     assert [path.name for path in tmp_path.iterdir()] == ["lr_range.png"]
@@ -32,7 +31,6 @@ def test_a_rate_is_suggested_for_the_global_batch(tmp_path: Path) -> None:
 
 def test_the_largest_batch_is_found(tmp_path: Path) -> None:
     options = ("model=mlp", "model.net._target_=test_tuning.Hungry", "trainer.accelerator=cpu", "trainer.devices=2")
-    done = python(ROOT / "scripts" / "batch_size.py", *options, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = python(ROOT / "scripts" / "batch_size.py", *options, cwd=tmp_path, code=0)
     assert done.stdout.splitlines()[-1] == "The largest batch that fits: datamodule.batch_size=35"  # 5% less than 37
     assert list(tmp_path.iterdir()) == []

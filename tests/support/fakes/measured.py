@@ -15,24 +15,20 @@ RECORD |= {"versions": {"torch": "2.15.0", "lightning": "2.6.6"}, "python": "3.1
 
 
 def cell(devices: int, lr: float = 0.1, seed: int = 0, status: str = "finished", **more: Any) -> dict[str, Any]:
-    """One job: `batch` samples per device (32), or `global_batch` over all; it takes `step` seconds a step and ends with
-    `metric`. `rate` is the model's key of the rate.
-
-    `overrides` are more of them; `reason` is why it failed; what else is given stands in its record."""
+    """Describe one job by arguments of `_add`; all others stand in its record."""
     return {"devices": devices, "lr": lr, "seed": seed, "status": status, **more}
 
 
-def sweep(folder: Path, cells: Iterable[dict[str, Any]], mode: str = "max") -> Path:
-    """The directory of a sweep of these jobs."""
+def sweep(folder: Path, cells: Iterable[dict[str, Any]]) -> Path:
+    """Write the directory of a sweep of these jobs."""
     sweep_jobs = SweepJobs(folder, is_running=False)
-    for cell in cells:
-        _add(sweep_jobs, mode, **cell)
+    for one in cells:
+        _add(sweep_jobs, **one)
     return folder
 
 
 def _add(
     sweep_jobs: SweepJobs,
-    mode: str,
     devices: int,
     lr: float,
     seed: int,
@@ -46,6 +42,7 @@ def _add(
     rate: str = "optimizer.lr",
     **more: Any,
 ) -> None:
+    """`batch` samples per device, or `global_batch` over all, take `step` seconds; `rate` is the model's key of the rate."""
     number = len(sweep_jobs.jobs)
     key = f"{number:012x}"
     swept = (f"trainer.devices={devices}", f"model.{rate}={lr}", f"seed={seed}", *overrides)
@@ -54,7 +51,7 @@ def _add(
     config = {"seed": seed, "trainer": {"devices": devices}, "datamodule": data}
     config["model"] = {"optimizer": {"lr": lr}} if rate == "optimizer.lr" else {rate: lr}
     config |= {"others": dict(item.split("=") for item in overrides)}
-    view = Job(directory, key, [*swept], devices, "val/acc", mode)
+    view = Job(directory, key, [*swept], devices, "val/acc", "max")
     sweep_jobs.register([view])
     (directory / ".hydra").mkdir()
     OmegaConf.save(OmegaConf.create(config | {"run_dir": "."}), directory / ".hydra" / "config.yaml")

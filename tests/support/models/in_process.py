@@ -23,6 +23,7 @@ from lockstep.build import build
 from lockstep.checkpointing import read_checkpoint
 from lockstep.config.plan import Plan
 from lockstep.launchers.environment import PARENT_PID, register_resolvers, this_rank
+from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.places import CONF
 from lockstep.plain_lightning.loaders import SharedLists
 from lockstep.runs.validation import derive
@@ -108,6 +109,18 @@ def trained(
     datamodule, model, trainer = prepared(run_dir, *overrides, extra=extra, ckpt_path=ckpt_path)
     trainer.fit(model, datamodule, ckpt_path=ckpt_path)
     return last(run_dir), trainer
+
+
+def preempted(run_dir: Path, *overrides: str, extra: list[Callback], ckpt_path: Path | None = None) -> int:
+    """Return the signal by which a run is preempted, 0 if it is not."""
+    STOP_SIGNALS.listen()
+    try:
+        trained(run_dir, *overrides, extra=extra, ckpt_path=ckpt_path)
+    except Preempted as error:
+        return error.number
+    finally:
+        STOP_SIGNALS.stop_listening()
+    return 0
 
 
 def last(run_dir: Path) -> dict[str, Any]:

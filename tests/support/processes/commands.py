@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import forked
 
@@ -24,24 +25,18 @@ FOLLOW, MOMENT, GRACE = 10, 2, 20  # seconds; see _left_by
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's environment less what other launchers have set, with the tests' own modules importable; one thread a
-    process, on whose number sums depend."""
+    """Return this process's environment, which finds the tests' modules, less what launchers have set; with one thread a process,
+    on whose number sums depend."""
     own = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "TORCHELASTIC_", "PL_"))}
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTEST_CURRENT_TEST"):
         own.pop(name, None)
-    folders = [
-        *(ROOT / "tests" / "support").iterdir(),
-        *(ROOT / "tests" / "options").iterdir(),
-        ROOT / "benchmarks",
-        ROOT / "src",
-    ]
-    return own | {"PYTHONPATH": os.pathsep.join(map(str, folders)), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"} | more
+    return own | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"} | more
 
 
 def python(
-    *arguments: str | Path, cwd: Path, timeout: float = TIMEOUT, fresh: bool = False, **env: str
+    *arguments: str | Path, cwd: Path, timeout: float = TIMEOUT, fresh: bool = False, code: int | None = None, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """`python ARGUMENTS` to its end; see `started`."""
+    """Run `python ARGUMENTS` to its end, with exit code `code` if that is given; see `started`."""
     output, errors = "", ""
     with started(*arguments, cwd=cwd, fresh=fresh, **env) as process:
         try:
@@ -51,7 +46,9 @@ def python(
             with contextlib.suppress(subprocess.TimeoutExpired):  # what it has left may hold its output open
                 output, errors = process.communicate(timeout=FOLLOW)
             raise AssertionError(f"{arguments}: no end within {timeout:g} s\n{output}\n{errors}") from late
-    return subprocess.CompletedProcess(process.args, process.wait(), output, errors)
+    done = subprocess.CompletedProcess(process.args, process.wait(), output, errors)
+    assert code in (None, done.returncode), f"{arguments}: ended with {done.returncode}\n{output}\n{errors}"
+    return done
 
 
 @contextmanager
@@ -62,7 +59,8 @@ def started(
 
     A script that is named by its whole path is forked from a process that has imported everything, and so are its ranks and jobs.
     With `fresh`, or a mark in its environment, it has an interpreter of its own, and starts a server for them: for how one begins
-    and ends, for sums that are to round as those of any other command do, to the bit, and for what becomes of servers.
+    and ends, for sums that are to round as those of any other command do, to the bit, for what becomes of servers, and for pipes
+    that are read or closed before its end.
     """
     command, fresh = [*map(str, arguments)], fresh or MARK in env
     mark = env.setdefault(MARK, uuid.uuid4().hex)
@@ -123,11 +121,9 @@ def processes_marked(mark: str) -> list[int]:
     return forked.living(is_left)
 
 
-def train(
-    *overrides: str, cwd: Path, timeout: float = TIMEOUT, fresh: bool = False, **env: str
-) -> subprocess.CompletedProcess[str]:
-    """`python train.py OVERRIDES` on the CPU, from a folder of the test's own."""
-    return python(ROOT / "train.py", "trainer.accelerator=cpu", *overrides, cwd=cwd, timeout=timeout, fresh=fresh, **env)
+def train(*overrides: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run `python train.py OVERRIDES` on the CPU, from a folder of the test's own; `options` are those of `python`."""
+    return python(ROOT / "train.py", "trainer.accelerator=cpu", *overrides, cwd=cwd, **options)
 
 
 def begun(cwd: Path, run: Path, *arguments: str) -> forked.Running:
@@ -135,7 +131,7 @@ def begun(cwd: Path, run: Path, *arguments: str) -> forked.Running:
     run.mkdir(exist_ok=True)
     for path in run.glob("pid.*"):
         path.unlink()  # of an earlier life
-    return forked.Logged([str(ROOT / "train.py"), *arguments], cwd, environment(), run / "output.txt")
+    return forked.Running([str(ROOT / "train.py"), *arguments], cwd, environment(), run / "output.txt")
 
 
 def runs(folder: Path) -> list[Path]:

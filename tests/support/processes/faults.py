@@ -13,10 +13,10 @@ from lightning import Callback, LightningModule, Trainer
 
 
 class Fault(Callback):
-    """At a training batch of one rank: raise, kill, exit, hang, or a raise before a collective the others wait in; a signal by
-    its name. With `once` in one life of the run only, and not in those that continue it."""
+    """At a training batch of one rank, or of all if that is None: raise, kill, exit, hang, stop at a debugger's prompt, or raise
+    before a collective that the others wait in; or a signal by its name. With `once` in one life of the run alone."""
 
-    def __init__(self, rank: int, how: str, batch: int = 3, epoch: int = 0, once: bool = False) -> None:
+    def __init__(self, rank: int | None, how: str, batch: int = 3, epoch: int = 0, once: bool = False) -> None:
         self.rank, self.how, self.batch, self.epoch, self.once = rank, how, batch, epoch, once
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -24,8 +24,10 @@ class Fault(Callback):
             return
         if self.once and _has_happened(trainer, f"fault of rank {self.rank}"):
             return
-        if trainer.global_rank == self.rank:
-            if self.how == "raise":
+        if self.rank in (None, trainer.global_rank):
+            if self.how == "raise in barrier":
+                time.sleep(0.5)  # the others are in the barrier by now
+            if self.how.startswith("raise"):
                 raise ArithmeticError("planted fault")
             if self.how == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -35,10 +37,9 @@ class Fault(Callback):
                 os._exit(7)
             if self.how == "hang":
                 time.sleep(600)
+            if self.how == "prompt":
+                breakpoint()
         if self.how == "raise in barrier":
-            if trainer.global_rank == self.rank:
-                time.sleep(0.5)  # the others are in the barrier by now
-                raise ArithmeticError("planted fault")
             dist.barrier()
 
 
@@ -135,19 +136,3 @@ class Tag(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         (Path(trainer.default_root_dir) / f"tag.{trainer.global_rank}").write_text(self.tag)
-
-
-class Break(Callback):
-    """Stops at a debugger's prompt in rank zero before a batch."""
-
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if trainer.is_global_zero and batch_idx == 1:
-            breakpoint()
-
-
-class RaiseInAll(Callback):
-    """Raises in every rank before a batch."""
-
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if batch_idx == 1:
-            raise ArithmeticError("planted fault")

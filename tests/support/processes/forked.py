@@ -10,8 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
+import tempfile
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -30,21 +29,21 @@ PRELOADED = (
 
 
 class Running:
-    """`python ARGUMENTS`, the script first, by its whole path; of subprocess.Popen what tests use."""
+    """`python ARGUMENTS`, the script first, by its whole path, whose output goes to files: both to the end of `log`, if that is
+    given. The part of subprocess.Popen that tests use."""
 
-    def __init__(self, arguments: list[str], cwd: Path, environment: dict[str, str]) -> None:
+    def __init__(self, arguments: list[str], cwd: Path, environment: dict[str, str], log: Path | None = None) -> None:
         self.args = arguments
-        (output, other), (errors, theirs_too) = (multiprocessing.Pipe(duplex=False) for _ in range(2))
-        self._process = _forked(arguments, cwd, environment, other, theirs_too)
-        self.stdout, self.stderr = (os.fdopen(os.dup(pipe.fileno())) for pipe in (output, errors))
-        for pipe in (output, errors, other, theirs_too):
-            pipe.close()
-        self._said: dict[str, str] = {}
-        self._readers = [threading.Thread(target=self._read, args=(name,), daemon=True) for name in ("stdout", "stderr")]
+        self.stdout, self.stderr = (log.open("a+") if log else tempfile.TemporaryFile("w+") for _ in range(2))  # noqa: SIM115
+        ends = [Connection(os.dup(file.fileno()), readable=False) for file in (self.stdout, self.stderr)]
+        process = multiprocessing.get_context("forkserver").Process(target=_main, args=(arguments, cwd, environment, *ends))
+        process.start()
+        for file in (*ends, self.stdout, self.stderr) if log else ends:
+            file.close()
+        self._process: Any = process
 
     @property
     def pid(self) -> int:
-        assert self._process.pid is not None
         return self._process.pid
 
     @property
@@ -62,19 +61,10 @@ class Running:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        until = None if timeout is None else time.monotonic() + timeout
-        for reader in self._readers:
-            if reader.ident is None:
-                reader.start()
-        for reader in self._readers:
-            reader.join(None if until is None else max(0.0, until - time.monotonic()))
-            if reader.is_alive():
-                raise subprocess.TimeoutExpired(self.args, timeout or 0)
-        self.wait(None if until is None else max(0.0, until - time.monotonic()))
-        return self._said["stdout"], self._said["stderr"]
-
-    def _read(self, name: str) -> None:
-        self._said[name] = getattr(self, name).read()
+        self.wait(timeout)
+        for file in (self.stdout, self.stderr):
+            file.seek(0)
+        return self.stdout.read(), self.stderr.read()
 
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
@@ -84,29 +74,12 @@ class Running:
         self.send_signal(signal.SIGKILL)
 
 
-class Logged(Running):
-    """Writes both to the end of a file, which needs nobody to read it."""
-
-    def __init__(self, arguments: list[str], cwd: Path, environment: dict[str, str], log: Path) -> None:
-        self.args = arguments
-        output, errors = (Connection(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), readable=False) for _ in range(2))
-        self._process = _forked(arguments, cwd, environment, output, errors)
-        for file in (output, errors):
-            file.close()
-
-
-def _forked(*arguments: Any) -> Any:
-    process = multiprocessing.get_context("forkserver").Process(target=_main, args=arguments)
-    process.start()
-    return process
-
-
 def _main(arguments: list[str], cwd: Path, environment: dict[str, str], output: Connection, errors: Connection) -> None:
     """In the new process: becomes what `python ARGUMENTS` is when its script begins."""
     os.setsid()
-    for descriptor, pipe in ((1, output), (2, errors)):
-        os.dup2(pipe.fileno(), descriptor)
-        pipe.close()
+    for descriptor, file in ((1, output), (2, errors)):
+        os.dup2(file.fileno(), descriptor)
+        file.close()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     errors_too = os.fdopen(2, "w", buffering=1, errors="backslashreplace")
     sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), errors_too

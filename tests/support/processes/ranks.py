@@ -1,4 +1,4 @@
-"""Real gloo processes for tests that need a process group but no Lightning."""
+"""Real gloo processes for tests that need a process group."""
 
 import os
 import traceback
@@ -11,11 +11,13 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from lockstep.launchers.environment import PARENT_PID
+
 TIMEOUT = 120  # seconds
 
 
 def in_ranks(world_size: int, function: Callable[[int, int], Any], folder: Path) -> list[Any]:
-    """What function(rank, world_size) returns in each of `world_size` fresh processes of one gloo group."""
+    """Return what function(rank, world_size) returns in each of `world_size` ranks of a launcher, which are one gloo group."""
     context = mp.get_context("forkserver")  # see conftest.py
     (folder / "store").unlink(missing_ok=True)  # in which a group before may have left where its ranks listened
     processes = [context.Process(target=_rank, args=(rank, world_size, function, folder)) for rank in range(world_size)]
@@ -37,7 +39,8 @@ def in_ranks(world_size: int, function: Callable[[int, int], Any], folder: Path)
 
 
 def _rank(rank: int, world_size: int, function: Callable[[int, int], Any], folder: Path) -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
+    os.environ |= {PARENT_PID: "-1", "GLOO_SOCKET_IFNAME": "lo"}
     torch.set_num_threads(1)
     mp.set_start_method(None, force=True)  # of data workers: the default, not the one by which this was started
     try:
