@@ -10,7 +10,7 @@ Outside of a step the functions draw as torch's do. A step may draw as often as 
 within torch.utils.checkpoint is drawn anew when that is computed again, so use lockstep.nets.Dropout there.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy
@@ -45,8 +45,8 @@ class Step:
     rank: int
     ranks: int
     samples: int | None = None
-    draws: int = field(default=0, compare=False)
-    lengths: list[int] | None = field(default=None, compare=False)  # of all processes' shares of the batch
+    draws: int = 0
+    lengths: list[int] | None = None  # of all processes' shares of the batch
 
     def places(self, rows: int, device: torch.device) -> Tensor:
         """Return the places of samples, (rows,) int64. Raises ValueError for rows that are no samples."""

@@ -29,14 +29,9 @@ if TYPE_CHECKING:  # otherwise imported where it is needed, as the import takes 
 log = logging.getLogger(__name__)
 
 
-def order_key(name: str) -> str:
-    """Return the config key that sets one of `DataModule.order_facts`."""
-    return {"seed": "seed", "length": "datamodule"}.get(name, f"datamodule.{name}")
-
-
 class Curriculum(Protocol):
     """Decide which samples are used when. `reorder` returns a function that maps an epoch's order (length,) and the epoch to an
-    order; its attribute `identity` is a number that distinguishes it from other orders."""
+    order."""
 
     def reorder(self, train: Any) -> Reorder: ...
 
@@ -153,11 +148,6 @@ class DataModule(LightningDataModule):
     @cached_property
     def _reorder(self) -> Reorder | None:
         return None if self.curriculum is None else self.curriculum.reorder(self.splits.train)
-
-    def order_facts(self) -> dict[str, int]:
-        """Return the settings that decide the order of an epoch's samples."""
-        facts = {"seed": self.seed, "shuffle": int(self.shuffle), "length": len(self.splits.train)}
-        return facts | {"curriculum": getattr(self._reorder, "identity", 0)}
 
     def val_dataloader(self) -> DataLoader[Any] | list[Any]:
         return [] if self.splits.val is None else self.eval_loader(self.splits.val)
