@@ -43,7 +43,7 @@ class WorkersSampler(SharedLists):
     """Yield lists of Drawn samples, those of all workers of the process."""
 
     def __iter__(self) -> Iterator[Any]:
-        for batch, draws in enumerate(self.draw_batches(), self.first):
+        for batch, draws in enumerate(self._batches(), self.first):
             own, whole = self.samples_in(batch)
             yield [Drawn(draw, self.epoch, whole, is_dummy=own == 0) for draw in draws]
 

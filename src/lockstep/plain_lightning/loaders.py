@@ -97,10 +97,10 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
         return (self.batches - 1) * self.samples_in(0)[0] + last
 
     def __iter__(self) -> Iterator[Any]:
-        for batch in self.draw_batches():
+        for batch in self._batches():
             yield from batch
 
-    def draw_batches(self) -> Iterator[list[Any]]:
+    def _batches(self) -> Iterator[list[Any]]:
         """Yield this rank's samples of each batch, from the first that is not skipped."""
         order = self.order()
         for batch in range(self.first, self.batches):
@@ -151,7 +151,7 @@ class SharedLists(SharedSampler):
         return self.batches
 
     def __iter__(self) -> Iterator[Any]:
-        return self.draw_batches()
+        return self._batches()
 
 
 def shared_loader(loader: DataLoader[Any], share: tuple[int, int], seed: int, training: bool) -> DataLoader[Any] | None:

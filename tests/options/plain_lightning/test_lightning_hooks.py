@@ -3,7 +3,6 @@
 import pickle
 import random
 import shutil
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,9 @@ from plain_lightning import DigitsData, LitClassifier
 from ranks import in_ranks
 from test_early_stopping import RECOVERS, STOP
 from test_plain_lightning import GOES_ON, METRIC, MINE, QUIET, fitted
+from test_torch_loaders import Own
 from torch import nn
-from torch.utils.data import DataLoader, Sampler, Subset
+from torch.utils.data import DataLoader, Subset
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
@@ -55,19 +55,6 @@ def test_a_split_is_drawn_as_on_one_process_in_every_stage_and_process(tmp_path:
     expected = DrawnSplit()
     expected.setup("fit")
     assert data.splits == expected.splits * 3
-
-
-class Own(Sampler[int]):
-    """Draws from a generator of its own."""
-
-    def __init__(self, numbers: int) -> None:
-        self.numbers, self.random = numbers, np.random.default_rng(7)
-
-    def __len__(self) -> int:
-        return self.numbers
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.random.permutation(self.numbers).tolist())
 
 
 class OrderedData(DigitsData):
