@@ -39,6 +39,7 @@ def load_batches(rank: int, ranks: int, workers: int = 0, **options: Any) -> lis
 def test_the_batches_of_all_ranks_are_those_of_one_process() -> None:
     assert load_batches(0, 1)[-1] == [24, 25]
     assert load_batches(0, 1, workers=2) == load_batches(0, 1)
+    assert [load_batches(rank, 2, workers=2) for rank in range(2)] == [load_batches(rank, 2) for rank in range(2)]
     assert load_batches(0, 3)[0] == [0, 3, 6, 9]
     whole = [
         sorted(sample for batch in batches for sample in batch)
@@ -46,10 +47,6 @@ def test_the_batches_of_all_ranks_are_those_of_one_process() -> None:
     ]
     assert whole == [list(range(12)), list(range(12, 24))]  # there is no third sample for 24 and 25
     assert [load_batches(rank, 3, drop_last=False)[2:] for rank in range(3)] == [[[24]], [[25]], []]
-
-
-def test_several_data_workers_prepare_the_same_batches() -> None:
-    assert [load_batches(rank, 2, workers=2) for rank in range(2)] == [load_batches(rank, 2) for rank in range(2)]
 
 
 def test_a_stream_that_each_process_would_read_whole_is_refused() -> None:
