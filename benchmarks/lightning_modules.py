@@ -60,7 +60,7 @@ class Rows(IterableDataset[Any]):
 
 class Stream(Vectors):
     def train_dataloader(self) -> Any:
-        return DataLoader(Shard(Rows(), self.batch_size), self.batch_size)
+        return DataLoader(Shard(Rows()), self.batch_size)
 
 
 def mlp() -> nn.Sequential:

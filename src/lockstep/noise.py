@@ -10,7 +10,8 @@ Outside of a step the functions draw as torch's do. A step may draw as often as 
 within torch.utils.checkpoint is drawn anew when that is computed again, so use lockstep.nets.Dropout there.
 """
 
-from dataclasses import dataclass, field, replace
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy
@@ -21,7 +22,6 @@ from torch.distributed.nn.functional import all_gather
 from torch.nn import functional
 
 _STREAM = 100_000  # stream of a step's first draw; lockstep.callbacks.CounterBasedRandomness has those below
-_BITS = {torch.float64: 53, torch.float16: 11, torch.bfloat16: 8}  # bits of a uniform number; float32 has 24
 _MASK = (1 << 64) - 1
 _GOLDEN, _MIX_1, _MIX_2 = (  # as signed 64-bit integers, which torch has
     constant - (1 << 64) for constant in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -45,8 +45,8 @@ class Step:
     rank: int
     ranks: int
     samples: int | None = None
-    draws: int = field(default=0, compare=False)
-    lengths: list[int] | None = field(default=None, compare=False)  # of all processes' shares of the batch
+    draws: int = 0
+    lengths: list[int] | None = None  # of all processes' shares of the batch
 
     def places(self, rows: int, device: torch.device) -> Tensor:
         """Return the places of samples, (rows,) int64. Raises ValueError for rows that are no samples."""
@@ -61,14 +61,9 @@ class Step:
     def exchange_lengths(self, own: int) -> list[int]:
         """Return the lengths of all processes' shares; a collective, once in a step."""
         if self.lengths is None:
-            lengths: list[Any] = [0 if self.samples == 0 else own] * self.ranks
+            self.lengths = [0 if self.samples == 0 else own] * self.ranks
             if self.ranks > 1:
-                if self.ranks != dist.get_world_size():
-                    raise RuntimeError(
-                        "lockstep.noise: gather and randperm are for processes that each have their share of a batch"
-                    )
-                dist.all_gather_object(lengths, lengths[0])
-            self.lengths = lengths
+                dist.all_gather_object(self.lengths, self.lengths[0])
         return self.lengths
 
 
@@ -126,11 +121,11 @@ def gather(x: Tensor) -> Tensor:
     if step is None or step.ranks == 1:
         return x
     lengths = step.exchange_lengths(len(x))
-    own = torch.cat([x[: lengths[step.rank]], x.new_zeros(max(lengths) - lengths[step.rank], *x.shape[1:])]).contiguous()
-    parts = [part[:length] for part, length in zip(all_gather(own), lengths, strict=True)]
-    whole = torch.cat(parts)
-    places = torch.cat([torch.arange(length) * step.ranks + rank for rank, length in enumerate(lengths)])
-    return whole[places.argsort().to(x.device)]
+    own, longest = lengths[step.rank], max(lengths)
+    padded = torch.cat([x[:own], x.new_zeros(longest - own, *x.shape[1:])]).contiguous()
+    rows = torch.stack(all_gather(padded), dim=1)  # (longest, ranks, ...): a rank has every ranks-th sample
+    is_sample = torch.arange(longest)[:, None] < torch.tensor(lengths)
+    return rows[is_sample.to(x.device)]
 
 
 def of_batch() -> numpy.random.Generator:
@@ -176,9 +171,8 @@ class Dropout(nn.Dropout):
 
 
 def _uniform(step: Step, x: Tensor, kind: torch.dtype) -> Tensor:
-    number = _BITS.get(kind, 24)
-    shifted = (_bits(x, _keys(step, x)) >> (64 - number)) & ((1 << number) - 1)
-    return shifted.to(kind) * 2.0**-number
+    number = 1 - round(math.log2(torch.finfo(kind).eps))  # bits that a number of this type has
+    return _shift(_bits(x, _keys(step, x)), 64 - number).to(kind) * 2.0**-number
 
 
 def _keys(step: Step, x: Tensor) -> Tensor:

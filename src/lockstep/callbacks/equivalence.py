@@ -2,9 +2,11 @@
 
 import logging
 import pickle
+import random
 from collections.abc import Iterator
 from typing import Any
 
+import numpy
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import LearningRateFinder
@@ -16,7 +18,6 @@ from lockstep.callbacks.monitors import Monitor
 from lockstep.console import join_first
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import samples_in
-from lockstep.datamodules.seeded import generator_states
 from lockstep.noise import Dropout
 from lockstep.runs.results import Records
 from lockstep.runs.shares import dp_rank_and_size
@@ -87,9 +88,8 @@ def metrics_of_batches(model: nn.Module) -> list[str]:
 
 def _states(device: torch.device) -> tuple[bytes, bytes]:
     """Return the states of torch's generators, and of numpy's and Python's, which change with every draw."""
-    of_torch, *others = generator_states()
-    drawn = [of_torch, *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
-    return torch.cat(drawn).numpy().tobytes(), pickle.dumps(others)
+    drawn = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+    return torch.cat(drawn).numpy().tobytes(), pickle.dumps((numpy.random.get_state(), random.getstate()))
 
 
 def find_causes(trainer: Any, model: LightningModule) -> Iterator[str]:

@@ -177,11 +177,6 @@ class DataModule(LightningDataModule):
     def _reorder(self) -> Reorder | None:
         return None if self.curriculum is None else self.curriculum.reorder(self.splits.train)
 
-    def order_facts(self) -> dict[str, int]:
-        """Return what decides the order of an epoch's samples, by the config key that sets it."""
-        facts = {"seed": self.seed, "datamodule.shuffle": int(self.shuffle), "datamodule": len(self.splits.train)}
-        return facts | {"datamodule.curriculum": getattr(self._reorder, "identity", 0)}
-
     def val_dataloader(self) -> DataLoader[Any] | list[Any]:
         return self.eval_loader(self.splits.val)
 

@@ -1,6 +1,6 @@
 """Batches of tensors, fetched at once; the tensors in a batch of any structure."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -80,17 +80,12 @@ def leaves(batch: Any, name: str = "batch") -> Iterator[tuple[str, Tensor]]:
         yield from leaves(part, f"{name}.{key}")
 
 
-def _parts(batch: Any) -> Iterator[tuple[Any, Any]]:
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        yield from zip(batch._fields, batch, strict=True)  # pyright: ignore[reportAttributeAccessIssue]
-    elif isinstance(batch, list | tuple):
-        yield from enumerate(batch)
-    elif isinstance(batch, Mapping):
-        yield from batch.items()
-    elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
-        yield from enumerate(batch)
-    elif is_dataclass(batch) and not isinstance(batch, type):
-        yield from ((field.name, getattr(batch, field.name)) for field in fields(batch))
+def _parts(batch: Any) -> Iterable[tuple[Any, Any]]:
+    if is_dataclass(batch) and not isinstance(batch, type):
+        return ((field.name, getattr(batch, field.name)) for field in fields(batch))
+    if isinstance(batch, Mapping):
+        return batch.items()
+    return enumerate(batch) if isinstance(batch, Sequence) and not isinstance(batch, str | bytes) else ()
 
 
 def samples_in(batch: Any) -> int | None:

@@ -5,7 +5,6 @@ that is used at a time. The config names both, so that they can be user-defined.
 """
 
 import logging
-import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -60,8 +59,6 @@ class EasiestFirst:
     def __init__(self, easiest: Tensor, pacing: Pacing, epochs: float) -> None:
         self.easiest, self.pacing, self.epochs = easiest, pacing, epochs
         self.rank = torch.empty_like(easiest).scatter(0, easiest, torch.arange(len(easiest)))
-        paces = (pacing(torch.linspace(0, 1, 9, dtype=torch.float64)) / _ROUNDING).round().long()
-        self.identity = zlib.crc32(easiest.numpy().tobytes() + paces.numpy().tobytes() + str(float(epochs)).encode())
 
     def taking_part(self, epoch: int) -> Tensor:
         """Return the number of samples in use at each position of the epoch's order."""

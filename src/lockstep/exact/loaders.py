@@ -9,10 +9,11 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from lightning.pytorch.utilities.seed import isolate_rng
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch.utils.data import DataLoader, Dataset
 
-from lockstep.datamodules.seeded import Restored, Seeded, indices, seed_generators
+from lockstep.datamodules.seeded import Seeded, indices, seed_generators
 from lockstep.noise import derive_seed
 from lockstep.plain_lightning.loaders import SharedLists, division_of, loading_arguments, takes_lists
 
@@ -58,7 +59,7 @@ class WorkerBatches(Dataset[Shares]):
         self.own, self.seed = own, seed
 
     def __getitem__(self, drawn: Sequence[Drawn]) -> Shares:
-        with Restored():
+        with isolate_rng(include_cuda=False):
             return Shares(self._share(drawn[worker :: self.own], drawn[0].whole) for worker in range(self.own))
 
     def _share(self, drawn: Sequence[Drawn], whole: int) -> Share:
@@ -82,7 +83,6 @@ def workers_loader(
         return None
     order, size, dropped = division
     sampler = WorkersSampler(order, size, share, seed, dropped, training)
-    sampler.check_length(workers)
     loading: dict[str, Any] = loading_arguments(loader) | {"collate_fn": _as_it_is}
     return DataLoader(WorkerBatches(loader, own, seed), batch_size=None, sampler=sampler, **loading)
 

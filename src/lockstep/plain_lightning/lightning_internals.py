@@ -88,6 +88,11 @@ def count_reloads_from(trainer: Any, epoch: int) -> None:
     validation._last_val_dl_reload_epoch = min(epoch, validation._last_val_dl_reload_epoch)
 
 
+def without_loader_states(checkpoint: dict[str, Any]) -> None:
+    """Remove the states of the training loaders, which are those of process 0, and ahead of the batches trained on."""
+    checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
+
+
 def begin_batches_again(trainer: Trainer, before: Callable[[int], None], are_passed: bool = False) -> None:
     """Reload the epoch's batches from the first one, and skip those that were trained on, unless the loaders have done so.
 

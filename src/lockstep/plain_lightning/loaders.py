@@ -5,6 +5,7 @@ used once. Lightning's own sampler repeats samples until ranks have equal number
 7929).
 """
 
+import zlib
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
 from itertools import repeat
@@ -13,10 +14,11 @@ from typing import Any
 import torch
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.seed import isolate_rng
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
 from lockstep.datamodules.samplers import GlobalBatches
-from lockstep.datamodules.seeded import Draw, Restored, Seeded
+from lockstep.datamodules.seeded import Draw, Seeded, seed_generators
 from lockstep.errors import config_error
 from lockstep.noise import derive_seed
 
@@ -61,91 +63,85 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
         super().__init__(range(len(sampler)), *reversed(share), shuffle=False, seed=seed)  # pyright: ignore[reportArgumentType]
         self.sampler, self.global_batch_size, self.training = sampler, global_batch_size, training
         self.length = len(sampler)
-        self.begin_with(0)
-        self.passed: tuple[int, int] = (0, 0)  # an epoch, and how many of its batches are skipped
         self.samples_per_epoch = self.length - dropped
-        self.tail = self.samples_per_epoch % self.global_batch_size
+        self.batches = -(-self.samples_per_epoch // global_batch_size)
+        self.passed = (0, 0)  # an epoch, and how many of its batches are skipped
+        self.begin_with(0)
 
     @property
     def batch_size(self) -> int:
         """Batch size of a process; the largest one if processes have unequal numbers of a batch's samples."""
         return -(-self.global_batch_size // self.num_replicas)
 
-    def samples_in(self, batch: int) -> tuple[int, int]:
-        """Return how many samples of the epoch's batch this rank has, 0 for a dummy, and how many all ranks have. A loader that
-        is shorter than another one restarts."""
-        batch %= max(1, self.batches)
-        whole = self.global_batch_size if batch < self.samples_per_epoch // self.global_batch_size else self.tail
-        return len(range(self.rank, whole, self.num_replicas)), whole
-
-    @property
-    def batches(self) -> int:
-        return -(-self.samples_per_epoch // self.global_batch_size)
-
     @property
     def first(self) -> int:
         """First batch of the epoch that is not skipped."""
         return self.passed[1] if self.passed[0] == self.epoch else 0
 
-    def check_length(self, shares: int) -> None:
-        """Raise ConfigError if the data has fewer samples than there are data-parallel groups."""
-        if 0 < self.samples_per_epoch < shares:
-            accepted = f"use at least {shares}, one for each process or worker, or fewer of them"
-            raise config_error("datamodule", f"{self.samples_per_epoch} sample(s)", accepted)
-
     def begin_with(self, epoch: int) -> None:
         """Make this epoch the first one for which the sampler draws."""
-        self.epoch, self._drawn = epoch, epoch - 1
-        self._last: list[int] = []  # the order drawn last
+        self.epoch, self._next = epoch, epoch
+        self._drawn: int | None = None  # the epoch whose order is known
+
+    def samples_in(self, batch: int) -> tuple[int, int]:
+        """Return how many samples of the epoch's batch this rank has, 0 for a dummy, and how many all ranks have. A loader that
+        is shorter than another one restarts."""
+        first = batch % max(1, self.batches) * self.global_batch_size
+        whole = min(self.global_batch_size, self.samples_per_epoch - first)
+        return len(range(self.rank, whole, self.num_replicas)), whole
 
     def __len__(self) -> int:
-        whole = self.samples_per_epoch // self.global_batch_size
-        last = max(self.samples_in(whole)[0], int(self.training)) if self.tail else 0
-        return whole * len(range(self.rank, self.global_batch_size, self.num_replicas)) + last
+        if not self.batches:
+            return 0
+        last = max(self.samples_in(self.batches - 1)[0], int(self.training))
+        return (self.batches - 1) * self.samples_in(0)[0] + last
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self._batches():
             yield from batch
 
     def _batches(self) -> Iterator[list[Any]]:
-        """Yield this process's samples of each batch, from the first that is not skipped."""
-        order = self._order()
-        for places in self._places(self.first):
-            taken = [order[place] for place in places]
-            yield [*map(Draw._make, zip(taken, repeat(self.epoch), places))] if self.training else taken
+        """Yield this rank's samples of each batch, from the first that is not skipped."""
+        order = self.order()
+        for batch in range(self.first, self.batches):
+            places = self._places(batch)
+            samples = [order[place] for place in places]
+            yield [*map(Draw._make, zip(samples, repeat(self.epoch), places))] if self.training else samples
 
     def numbers(self, batch: int) -> list[Any]:
-        """Return the dataset's indices of this process's samples in a batch of the epoch."""
-        order = self._order()
-        return [order[place] for place in next(iter(self._places(batch)), ())]
+        """Return the dataset's indices of this rank's samples in a batch of the epoch."""
+        order = self.order()
+        return [order[place] for place in self._places(batch)]
 
-    def _places(self, first: int) -> Iterator[range | list[int]]:
-        for batch in range(first, self.batches):
-            begin = batch * self.global_batch_size
-            end = min(begin + self.global_batch_size, self.samples_per_epoch)
-            yield range(begin + self.rank, end, self.num_replicas) or ([end - 1] if self.training else [])
+    def _places(self, batch: int) -> range:
+        """Return the places in the epoch of this rank's samples in a batch."""
+        begin = batch * self.global_batch_size
+        end = min(begin + self.global_batch_size, self.samples_per_epoch)
+        return range(begin + self.rank, end, self.num_replicas) or range(end - int(self.training), end)
 
-    def first_drawn(self) -> str:
-        """Return the first three samples drawn and the last, as text; an empty list for torch's own samplers."""
-        order = [] if type(self.sampler) in (RandomSampler, SequentialSampler) else self._order()
-        return repr([*order[:3], *order[-1:]])
-
-    def _order(self) -> list[int]:
+    def order(self) -> list[Any]:
         """Return the epoch's order. A user's sampler may have its own generator, so it also draws the orders of earlier epochs,
         each of them once."""
-        if self.epoch < self._drawn or type(self.sampler).__module__.startswith("torch.utils.data"):
-            return self._draw(self.epoch)
-        for epoch in range(self._drawn + 1, self.epoch + 1):
-            self._drawn, self._last = epoch, self._draw(epoch)
-        return self._last
+        if self.epoch != self._drawn:
+            is_told = hasattr(self.sampler, "set_epoch") or type(self.sampler).__module__.startswith("torch.utils.data")
+            first = self.epoch if is_told or self.epoch < self._next else self._next
+            for epoch in range(first, self.epoch + 1):
+                self._order = self._draw(epoch)
+            self._drawn, self._next = self.epoch, self.epoch + 1
+        return self._order
 
-    def _draw(self, epoch: int) -> list[int]:
+    def _draw(self, epoch: int) -> list[Any]:
         seed = derive_seed(self.seed, epoch)
-        with Restored(seed=seed):
+        with isolate_rng(include_cuda=False):
+            seed_generators(seed)
             getattr(self.sampler, "set_epoch", lambda _: None)(epoch)
             if isinstance(generator := getattr(self.sampler, "generator", None), torch.Generator):
                 generator.manual_seed(seed)
             return list(self.sampler)
+
+    def order_checksum(self) -> int:
+        """Return a checksum of the first thousand samples in the epoch's order."""
+        return zlib.crc32(repr(self.order()[:1000]).encode())
 
 
 class SharedLists(SharedSampler):
@@ -167,28 +163,29 @@ def shared_loader(loader: DataLoader[Any], share: tuple[int, int], seed: int, tr
     if division is None:
         return None
     order, size, dropped = division
-    shared = (SharedLists if takes_lists(loader) else SharedSampler)(order, size, share, seed, dropped, training)
-    shared.check_length(share[1])
-    loading = loading_arguments(loader)
+    sampler = (SharedLists if takes_lists(loader) else SharedSampler)(order, size, share, seed, dropped, training)
     data: Any = loader.dataset if isinstance(loader.dataset, Seeded) else Seeded(loader.dataset, derive_seed(seed, training))
-    if loader.batch_sampler is None:
-        return DataLoader(data, batch_size=None, sampler=shared, **loading)
-    return DataLoader(data, batch_size=shared.batch_size, sampler=shared, **loading)
+    batch_size = None if loader.batch_sampler is None else sampler.batch_size
+    return DataLoader(data, batch_size=batch_size, sampler=sampler, **loading_arguments(loader))
 
 
 def division_of(loader: DataLoader[Any], shares: int, training: bool) -> tuple[Any, int, int] | None:
     """Return a loader's sampler, its global batch size over `shares`, and the number of samples dropped at the end; None if it
-    draws batches in another way."""
+    draws batches in another way. Raise ConfigError if it has fewer samples than shares."""
     batches = loader.sampler if takes_lists(loader) else loader.batch_sampler
-    order = own_sampler(loader, batches)
+    order = _own_sampler(loader, batches)
     if order is None:
         return None
     of_one = getattr(batches, "batch_size", 1)
     size = of_one if isinstance(batches, GlobalBatches) else of_one * shares
     whole = of_one * shares if training else of_one  # an evaluation drops the same samples as on one process
     dropped = len(order) % whole if getattr(batches, "drop_last", False) else 0
-    if not training:
-        size = batches_of_equal_number(len(order) - dropped, size, shares)
+    samples = len(order) - dropped
+    if 0 < samples < shares:
+        accepted = f"use at least {shares}, one for each process or worker, or fewer of them"
+        raise config_error("datamodule", f"{samples} sample(s)", accepted)
+    while not training and 0 < samples % size < shares:
+        size += shares  # so that every process has a sample of each batch, and takes part in collectives of a validation step
     return order, size, dropped
 
 
@@ -201,15 +198,14 @@ def loading_arguments(loader: DataLoader[Any]) -> dict[str, Any]:
     return {name: value for name in _LOADING if (value := getattr(loader, name, None)) is not None}
 
 
-def own_sampler(loader: DataLoader[Any], batches: Any) -> Any | None:
+def _own_sampler(loader: DataLoader[Any], batches: Any) -> Any | None:
     """Return the sampler of single samples from which `batches` makes the loader's batches; None if batches are drawn in another
     way than torch's, if their number is unknown, or if the user's code has divided them among processes."""
     if not draws_as(loader, DataLoader) or not (batches is None or draws_as(batches, BatchSampler)):
         return None
     sampler: Any = loader.sampler if batches is None else batches.sampler
     if draws_as(sampler, DistributedSampler):
-        data = sampler.dataset
-        return RandomSampler(data) if sampler.shuffle else SequentialSampler(data)
+        return RandomSampler(sampler.dataset) if sampler.shuffle else SequentialSampler(sampler.dataset)
     is_share = isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1
     return sampler if hasattr(sampler, "__len__") and not is_share else None
 
@@ -218,26 +214,3 @@ def draws_as(part: Any, kind: type) -> bool:
     """Return whether an object of torch's class `kind`, or of a subclass, draws as `kind` does; it may override other methods."""
     methods = (name for name in _DRAWING if hasattr(kind, name))
     return isinstance(part, kind) and all(getattr(type(part), name) is getattr(kind, name) for name in methods)
-
-
-def begins_anew(loader: Any) -> bool:
-    """Return whether a loader may draw the first epoch's batches again after a resumption, because its batch sampler has its own
-    state and neither `set_epoch` nor `state_dict`."""
-    batches = getattr(loader, "batch_sampler", None)
-    is_torchs = batches is None or draws_as(batches, BatchSampler)
-    return not is_torchs and not any(hasattr(batches, name) for name in ("set_epoch", "state_dict"))
-
-
-def batches_of_equal_number(samples: int, size: int, shares: int) -> int:
-    """Return the batch size, at least `size`, with which every batch has a sample for each data-parallel group, so that every
-    process takes part in collectives of a validation step."""
-    while samples >= shares and 0 < samples % size < shares:
-        size += shares
-    return size
-
-
-def samples_per_batch(loader: Any, shares: int) -> int | None:
-    """Return the number of samples of a batch over all processes, or None if it is unknown."""
-    if isinstance(sampler := getattr(loader, "sampler", None), SharedSampler):
-        return sampler.global_batch_size
-    return None if (size := getattr(loader, "batch_size", None)) is None else size * shares

@@ -16,6 +16,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.seed import isolate_rng
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -24,7 +25,7 @@ from torchmetrics import Metric
 
 from lockstep.callbacks.every_run import is_own_checkpoint
 from lockstep.console import join_first
-from lockstep.datamodules.seeded import Restored, Seeded
+from lockstep.datamodules.seeded import Seeded
 from lockstep.errors import config_error
 from lockstep.metrics import monitored
 from lockstep.plain_lightning.lightning_internals import (
@@ -34,7 +35,7 @@ from lockstep.plain_lightning.lightning_internals import (
 )
 from lockstep.plain_lightning.processes import all_ranks
 from lockstep.plain_lightning.reduced_logs import source_of
-from lockstep.plain_lightning.streams import Positioned, is_stateful
+from lockstep.plain_lightning.streams import is_stateful
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +133,7 @@ class SameSamples(Callback):
 def check_processes(name: str, shared: list[tuple[Any, Any]]) -> None:
     """Raise ConfigError if processes have different data, or draw it in different orders; a collective. `name` is the hook that
     made the loaders, `shared` has their datasets and the sampler that divides each."""
-    ranks = all_ranks([(sampler.length, fingerprint(data), sampler.first_drawn()) for data, sampler in shared])
+    ranks = all_ranks([(sampler.length, fingerprint(data), sampler.order_checksum()) for data, sampler in shared])
     if any(rank != ranks[0] for rank in ranks):
         differ = f"{name} has other samples in each process, or draws them in another order"
         needs = "make the same whole in each, or use +trainer.use_distributed_sampler=false for data that is divided already"
@@ -146,7 +147,7 @@ def fingerprint(dataset: Any) -> list[int] | None:
     A copy of the dataset is read, so that a dataset that opens its file at the first read still does so in each data worker.
     """
     dataset = dataset.dataset if isinstance(dataset, Seeded) else dataset
-    with suppress(Exception), Restored():  # errors are raised where the samples are used
+    with suppress(Exception), isolate_rng(include_cuda=False):  # errors are raised where the samples are used
         if not isinstance(dataset, IterableDataset) and (length := len(dataset)):
             samples = Seeded(_copied(dataset), 0)
             first, *others = (checksum(samples[place]) for place in (0, 0, *range(1, min(3, length)), length - 1))
@@ -201,7 +202,7 @@ def _marks(trainer: Any, module: LightningModule) -> dict[str, int]:
     for loader in CombinedLoader(trainer.train_dataloader).flattened:
         stream = getattr(loader, "dataset", loader)
         goes_on = isinstance(stream, IterableDataset) or stream is loader
-        if goes_on and not isinstance(loader, Positioned) and not is_stateful(stream) and hasattr(stream, "__dict__"):
+        if goes_on and not is_stateful(stream) and hasattr(stream, "__dict__"):
             marks[f"the place in {type(stream).__name__}"] = checksum(vars(stream))
     return marks
 

@@ -56,20 +56,15 @@ def all_shares(trainer: Any, value: Any) -> list[Any]:
 
 def names_that_differ(tensors: Iterable[tuple[str, Tensor]]) -> list[str]:
     """Return the names of tensors that differ between processes, such as a mean of each one's own samples; a collective."""
-    own = {name: _moments(tensor) for name, tensor in tensors}
+    own = {name: _norm(tensor) for name, tensor in tensors}
     ranks = all_ranks(own)
-    return [name for name, moments in own.items() if any(not _is_close(moments, other.get(name)) for other in ranks)]
+    equal = partial(math.isclose, rel_tol=1e-6, abs_tol=1e-12)
+    return [name for name, norm in own.items() if not all(equal(norm, rank.get(name, math.nan)) for rank in ranks)]
 
 
-def _moments(tensor: Tensor) -> list[float]:
-    """Return length, sum, first and last value, which need no memory: a parameter may fill much of the device."""
-    values = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).detach().flatten()
-    ends = values[[0, -1]].nan_to_num().tolist() if len(values) else []
-    return [len(values), values.nansum(dtype=torch.float64).item(), *ends]
-
-
-def _is_close(one: list[float], other: list[float] | None) -> bool:
-    return other is not None and all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12) for a, b in zip(one, other, strict=True))
+def _norm(tensor: Tensor) -> float:
+    values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return torch.linalg.vector_norm(values.detach().float(), dtype=torch.float64).nan_to_num().item()
 
 
 def gather_unequal_lengths(module: LightningModule, may_differ: Callable[[], bool], warn: Callable[[str], None]) -> None:
@@ -145,8 +140,8 @@ def gather_lists_whole(module: nn.Module) -> None:
 
 
 def _sync(metric: Metric, dist_sync_fn: Callable[..., Any] = gather_all_tensors, process_group: Any = None) -> None:
-    states = {name: getattr(metric, name) for name, reduce in metric._reductions.items() if reduce is not dim_zero_cat}
-    lists = {name: state for name, state in states.items() if isinstance(state, list)}
+    own = {name: getattr(metric, name) for name, reduce in metric._reductions.items() if reduce is not dim_zero_cat}
+    lists = {name: state for name, state in own.items() if isinstance(state, list)}
     group = process_group or metric.process_group
     ranks: list[Any] = [{}] * dist.get_world_size(group)
     if lists:

@@ -1,36 +1,33 @@
 """Divide the loaders of a module or its data among processes, and resume at a position in them."""
 
 import logging
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
 from lightning import LightningModule, Trainer
-from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from lightning.pytorch.utilities.seed import isolate_rng
 
 from lockstep.callbacks.randomness import CounterBasedRandomness
-from lockstep.checkpointing import why_unreadable
 from lockstep.datamodules.base import DataModule
-from lockstep.datamodules.seeded import Restored
+from lockstep.datamodules.seeded import seed_generators
 from lockstep.errors import config_error
 from lockstep.noise import derive_seed
-from lockstep.plain_lightning.lightning_internals import begin_batches_again, count_reloads_from, leaves_samplers
-from lockstep.plain_lightning.loaders import (
-    LOADERS,
-    SharedSampler,
-    begins_anew,
-    samples_per_batch,
-    shared_loader,
+from lockstep.plain_lightning.lightning_internals import (
+    begin_batches_again,
+    count_reloads_from,
+    leaves_samplers,
+    without_loader_states,
 )
-from lockstep.plain_lightning.processes import all_shares
-from lockstep.plain_lightning.streams import Positioned, in_step, is_stateful, is_stream, share_stream
+from lockstep.plain_lightning.loaders import LOADERS, SharedSampler, shared_loader
+from lockstep.plain_lightning.streams import in_step, is_stream, share_stream
 from lockstep.runs.results import Records
 from lockstep.runs.shares import dp_rank_and_size, has_same_bits
 from lockstep.trainer.steps import batches_trained
 
 log = logging.getLogger(__name__)
 
-_ANEW = "A train_dataloader draws batches by a {}, which begins as in the first epoch unless it has a set_epoch(epoch)"
 _OTHER_NUMBER = (
     "continuing on {} process(es) what {} began: the same global batches, but sums in another order, so that the weights will "
     "not be bit-equal"
@@ -50,10 +47,9 @@ class SharedLoading(Records):
         self.causes: list[str] = []
         self._begins_again = False  # True in the first epoch after a resumption
         self._samplers: list[Any] = []  # samplers of the training loaders
-        self._positioned: list[Positioned] = []
         self._made_in = 0  # the epoch in which the current loaders were made
         self._samples: list[int | None] = []  # samples per batch of each training loader, over all processes
-        self._before: dict[str, Any] = {}  # the checkpoint's values, see on_save_checkpoint
+        self._before: dict[str, Any] = {}  # the checkpoint, without its large parts
         self._accumulated = 1
         self._has_uneven_data = False
 
@@ -63,28 +59,30 @@ class SharedLoading(Records):
             self.causes.append(line)
             log.warning(f"Not as on one process: {line}")
 
-    def _drawing_alike(self, trainer: Any, name: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def _drawing_alike(self, trainer: Any, name: str) -> Iterator[None]:
         """While loaders are made, draw the numbers of one process for the current epoch; they may select a part of the data."""
         self._made_in = _epoch_of_loaders(trainer)
         count_reloads_from(trainer, self._made_in)
-        return Restored(seed=derive_seed(self.seed, self._made_in, len(LOADERS)))
+        with isolate_rng(include_cuda=False):
+            seed_generators(derive_seed(self.seed, self._made_in, len(LOADERS)))
+            yield
 
     def _share_all(self, trainer: Any, name: str, loaders: list[Any]) -> list[Any]:
         """Return loaders with this rank's part of each loader's batches."""
-        training = name == LOADERS[0]
+        training, shares = name == LOADERS[0], dp_rank_and_size(trainer)[1]
         shared = [self._share(trainer, loader, name, training) for loader in loaders]
         samplers = [getattr(loader, "sampler", None) for loader in shared]
         divided = [(loader.dataset, one) for loader, one in zip(loaders, samplers, strict=True) if isinstance(one, SharedSampler)]
         for _, sampler in divided:
             sampler.begin_with(self._made_in)
-        if dp_rank_and_size(trainer)[1] > 1 and not isinstance(trainer.datamodule, DataModule):
+        if shares > 1 and not isinstance(trainer.datamodule, DataModule):
             from lockstep.plain_lightning.module_checks import check_processes
 
             check_processes(name, divided)
         if training:
             self._samplers = samplers
-            self._positioned = [loader for loader in shared if isinstance(loader, Positioned)]
-            self._samples = [samples_per_batch(loader, dp_rank_and_size(trainer)[1]) for loader in shared]
+            self._samples = [_samples_per_batch(loader, shares) for loader in shared]
             self._count(trainer, -1)  # Lightning starts loading right after this
         return shared
 
@@ -92,19 +90,20 @@ class SharedLoading(Records):
         share = dp_rank_and_size(trainer)
         if is_stream(loader):
             share_stream(loader, share, name)
-            loader = in_step(loader, self.warn) if training and share[1] > 1 else loader
-        elif share[1] > 1 and leaves_samplers(trainer):
+            return in_step(loader, self.warn) if training and share[1] > 1 else loader
+        if share[1] > 1 and leaves_samplers(trainer):
             self.warn(f"trainer.use_distributed_sampler=false: which samples a process takes is left to {name}")
-            loader = in_step(loader, self.warn) if training else loader
-        elif (shared := shared_loader(loader, share, self.seed, training)) is not None:
-            sampler: Any = shared.sampler
-            if trainer.state.fn == "fit" and getattr(trainer, "overfit_batches", 0):  # Lightning switches shuffling off
-                sampler.sampler = range(sampler.length)
-            self._has_uneven_data |= sampler.samples_per_epoch % share[1] > 0
-            return shared
-        elif share[1] > 1:
-            self.warn(f"{name} draws batches or shares them out in its own way, which is left to Lightning")
-        return Positioned(loader) if training and is_stateful(loader) else loader
+            return in_step(loader, self.warn) if training else loader
+        shared = shared_loader(loader, share, self.seed, training)
+        if shared is None:
+            if share[1] > 1:
+                self.warn(f"{name} draws batches or shares them out in its own way, which is left to Lightning")
+            return loader
+        sampler: Any = shared.sampler
+        if trainer.state.fn == "fit" and getattr(trainer, "overfit_batches", 0):  # Lightning switches shuffling off
+            sampler.sampler = range(sampler.length)
+        self._has_uneven_data |= sampler.samples_per_epoch % share[1] > 0
+        return shared
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
         self._accumulated = trainer.accumulate_grad_batches
@@ -115,9 +114,6 @@ class SharedLoading(Records):
             self._check_batches(trainer)
         elif before not in (None, number) and not has_same_bits(trainer):
             log.info(_OTHER_NUMBER.format(number, before))
-        if trainer.ckpt_path and trainer.current_epoch:
-            for loader in filter(begins_anew, CombinedLoader(trainer.train_dataloader).flattened):
-                log.warning(_ANEW.format(type(loader.batch_sampler).__name__))
         if batches := batches_trained(trainer):
             self._check_order(trainer)
             log.info(_GOES_ON.format(batches))
@@ -133,39 +129,32 @@ class SharedLoading(Records):
         log.warning(f"From here on batches have {now} samples over all processes; before they had {before}")
 
     def _check_order(self, trainer: Any) -> None:
-        """Raise ConfigError if a run would resume within an epoch with another order of samples."""
-        before, now = self._before.get("order") or {}, self._order_of(trainer) or {}
-        for name in (name for name in now if name in before and before[name] != now[name]):
-            words = f"the checkpoint is from within an epoch, with {before[name]}; use the same"
-            raise config_error(name, now[name], words)
+        """Raise ConfigError if a run would resume within an epoch with its samples in another order."""
+        for sampler in self._shared_samplers:
+            sampler.set_epoch(trainer.current_epoch)
+        if self._before["order"] not in (None, self._orders()):
+            words = "is within an epoch that has its samples in another order; use the same seed, data and shuffling"
+            raise config_error("checkpoint", trainer.ckpt_path, words)
+
+    def _orders(self) -> list[int]:
+        return [sampler.order_checksum() for sampler in self._shared_samplers]
 
     def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:
         if self._begins_again:
             self._begin_again(trainer)
 
     def _begin_again(self, trainer: Any) -> None:
-        """Reload the batches that Lightning started to load before it knew the epoch."""
+        """Reload the batches that Lightning started to load before it knew the epoch, from the checkpoint's position on."""
         self._begins_again = False
-        begin_batches_again(trainer, partial(self._count, trainer), self._go_to_position(trainer))
+        is_alone = len(self._samplers) == len(self._shared_samplers) == 1
+        if is_alone:
+            self._samplers[0].passed = (trainer.current_epoch, batches_trained(trainer))
+        begin_batches_again(trainer, partial(self._count, trainer), is_alone)
 
     def _count(self, trainer: Any, batch: int) -> None:
         for one in trainer.callbacks:
             if isinstance(one, CounterBasedRandomness):
                 one.count(trainer, batch)
-
-    def _go_to_position(self, trainer: Any) -> bool:
-        """Move the training loaders to the checkpoint's position, and return whether they have done so by themselves."""
-        (number, shares), positions = dp_rank_and_size(trainer), self._before.pop("loader_positions", {})
-        if len(self._samplers) == 1 and len(samplers := self._shared_samplers) == 1:
-            samplers[0].passed = (trainer.current_epoch, batches_trained(trainer))
-            return True
-        if len(positions.get("ranks", ())) != shares or positions["batches"] != batches_trained(trainer):
-            for loader in self._positioned:
-                loader.begin_again()
-            return False
-        for loader, state in zip(self._positioned, positions["ranks"][number], strict=True):
-            loader.resume(batches_trained(trainer), state)
-        return True
 
     @property
     def _shared_samplers(self) -> list[SharedSampler]:
@@ -178,36 +167,27 @@ class SharedLoading(Records):
         return {"batch_size": samplers[0].batch_size, "global_batch_size": samplers[0].global_batch_size * self._accumulated}
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        if self._positioned and trainer.state.fn == "fit":
-            self._save_positions(trainer, checkpoint)
         if trainer.state.fn == "fit":
+            without_loader_states(checkpoint)
             checkpoint["samples_per_batch"] = self._samples
-            checkpoint["order"] = self._order_of(trainer)
-            if not has_same_bits(trainer):
-                checkpoint["shares"] = dp_rank_and_size(trainer)[1]
+            checkpoint["order"] = self._orders()
+            checkpoint["shares"] = None if has_same_bits(trainer) else dp_rank_and_size(trainer)[1]
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        known = ("loader_positions", "samples_per_batch", "order", "shares")
-        self._before = {key: checkpoint[key] for key in known if key in checkpoint}
-
-    def _order_of(self, trainer: Any) -> dict[str, int] | None:
-        return trainer.datamodule.order_facts() if isinstance(trainer.datamodule, DataModule) else None
-
-    def _save_positions(self, trainer: Any, checkpoint: dict[str, Any]) -> None:
-        """Save the loaders' positions of every rank; a collective. Save nothing if a loader's state has other than plain values;
-        a resumed run then skips batches."""
-        batches = batches_trained(trainer)
-        own = [loader.states.get(batches) for loader in self._positioned]
-        shares = all_shares(trainer, own)
-        is_known = all(state is not None for rank in shares for state in rank) and why_unreadable(shares) is None
-        if is_known and len(self._positioned) == len(self._samplers):
-            checkpoint["loader_positions"] = {"batches": batches, "ranks": shares}
+        self._before = {key: checkpoint.get(key) for key in ("samples_per_batch", "order", "shares")}
 
 
 def _epoch_of_loaders(trainer: Any) -> int:
     """Return the epoch in which the current loaders were made, by trainer.reload_dataloaders_every_n_epochs."""
     every = trainer.reload_dataloaders_every_n_epochs
     return trainer.current_epoch // every * every if every else 0
+
+
+def _samples_per_batch(loader: Any, shares: int) -> int | None:
+    """Return the number of samples of a batch over all processes, or None if it is unknown."""
+    if isinstance(sampler := getattr(loader, "sampler", None), SharedSampler):
+        return sampler.global_batch_size
+    return None if (size := getattr(loader, "batch_size", None)) is None else size * shares
 
 
 class Weight(NamedTuple):
@@ -231,16 +211,16 @@ class Weight(NamedTuple):
 def weight_of(batch: int, samplers: list[Any], accumulated: int, batches: float) -> Weight:
     """Return the weight of a batch in an epoch of `batches` batches. `samplers` are those of the training loaders."""
     shared = [(sampler.num_replicas, *sampler.samples_in(batch)) for sampler in samplers if isinstance(sampler, SharedSampler)]
-    uneven = {whole if whole % ranks else 0 for ranks, _, whole in shared}
-    if len(shared) < len(samplers):
-        uneven.add(0)
+    if not shared:
+        return Weight()
     in_step = 1.0
     if are_counted(samplers):
         first = batch - batch % accumulated
         others = range(first, int(min(first + accumulated, batches)))
         in_step = accumulated * shared[0][2] / sum(samplers[0].samples_in(other)[1] for other in others)
-    if not shared or len(uneven) > 1:
-        return Weight(in_step=in_step, is_known=len(uneven) < 2)
+    uneven = {whole if whole % ranks else 0 for ranks, _, whole in shared} | ({0} if len(shared) < len(samplers) else set())
+    if len(uneven) > 1:
+        return Weight(in_step=in_step, is_known=False)
     ranks, own, whole = shared[0]
     return Weight(own * ranks / whole, in_step, own, uneven == {0})
 

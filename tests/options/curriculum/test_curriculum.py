@@ -68,4 +68,3 @@ def test_a_datamodule_trains_by_it_and_says_which_it_is() -> None:
     seen = torch.tensor([number for batch in half.train_dataloader().sampler for number in batch]).unique()  # pyright: ignore
     distances = module.distance_to_class_mean(half.splits.train)
     assert distances[seen].max() <= distances.median()
-    assert half.order_facts() == digits(0.5).order_facts() != digits(0.4).order_facts()

@@ -3,7 +3,6 @@
 import pickle
 import random
 import shutil
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,9 @@ from plain_lightning import DigitsData, LitClassifier
 from ranks import in_ranks
 from test_early_stopping import RECOVERS, STOP
 from test_plain_lightning import GOES_ON, METRIC, MINE, QUIET, fitted
+from test_torch_loaders import Own
 from torch import nn
-from torch.utils.data import BatchSampler, DataLoader, Sampler, Subset
+from torch.utils.data import DataLoader, Subset
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
@@ -52,23 +52,9 @@ def test_a_split_is_drawn_as_on_one_process_in_every_stage_and_process(tmp_path:
     reset_seed()  # as DDP does
     data.setup("fit")
     seed_everything(0, verbose=False)
-    LitClassifier(hidden=16)
     expected = DrawnSplit()
     expected.setup("fit")
     assert data.splits == expected.splits * 3
-
-
-class Own(Sampler[int]):
-    """Draws from a generator of its own."""
-
-    def __init__(self, numbers: int) -> None:
-        self.numbers, self.random = numbers, np.random.default_rng(7)
-
-    def __len__(self) -> int:
-        return self.numbers
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.random.permutation(self.numbers).tolist())
 
 
 class OrderedData(DigitsData):
@@ -78,29 +64,11 @@ class OrderedData(DigitsData):
         return DataLoader(self.train, 100, sampler=Own(1400), num_workers=1)
 
 
-class Batches(BatchSampler):
-    """Draws in a way of its own."""
-
-    def __iter__(self) -> Any:
-        yield from [*super().__iter__()]
-
-
-class BatchedData(DigitsData):
-    def train_dataloader(self) -> Any:
-        return DataLoader(self.train, batch_sampler=Batches(range(1400), 100, False))
-
-
-@pytest.mark.parametrize(("kind", "lines"), [("OrderedData", 0), ("BatchedData", 1)])
-def test_what_is_drawn_is_the_same_after_a_resumption_whatever_generator_a_loader_has_or_is_said(
-    kind: str, lines: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    drawn = (f"datamodule._target_=test_lightning_hooks.{kind}", "trainer.max_epochs=3", "trainer.limit_train_batches=2")
+def test_an_order_is_the_same_after_a_resumption_whatever_generator_a_sampler_has(tmp_path: Path) -> None:
+    drawn = ("datamodule._target_=test_lightning_hooks.OrderedData", "trainer.max_epochs=3", "trainer.limit_train_batches=2")
     whole = fitted(tmp_path / "run", *drawn, keep=tmp_path).lightning_module.state_dict()
-    assert "draws batches by a Batches" not in caplog.text
     resumed = fitted(tmp_path / "again", *drawn, ckpt_path=tmp_path / "4.ckpt").lightning_module.state_dict()
     assert [name for name in whole if not torch.equal(resumed[name], whole[name])] == []
-    line = "A train_dataloader draws batches by a Batches, which begins as in the first epoch unless it has a set_epoch(epoch)"
-    assert caplog.messages.count(line) == lines
 
 
 class PartOfTheData(DigitsData):

@@ -106,7 +106,7 @@ def test_a_fork_with_other_batches_begins_its_epoch_again(
 
 
 @pytest.mark.filterwarnings(GOES_ON)
-def test_within_an_epoch_batches_keep_their_size(
+def test_within_an_epoch_batches_keep_their_size_and_order(
     whole: tuple[Path, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Another number of processes changes it, too: after 6 batches of 50 some samples would be trained on twice."""
@@ -114,6 +114,8 @@ def test_within_an_epoch_batches_keep_their_size(
     line = r"is within an epoch whose batches have 100 samples over all processes; here they have 50; use a batch size"
     with pytest.raises(ConfigError, match=rf"^checkpoint=.*20\.ckpt: {line} with which they have as many$"):
         fitted(tmp_path / "within", *another, f"fork={whole[0]}/20.ckpt", ckpt_path=whole[0] / "20.ckpt")
+    with pytest.raises(ConfigError, match=r"20\.ckpt: is within an epoch that has its samples in another order; use the same"):
+        fitted(tmp_path / "order", "seed=1", another[1], f"fork={whole[0]}/20.ckpt", ckpt_path=whole[0] / "20.ckpt")
     there = whole[0] / "14.ckpt"
     trainer = fitted(tmp_path / "between", *another, f"fork={there}", ckpt_path=there)
     assert trainer.global_step == 14 + 28

@@ -17,7 +17,6 @@ from lockstep.errors import ConfigError
 from lockstep.plain_lightning.streams import (
     SHORTER,
     UNWEIGHTED,
-    Positioned,
     Shard,
     in_step,
     is_stream,
@@ -40,6 +39,7 @@ def load_batches(rank: int, ranks: int, workers: int = 0, **options: Any) -> lis
 def test_the_batches_of_all_ranks_are_those_of_one_process() -> None:
     assert load_batches(0, 1)[-1] == [24, 25]
     assert load_batches(0, 1, workers=2) == load_batches(0, 1)
+    assert [load_batches(rank, 2, workers=2) for rank in range(2)] == [load_batches(rank, 2) for rank in range(2)]
     assert load_batches(0, 3)[0] == [0, 3, 6, 9]
     whole = [
         sorted(sample for batch in batches for sample in batch)
@@ -47,10 +47,6 @@ def test_the_batches_of_all_ranks_are_those_of_one_process() -> None:
     ]
     assert whole == [list(range(12)), list(range(12, 24))]  # there is no third sample for 24 and 25
     assert [load_batches(rank, 3, drop_last=False)[2:] for rank in range(3)] == [[[24]], [[25]], []]
-
-
-def test_several_data_workers_prepare_the_same_batches() -> None:
-    assert [load_batches(rank, 2, workers=2) for rank in range(2)] == [load_batches(rank, 2) for rank in range(2)]
 
 
 def test_a_stream_that_each_process_would_read_whole_is_refused() -> None:
@@ -124,69 +120,6 @@ def test_the_library_datasets_says_so_as_is_expected_here() -> None:
     distributed = pytest.importorskip("datasets.distributed")
     stream = datasets.Dataset.from_dict({"x": [1, 2, 3, 4]}).to_iterable_dataset(num_shards=2)
     share_stream(DataLoader(distributed.split_dataset_by_node(stream, rank=1, world_size=2)), (1, 2), "train_dataloader")
-
-
-def test_a_position_hides_the_loader_s_own_state() -> None:
-    positioned = Positioned(SimpleNamespace(state_dict=dict, load_state_dict=print, batch_size=3))
-    assert positioned.batch_size == 3
-    assert not hasattr(positioned, "state_dict")
-
-
-class Begun:
-    """A loader that begins each iteration at the position that was loaded, as Hugging Face's datasets do."""
-
-    def __init__(self) -> None:
-        self.first, self.given, self.dataset = 0, 0, SimpleNamespace(_starting_state_dict=None)
-
-    def state_dict(self) -> dict[str, int]:
-        return {"given": self.given}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.first = state["given"]
-
-    def __iter__(self) -> Iterator[int]:
-        for number in range(self.first, 4):
-            self.given = number + 1
-            yield number
-
-
-def test_an_epoch_after_the_one_that_was_resumed_is_whole() -> None:
-    positioned = Positioned(Begun())
-    next(iter(positioned))
-    positioned.resume(2, {"given": 2})
-    assert [list(positioned) for _ in range(3)] == [[2, 3], [0, 1, 2, 3], [0, 1, 2, 3]]
-
-
-class Counted(Begun):
-    """A stream that goes on with the next epoch, which it counts, wherever it was told to begin."""
-
-    epoch = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        del self.dataset
-
-    def state_dict(self) -> dict[str, int]:
-        return super().state_dict() | {"epoch": self.epoch}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        super().load_state_dict(state)
-        self.epoch = state["epoch"]
-
-    def __iter__(self) -> Iterator[Any]:
-        yield from ((self.epoch, number) for number in super().__iter__())
-        self.first, self.given, self.epoch = 0, 0, self.epoch + 1
-
-
-@pytest.mark.parametrize("passed", [2, 0])
-def test_a_stream_that_counts_its_epochs_goes_on_counting(passed: int) -> None:
-    whole, positioned = Positioned(Counted()), Positioned(Counted())
-    assert [len(list(whole)) for _ in range(2)] == [4, 4]
-    next(iter(positioned))
-    positioned.resume(passed, {"given": 2, "epoch": 1} if passed else whole.states[0])
-    begun = [[(1, 2), (1, 3)]] if passed else []
-    epochs = [[(epoch, number) for number in range(4)] for epoch in (2, 3)]
-    assert [list(positioned) for _ in range(len(begun) + 2)] == begun + epochs
 
 
 class Played(DigitsData):
