@@ -8,7 +8,7 @@ from functools import partial, wraps
 from typing import Any
 
 import torch
-from lightning import Callback, LightningDataModule, LightningModule, Trainer
+from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig
@@ -19,7 +19,12 @@ from lockstep.console import join_first
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import samples_in
 from lockstep.models.supervised import Supervised
-from lockstep.plain_lightning.lightning_internals import change_asked_loaders, counting_nothing, take_skipped_steps
+from lockstep.plain_lightning.lightning_internals import (
+    change_asked_loaders,
+    log_batch_as,
+    remember_logs,
+    take_skipped_steps,
+)
 from lockstep.plain_lightning.processes import (
     GATHERED,
     agree_on_batches,
@@ -130,11 +135,16 @@ class PlainLightning(SharedLoading):
         self._batches += 1
         if self._batches in _COMPARED and isinstance(trainer.strategy, DDPStrategy):
             self._compare(pl_module)
-        self._divide(trainer)
-        if self._weight.samples == 0:  # the batch has no sample for this rank, which has a dummy
+        loop = trainer.fit_loop.epoch_loop  # a step with a dataloader_iter gets the previous batch's index as argument
+        self._weight = weight_of(loop.batch_idx, self._samplers, trainer.accumulate_grad_batches, trainer.num_training_batches)
+        self._is_even = self._weight.is_even
+        if not self._weight.is_known:
+            self.warn("training loaders divide a batch unequally, whose gradient is not weighted; drop_last=True leaves it out")
+        if self._weight.samples == 0:  # the batch has no sample for this rank, which has a dummy: nothing of it is counted
             from lockstep.trainer.batchnorm import without_statistics
 
-            self._around_batch.enter_context(counting_nothing(trainer, pl_module))
+            log_batch_as(trainer, 0)  # also applies in the module's hook at the batch's end
+            self._around_batch.callback(remember_logs(trainer, pl_module))
             self._around_batch.enter_context(without_statistics())
 
     def _compare(self, model: LightningModule) -> None:
@@ -142,14 +152,6 @@ class PlainLightning(SharedLoading):
         for kind, tensors, why in kinds:
             if names := names_that_differ(tensors):
                 self.warn(f"{kind} differ between processes after a step ({join_first(names)}): {why}")
-
-    def _divide(self, trainer: Any) -> None:
-        """Set the weights of the batch."""
-        loop = trainer.fit_loop.epoch_loop  # a step with a dataloader_iter gets the previous batch's index as argument
-        weight = weight_of(loop.batch_idx, self._samplers, trainer.accumulate_grad_batches, trainer.num_training_batches)
-        if not weight.is_known:
-            self.warn("training loaders divide a batch unequally, whose gradient is not weighted; drop_last=True leaves it out")
-        self._weight, self._is_even = weight, weight.is_even
 
     @property
     def weight(self) -> float:
@@ -187,17 +189,16 @@ class PlainLightning(SharedLoading):
         if trainer.state.fn == "fit":
             checkpoint.setdefault("metrics", logged_numbers(trainer))
             checkpoint["epoch_logs"] = self._logs.collected()
-        for key in (LightningModule.CHECKPOINT_HYPER_PARAMS_KEY, LightningDataModule.CHECKPOINT_HYPER_PARAMS_KEY):
-            if key in checkpoint:
-                checkpoint[key] = self._without_objects(checkpoint[key])
+        for key in {"hyper_parameters", "datamodule_hyper_parameters"} & checkpoint.keys():
+            checkpoint[key] = self._without_objects(checkpoint[key])
 
     def _without_objects(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return hyperparameters without objects such as networks, with which torch.load would refuse the checkpoint."""
-        objects = {name for name, value in values.items() if name not in self._objects and why_unreadable(value) is not None}
-        if objects:
+        objects = {name for name, value in values.items() if why_unreadable(value) is not None}
+        if objects - self._objects:
             log.info(f"hyperparameters that are no plain values are not kept in checkpoints: {join_first(sorted(objects))}")
-            self._objects |= objects
-        return {name: value for name, value in values.items() if name not in self._objects}
+        self._objects |= objects
+        return {name: value for name, value in values.items() if name not in objects}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(trainer, pl_module, checkpoint)

@@ -3,8 +3,8 @@
 tests/options/plain_lightning fails when one of them no longer exists.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -98,16 +98,6 @@ def begin_batches_again(trainer: Trainer, before: Callable[[int], None], are_pas
             next(loaded, None)
         before(batch)
     batches.fetched = 0  # the epoch loop adds the skipped batches itself
-
-
-@contextmanager
-def counting_nothing(trainer: Any, model: nn.Module) -> Iterator[None]:
-    """Discard what a training step logs in the block, with any batch size, from the epoch's values, and its updates of the
-    model's torchmetrics."""
-    log_batch_as(trainer, 0)  # also applies after the block, in the model's hook at the batch's end
-    restore = remember_logs(trainer, model)
-    yield
-    restore()
 
 
 def remember_logs(trainer: Any, model: nn.Module) -> Callable[[], None]:
