@@ -148,10 +148,10 @@ class PlainLightning(SharedLoading):
             self._around_batch.enter_context(without_statistics())
 
     def _compare(self, model: LightningModule) -> None:
-        kinds = ("buffers", model.named_buffers(), "process 0's are kept"), ("weights", model.named_parameters(), _OWN_GRADIENTS)
-        for kind, tensors, why in kinds:
-            if names := names_that_differ(tensors):
-                self.warn(f"{kind} differ between processes after a step ({join_first(names)}): {why}")
+        if names := names_that_differ(model.named_buffers()):
+            self.warn(f"buffers differ between processes after a step, and process 0's are kept ({join_first(names)})")
+        if names := names_that_differ(model.named_parameters()):
+            self.warn(f"weights differ between processes after a step ({join_first(names)}): {_OWN_GRADIENTS}")
 
     @property
     def weight(self) -> float:
