@@ -5,9 +5,9 @@ from typing import Any
 from lightning import LightningModule, Trainer
 
 from lockstep.errors import config_error
-from lockstep.exact.lightning_internals import reduce_logs_of_workers
+from lockstep.exact.lightning_internals import WorkerLogs
 from lockstep.exact.loaders import workers_loader
-from lockstep.plain_lightning.callback import PlainLightning
+from lockstep.plain_lightning.callback import PlainLightning, PlainLightningGuard
 from lockstep.plain_lightning.lightning_internals import log_batch_as
 from lockstep.runs.shares import dp_rank_and_size
 
@@ -17,7 +17,7 @@ class PlainWorkers(PlainLightning):
     draws, and restores their buffers."""
 
     def _combine_processes(self, trainer: Any, model: LightningModule) -> None:
-        self._logs = reduce_logs_of_workers(trainer, self.warn)
+        self._logs = WorkerLogs.replace_in(trainer, self.warn)
 
     def _share(self, trainer: Any, loader: Any, name: str, training: bool) -> Any:
         share, workers = dp_rank_and_size(trainer), trainer.strategy.workers
@@ -44,3 +44,9 @@ class PlainWorkers(PlainLightning):
     def _count_whole_batch(self, trainer: Any) -> None:
         """Count logs of the hooks around the workers' steps as of the whole batch, in every process."""
         log_batch_as(trainer, trainer.strategy.shares[0].whole)
+
+
+class PlainWorkersGuard(PlainLightningGuard):
+    """Add PlainWorkers to the trainer in the place of PlainLightning."""
+
+    kind = PlainWorkers

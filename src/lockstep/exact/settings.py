@@ -28,6 +28,7 @@ def _settings(config: DictConfig, workers: Any) -> dict[str, Any]:
         "trainer.deterministic": True,
         "trainer.benchmark": False,  # true chooses kernels by the time that they take
         "guards.exact": {"_target_": "lockstep.exact.metrics.WorkerMetrics", "workers": workers},
+        "guards.plain_lightning._target_": f"{__package__}.plain.PlainWorkersGuard",
         "guards.equivalence": None,  # it looks for causes that keep DDP from giving the result of one process
         **({GLOBAL_BATCH: _global_batch_size(config, workers), BATCH: None} if _has_batch(config) else {}),
     }

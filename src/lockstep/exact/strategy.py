@@ -61,13 +61,6 @@ class Exact(PlannedWorldSize, DDPStrategy):
             return super().distributed_sampler_kwargs
         return {"num_replicas": self.workers, "rank": self._worker}
 
-    @staticmethod
-    def plain_lightning(seed: int) -> Any:
-        """Return the callback for a module and data that know nothing of this package."""
-        from lockstep.exact.plain import PlainWorkers
-
-        return PlainWorkers(seed)
-
     def setup_environment(self) -> None:
         super().setup_environment()
         torch.set_num_threads(1)  # Lightning has set as many as each process has cores

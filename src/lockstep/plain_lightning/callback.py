@@ -8,7 +8,7 @@ from functools import partial, wraps
 from typing import Any
 
 import torch
-from lightning import Callback, LightningDataModule, LightningModule, Trainer
+from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig
@@ -19,7 +19,12 @@ from lockstep.console import join_first
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import samples_in
 from lockstep.models.supervised import Supervised
-from lockstep.plain_lightning.lightning_internals import change_asked_loaders, counting_nothing, take_skipped_steps
+from lockstep.plain_lightning.lightning_internals import (
+    change_asked_loaders,
+    log_batch_as,
+    remember_logs,
+    take_skipped_steps,
+)
 from lockstep.plain_lightning.processes import (
     GATHERED,
     agree_on_batches,
@@ -28,7 +33,7 @@ from lockstep.plain_lightning.processes import (
     gather_unequal_lengths,
     names_that_differ,
 )
-from lockstep.plain_lightning.reduced_logs import reduce_logs, source_of
+from lockstep.plain_lightning.reduced_logs import ReducedLogs, source_of
 from lockstep.plain_lightning.shared_loading import SharedLoading, Weight, are_counted, weight_of
 from lockstep.runs.results import ended_by, logged_numbers
 from lockstep.trainer.steps import begins_step
@@ -37,6 +42,7 @@ log = logging.getLogger(__name__)
 
 _NOT_KNOWN = "docs/your-code.md#what-is-said-when lists what several processes can't detect in it"
 _OWN_GRADIENTS = "each steps by its own gradients, as after loss.backward() in the place of self.manual_backward(loss)"
+_SIZES = ("num_devices", "num_nodes", "world_size", "WORLD_SIZE", "device_count")
 _COMPARED = (2, 20)  # batches before which processes compare their weights; manual optimization may step after several batches
 
 
@@ -71,27 +77,28 @@ class PlainLightning(SharedLoading):
         change_asked_loaders(trainer, partial(self._share_all, trainer), partial(self._drawing_alike, trainer))
         self._combine_processes(trainer, pl_module)
 
+    def _combine_processes(self, trainer: Any, model: LightningModule) -> None:
+        self._logs = ReducedLogs.replace_in(trainer, self.warn)
+        self._logs.defer_sync(model)
+        if trainer.world_size == 1 or _is_shipped(model) or "all_gather" in vars(model):
+            return
+        gather_unequal_lengths(model, self._gathers_unequally, self.warn)
+        if is_overridden("on_train_batch_start", model, LightningModule):
+            agree_on_batches(model, self.warn, self._around_batch.close)
+        if "training_step" not in vars(model):
+            take_skipped_steps(trainer)
+            step, agree = model.training_step, partial(self._agree, trainer, model)
+            model.training_step = wraps(step)(lambda *arguments, **named: agree(step(*arguments, **named)))
+
     def on_validation_start(self, trainer: Any, pl_module: LightningModule) -> None:
         if trainer.world_size > 1:
             gather_lists_whole(pl_module)
 
     on_test_start = on_validation_start
 
-    def _combine_processes(self, trainer: Any, model: LightningModule) -> None:
-        self._logs = reduce_logs(trainer, self.warn)
-        if trainer.world_size > 1 and not _is_shipped(model):
-            if "training_step" not in vars(model):
-                take_skipped_steps(trainer)
-                step, agree = model.training_step, partial(self._agree, trainer, model)
-                model.training_step = wraps(step)(lambda *arguments, **named: agree(step(*arguments, **named)))
-            if "on_train_batch_start" not in vars(model) and is_overridden("on_train_batch_start", model, LightningModule):
-                agree_on_batches(model, self.warn, self._around_batch.close)
-            if "all_gather" not in vars(model):
-                gather_unequal_lengths(model, self._gathers_unequally, self.warn)
-
     def _agree(self, trainer: Any, model: LightningModule, output: Any) -> Any:
         """Return a step's output, weighted by the samples of the processes that have an output."""
-        trainer._logger_connector.exchange_step()
+        self._logs.exchange_step()
         if not model.automatic_optimization or not isinstance(trainer.strategy, DDPStrategy):
             return output
         wrapper: Any = trainer.strategy.model
@@ -128,11 +135,16 @@ class PlainLightning(SharedLoading):
         self._batches += 1
         if self._batches in _COMPARED and isinstance(trainer.strategy, DDPStrategy):
             self._compare(pl_module)
-        self._divide(trainer)
-        if self._weight.samples == 0:  # the batch has no sample for this rank, which has a dummy
+        loop = trainer.fit_loop.epoch_loop  # a step with a dataloader_iter gets the previous batch's index as argument
+        self._weight = weight_of(loop.batch_idx, self._samplers, trainer.accumulate_grad_batches, trainer.num_training_batches)
+        self._is_even = self._weight.is_even
+        if not self._weight.is_known:
+            self.warn("training loaders divide a batch unequally, whose gradient is not weighted; drop_last=True leaves it out")
+        if self._weight.samples == 0:  # the batch has no sample for this rank, which has a dummy: nothing of it is counted
             from lockstep.trainer.batchnorm import without_statistics
 
-            self._around_batch.enter_context(counting_nothing(trainer, pl_module))
+            log_batch_as(trainer, 0)  # also applies in the module's hook at the batch's end
+            self._around_batch.callback(remember_logs(trainer, pl_module))
             self._around_batch.enter_context(without_statistics())
 
     def _compare(self, model: LightningModule) -> None:
@@ -140,14 +152,6 @@ class PlainLightning(SharedLoading):
             self.warn(f"buffers differ between processes after a step, and process 0's are kept ({join_first(names)})")
         if names := names_that_differ(model.named_parameters()):
             self.warn(f"weights differ between processes after a step ({join_first(names)}): {_OWN_GRADIENTS}")
-
-    def _divide(self, trainer: Any) -> None:
-        """Set the weights of the batch."""
-        loop = trainer.fit_loop.epoch_loop  # a step with a dataloader_iter gets the previous batch's index as argument
-        weight = weight_of(loop.batch_idx, self._samplers, trainer.accumulate_grad_batches, trainer.num_training_batches)
-        if not weight.is_known:
-            self.warn("training loaders divide a batch unequally, whose gradient is not weighted; drop_last=True leaves it out")
-        self._weight, self._is_even = weight, weight.is_even
 
     @property
     def weight(self) -> float:
@@ -189,17 +193,16 @@ class PlainLightning(SharedLoading):
         if trainer.state.fn == "fit":
             checkpoint.setdefault("metrics", logged_numbers(trainer))
             checkpoint["epoch_logs"] = self._logs.collected()
-        for key in (LightningModule.CHECKPOINT_HYPER_PARAMS_KEY, LightningDataModule.CHECKPOINT_HYPER_PARAMS_KEY):
-            if key in checkpoint:
-                checkpoint[key] = self._without_objects(checkpoint[key])
+        for key in {"hyper_parameters", "datamodule_hyper_parameters"} & checkpoint.keys():
+            checkpoint[key] = self._without_objects(checkpoint[key])
 
     def _without_objects(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return hyperparameters without objects such as networks, with which torch.load would refuse the checkpoint."""
-        objects = {name for name, value in values.items() if name not in self._objects and why_unreadable(value) is not None}
-        if objects:
+        objects = {name for name, value in values.items() if why_unreadable(value) is not None}
+        if objects - self._objects:
             log.info(f"hyperparameters that are no plain values are not kept in checkpoints: {join_first(sorted(objects))}")
-            self._objects |= objects
-        return {name: value for name, value in values.items() if name not in self._objects}
+        self._objects |= objects
+        return {name: value for name, value in values.items() if name not in objects}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(trainer, pl_module, checkpoint)
@@ -212,23 +215,22 @@ def _is_shipped(part: Any) -> bool:
 
 
 def _sizes_in_rates(kind: type[LightningModule]) -> list[str]:
-    """Return which numbers of processes the source of `configure_optimizers` names, or that of the class's own methods,
-    properties and attributes that it uses."""
-    source = source_of(kind.configure_optimizers)
-    used = [name for name in dict.fromkeys(re.findall(r"self\.(\w+)", source)) if not hasattr(LightningModule, name)]
-    parts = [getattr(kind, name, None) for name in used]
-    source += "".join(source_of(part.fget if isinstance(part, property) else part) for part in parts)
-    for line in source_of(kind).splitlines():
-        if (assigned := re.match(r"\s*self\.(\w+)[^=]*=", line)) and assigned[1] in used:
-            source += line
-    return [name for name in ("num_devices", "num_nodes", "world_size", "WORLD_SIZE", "device_count") if name in source]
+    """Return which numbers of processes the source of `configure_optimizers` names, or that of the methods, properties and
+    attributes of the class that it uses."""
+    source, whole = source_of(kind.configure_optimizers), source_of(kind)
+    for name in dict.fromkeys(re.findall(r"self\.(\w+)", source)):
+        parts = rf"^    def {name}\(.*?(?=^    \S|\Z)|^ *self\.{name}\b[^=\n]*=[^\n]*"
+        source += "".join(re.findall(parts, whole, re.DOTALL | re.MULTILINE))
+    return [name for name in _SIZES if name in source]
 
 
 class PlainLightningGuard(Callback):
-    """Add a PlainLightning callback, or the strategy's own kind of it, to the trainer, and the checks of a user's code.
+    """Add a PlainLightning callback to the trainer, and the checks of a user's code.
 
     A shipped model's config declares the metrics that it logs; for another module a sanity check of one batch shows them.
     """
+
+    kind: type[PlainLightning] = PlainLightning
 
     def __init__(self, seed: int, cfg: DictConfig) -> None:
         self.seed, self.cfg = seed, cfg
@@ -239,8 +241,7 @@ class PlainLightningGuard(Callback):
             trainer.num_sanity_val_steps = 1
         if any(isinstance(callback, PlainLightning) for callback in trainer.callbacks):
             return
-        plain = getattr(trainer.strategy, "plain_lightning", PlainLightning)(self.seed)
-        trainer.callbacks.append(plain)
+        trainer.callbacks.append(self.kind(self.seed))
         if is_shipped and isinstance(trainer.datamodule, DataModule):
             return
         # imported by the runs that need them
@@ -248,4 +249,4 @@ class PlainLightningGuard(Callback):
 
         trainer.callbacks += [SameSamples(self.cfg), UnsavedState()]
         if not is_shipped:
-            trainer.callbacks.append(MonitoredMetrics(self.cfg, plain.warn))
+            trainer.callbacks.append(MonitoredMetrics(self.cfg))

@@ -3,8 +3,8 @@
 tests/options/plain_lightning fails when one of them no longer exists.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -33,24 +33,13 @@ def take_skipped_steps(trainer: Any) -> None:
     trainer.fit_loop.epoch_loop.automatic_optimization.output_result_cls = SkippableResult
 
 
-def names_logged_in_training(trainer: Trainer) -> set[str]:
-    """Return the names logged since the start of the epoch, with Lightning's suffixes _step and _epoch. `callback_metrics` has
-    them only after the step."""
-    names = {item.meta.name for item in trainer.fit_loop.epoch_loop._results.values()}
-    return names | {f"{name}_{part}" for name in names for part in ("step", "epoch")}
-
-
-def own_values_of_a_step(trainer: Any) -> set[str]:
-    """Return the names in `callback_metrics` of values of the latest training step that are not reduced over processes."""
-    results = trainer.fit_loop.epoch_loop._results
-    own = [item for item in results.values() if item.meta.on_step and not item.meta.sync.should]
-    return {results._forked_name(item, on_step=True)[1] for item in own}
-
-
-def names_logged_in_validation(trainer: Any) -> set[str]:
-    """Return the names logged in the sanity check, which may have run only some of the validation loaders."""
-    results = trainer.fit_loop.epoch_loop.val_loop._results
-    return {name for item in results.values() for on_step in (True, False) for name in results._forked_name(item, on_step)}
+def logged_names(trainer: Any) -> set[str]:
+    """Return the names logged in training so far, and in the sanity check. `callback_metrics` has them only after the step."""
+    loop, names = trainer.fit_loop.epoch_loop, set()
+    for results in (loop._results, loop.val_loop._results):
+        for item in results.values():
+            names.update(results._forked_name(item, True), results._forked_name(item, False))
+    return names
 
 
 def leaves_samplers(trainer: Any) -> bool:
@@ -114,16 +103,6 @@ def begin_batches_again(trainer: Trainer, before: Callable[[int], None], are_pas
             next(loaded, None)
         before(batch)
     batches.fetched = 0  # the epoch loop adds the skipped batches itself
-
-
-@contextmanager
-def counting_nothing(trainer: Any, model: nn.Module) -> Iterator[None]:
-    """Discard what a training step logs in the block, with any batch size, from the epoch's values, and its updates of the
-    model's torchmetrics."""
-    log_batch_as(trainer, 0)  # also applies after the block, in the model's hook at the batch's end
-    restore = remember_logs(trainer, model)
-    yield
-    restore()
 
 
 def remember_logs(trainer: Any, model: nn.Module) -> Callable[[], None]:

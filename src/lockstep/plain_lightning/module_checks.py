@@ -6,14 +6,15 @@ import pickle
 import random
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress
 from copy import copy
+from io import BytesIO
 from typing import Any
 
 import numpy as np
 import torch
-from lightning import Callback, LightningModule, Trainer
+from lightning import Callback, LightningModule
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.seed import isolate_rng
@@ -28,11 +29,7 @@ from lockstep.console import join_first
 from lockstep.datamodules.seeded import Seeded
 from lockstep.errors import config_error
 from lockstep.metrics import monitored
-from lockstep.plain_lightning.lightning_internals import (
-    names_logged_in_training,
-    names_logged_in_validation,
-    own_values_of_a_step,
-)
+from lockstep.plain_lightning.lightning_internals import logged_names
 from lockstep.plain_lightning.processes import all_ranks
 from lockstep.plain_lightning.reduced_logs import source_of
 from lockstep.plain_lightning.streams import is_stateful
@@ -41,64 +38,42 @@ log = logging.getLogger(__name__)
 
 _OF_LIGHTNING = {*vars(LightningModule()), "_hparams", "_hparams_initial", "_hparams_name"}
 _LIBRARIES = ("torch", "lightning", "pytorch_lightning", "lockstep", "torchmetrics", "builtins", "omegaconf")
-_DEEP = 6  # levels of nested containers and objects that are inspected
-_MANY = 100  # entries of a container that are inspected; in a longer one, those at its ends
-_NAMED = 20  # changed values that are named
 _GENERATORS = (random.Random, np.random.Generator, torch.Generator)
+_NAMED = 20  # changed values that are named
 
 
 class MonitoredMetrics(Callback):
     """Raise ConfigError, before the first optimizer step, if the model has not logged a monitored metric, neither in Lightning's
     sanity check (one batch of validation) nor in its first training step.
 
-    A name that may be logged later is accepted: a test metric, or one not of validation if an epoch-end hook is overridden or
-    the model uses manual optimization. A run that starts from a checkpoint has no sanity check.
-
-    On several processes, warn if a callback or schedule monitors the value of a step, which differs between processes.
+    A name that may be logged later is accepted: a test metric, or one not of validation if hooks at the end of a batch or an
+    epoch may log. A run that starts from a checkpoint has no sanity check.
     """
 
-    def __init__(self, cfg: DictConfig, warn: Callable[[str], None]) -> None:
-        self.cfg, self._warn = cfg, warn
-        self._validated: set[str] = set()
+    def __init__(self, cfg: DictConfig) -> None:
+        self.cfg = cfg
         self._is_first_step = False
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        self._is_first_step = True
-
-    def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._validated = {*trainer.callback_metrics} | names_logged_in_validation(trainer)
+        validates_later = trainer.num_sanity_val_steps == 0 and trainer.enable_validation
+        self._is_first_step = trainer.ckpt_path is None and not validates_later
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: LightningModule, optimizer: Optimizer) -> None:
         if not self._is_first_step:
             return
         self._is_first_step = False
-        if trainer.world_size > 1:
-            self._name_own_values(trainer)
-        validates_later = trainer.num_sanity_val_steps == 0 and trainer.enable_validation
-        if trainer.ckpt_path is not None or validates_later:
-            return
-        known = self._validated | names_logged_in_training(trainer)
-        logs_later = _may_log_later(trainer, pl_module)
+        known, later = logged_names(trainer), _may_log_later(trainer, pl_module)
         for key, metric in monitored(self.cfg):
-            if metric not in known and not metric.startswith("test") and not (logs_later and not metric.startswith("val")):
+            is_later = metric.startswith("test") or (later and not metric.startswith("val"))
+            if metric not in known and not is_later:
                 mode = ", with its optimized_mode, or null" if key == "optimized_metric" else ""
                 logged = f"{', '.join(sorted(known)) or 'nothing'} up to its first optimizer step; use what it logs{mode}"
                 if metric.startswith("val") and trainer.enable_validation:
                     logged += "; trainer.num_sanity_val_steps=0 if it logs other names in Lightning's sanity check"
                 raise config_error(key, metric, f"the model logs {logged}")
 
-    def _name_own_values(self, trainer: Any) -> None:
-        own = own_values_of_a_step(trainer)
-        monitors = [(type(one).__name__, getattr(one, "monitor", None)) for one in trainer.callbacks]
-        schedules = [one for one in trainer.lr_scheduler_configs if one.reduce_on_plateau and one.interval == "step"]
-        monitors += [(type(one.scheduler).__name__, one.monitor) for one in schedules]
-        for name, metric in monitors:
-            if metric in own:
-                self._warn(f"{name} monitors each process's own {metric}; self.log(..., sync_dist=True) makes it that of all")
-
 
 def _may_log_later(trainer: Any, model: LightningModule) -> bool:
-    """Return whether hooks at the end of a batch or an epoch may log names that the first step has not."""
     hooks = ("on_train_batch_end", "on_train_epoch_end")
     has_own = any(not type(one).__module__.startswith(("lockstep.", "lightning.")) for one in trainer.callbacks)
     return has_own or not model.automatic_optimization or any(is_overridden(hook, model, LightningModule) for hook in hooks)
@@ -174,37 +149,33 @@ class UnsavedState(Callback):
         self._before: dict[str, int] | None = None  # None after the comparison
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        self._before = _marks(trainer, pl_module)
+        self._before = dict(_checksums(trainer, pl_module))
 
     def on_save_checkpoint(self, trainer: Any, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn != "fit" or self._before is None or not trainer.fit_loop.epoch_loop.batch_progress.total.processed:
             return
         before, self._before = self._before, None
-        now = _marks(trainer, pl_module)
-        changed = sorted(name for name in now if now[name] != before.get(name, 0) and not _saves(pl_module, name))
-        if changed:
+        names = [name for name, now in _checksums(trainer, pl_module) if now != before.get(name, 0)]
+        saves = source_of(type(pl_module).on_save_checkpoint) if is_overridden("on_save_checkpoint", pl_module) else ""
+        if changed := sorted(name for name in names if name.partition(".")[0] not in saves):
             why = "change in training and are not in checkpoints: a resumed run begins with them anew"
-            log.warning(
-                f"{join_first(changed, _NAMED)} {why}; make tensors persistent buffers, or save them in on_save_checkpoint"
-            )
+            needs = "make tensors persistent buffers, or save them in on_save_checkpoint"
+            log.warning(f"{join_first(changed, _NAMED)} {why}; {needs}")
 
 
-def _marks(trainer: Any, module: LightningModule) -> dict[str, int]:
-    """Return, by name, a checksum of each value that Lightning does not save."""
+def _checksums(trainer: Any, module: LightningModule) -> Iterator[tuple[str, int]]:
+    """Yield the name and a checksum of each value that Lightning does not save."""
     saved = {id(one) for one in (*module.parameters(), *module.buffers(), *trainer.optimizers)}
     saved |= {id(config.scheduler) for config in trainer.lr_scheduler_configs}
-    marks: dict[str, int] = {}
     for prefix, part in _parts(module):
-        marks |= {prefix + name: checksum(part._buffers[name]) for name in part._non_persistent_buffers_set}
-        if isinstance(part, LightningModule) or not _is_of_library(part):
-            own = {name: value for name, value in vars(part).items() if name not in _OF_LIGHTNING}
-            marks |= {prefix + name: checksum(value, saved) for name, value in own.items()}
+        yield from ((prefix + name, checksum(part._buffers[name])) for name in part._non_persistent_buffers_set)
+        own = {} if _is_of_library(part) and part is not module else vars(part)
+        yield from ((prefix + name, checksum(value, saved)) for name, value in own.items() if name not in _OF_LIGHTNING)
     for loader in CombinedLoader(trainer.train_dataloader).flattened:
         stream = getattr(loader, "dataset", loader)
         goes_on = isinstance(stream, IterableDataset) or stream is loader
         if goes_on and not is_stateful(stream) and hasattr(stream, "__dict__"):
-            marks[f"the place in {type(stream).__name__}"] = checksum(vars(stream))
-    return marks
+            yield f"the place in {type(stream).__name__}", checksum(vars(stream))
 
 
 def _parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
@@ -215,44 +186,43 @@ def _parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module
             yield from _parts(part, f"{prefix}{name}.")
 
 
-def _saves(module: LightningModule, name: str) -> bool:
-    """Return whether the source of the module's `on_save_checkpoint` contains the attribute's name."""
-    hook = type(module).on_save_checkpoint
-    return hook is not LightningModule.on_save_checkpoint and name.split(".")[0] in source_of(hook)
-
-
 def _is_of_library(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] in _LIBRARIES
 
 
 def checksum(value: Any, saved: Set[int] = frozenset()) -> int:
-    """Return a checksum of a value's tensors, arrays, images, numbers, strings and generators, in nested containers and objects;
-    0 if it has none. Objects whose ids are in `saved` are left out."""
-    total = 0
-    for part in _bytes(value, saved, _DEEP):
-        total = zlib.crc32(part, total)
-    return total
+    """Return a checksum of a value, with what it contains; 0 for an empty container, or one that can't be pickled. Objects whose
+    ids are in `saved` are left out."""
+    if isinstance(value, list | dict | set | deque) and not value:
+        return 0
+    with suppress(Exception):
+        _Values(content := BytesIO(), saved).dump(value)
+        return zlib.crc32(content.getbuffer())
+    return 0
 
 
-def _bytes(value: Any, saved: Set[int], depth: int) -> Iterator[bytes]:
-    if id(value) in saved or depth == 0 or isinstance(value, type) or type(value).__module__.startswith("lightning"):
-        return
-    if isinstance(value, Tensor):
-        value = value.detach().cpu().to_dense().contiguous().flatten().view(torch.uint8).numpy()  # NumPy has no bfloat16
-    inner: Any = ()
-    if isinstance(value, list | tuple | deque | set | Mapping):
-        inner = list(value.items() if isinstance(value, Mapping) else value)
-        if (length := len(inner)) > _MANY:
-            inner = (length, *inner[: _MANY // 2], *inner[-_MANY // 2 :])
-    elif hasattr(value, "tobytes"):  # NumPy's, and images
-        yield value.tobytes()
-    elif isinstance(value, str | bytes | int | float | complex | None):
-        yield repr(value).encode()
-    elif isinstance(value, _GENERATORS):
-        yield pickle.dumps(value)
-    elif is_stateful(value):
-        inner = (value.state_dict(),)
-    elif hasattr(value, "__dict__") and not _is_of_library(value):
-        inner = (vars(value),)
-    for part in inner:
-        yield from _bytes(part, saved, depth - 1)
+class _Values(pickle.Pickler):
+    """Write tensors, arrays and images as their bytes, other objects as their attributes, and functions and objects of libraries
+    as the names of their types. Equal values are equal bytes, in any process."""
+
+    def __init__(self, file: BytesIO, saved: Set[int]) -> None:
+        super().__init__(file)
+        self.fast = True  # no references to what was written before: it need not be the same object
+        self._saved = saved
+
+    def reducer_override(self, value: Any) -> Any:
+        if id(value) in self._saved:
+            return str, ()
+        if isinstance(value, Tensor):
+            value = value.detach().cpu().to_dense().contiguous().flatten().view(torch.uint8).numpy()  # NumPy has no bfloat16
+        if hasattr(value, "tobytes"):
+            return bytes, (value.tobytes(),)
+        if isinstance(value, (type, deque, *_GENERATORS)):
+            return NotImplemented
+        if isinstance(value, Mapping):
+            return dict, (dict(value),)
+        if is_stateful(value):
+            return dict, (value.state_dict(),)
+        if _is_of_library(value):
+            return str, (type(value).__qualname__,)
+        return (dict, (vars(value),)) if hasattr(value, "__dict__") else NotImplemented

@@ -3,156 +3,107 @@
 import inspect
 import math
 import sys
-import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
+from lightning import LightningModule
 from lightning.pytorch.trainer.connectors.logger_connector.logger_connector import _LoggerConnector
-from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection, _ResultMetric, _Sync
 from torch import Tensor
 
 from lockstep.datamodules.batches import samples_in
-from lockstep.plain_lightning.processes import all_ranks, all_shares, any_process, gather_number
+from lockstep.plain_lightning.processes import all_ranks, all_shares, any_process
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.steps import batches_trained
 
+Parts = dict[int, tuple[float, float]]  # by data-parallel rank: a value and its weight; a mean's value is a weighted sum
+
 
 class Logged(NamedTuple):
-    """The value of one rank under a key. names: those in trainer.callback_metrics; weight: number of samples of a mean."""
+    """Values of this process under a key."""
 
     hook: str
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # in trainer.callback_metrics
     reduction: str  # mean, sum, max or min
-    value: float
-    weight: float
+    parts: Parts
 
 
-def combine(parts: list[Logged]) -> float:
+def combine(logged: list[Logged]) -> float:
     """Return the value over all ranks."""
-    values, reduction = [part.value for part in parts], parts[0].reduction
-    if reduction in ("max", "min"):
+    values, weights = zip(*(part for one in logged for part in one.parts.values()), strict=True)
+    if (reduction := logged[0].reduction) in ("max", "min"):
         return max(values) if reduction == "max" else min(values)
     if reduction == "sum":
         return math.fsum(values)
-    weight = math.fsum(part.weight for part in parts)
+    weight = math.fsum(weights)
     return math.fsum(values) / weight if weight else math.nan
 
 
-def combine_on_device(reduction: str, values: Tensor, weights: Tensor) -> Tensor:
-    """Return a step's value over all ranks, without waiting for the device. Ranks without samples do not count."""
-    counts = weights > 0
-    if reduction in ("max", "min"):
-        sign = 1 if reduction == "max" else -1
-        return sign * (sign * values).where(counts, -math.inf).amax()
-    counted = values.where(counts, 0.0)
-    return counted.sum() if reduction == "sum" else (counted * weights).sum() / weights.sum()
-
-
-def explain_difference(parts: list[Logged], logging: int, shares: int) -> list[str]:
-    """Return why a name, logged by `logging` of the processes, can't have the value of one process; empty if it can."""
-    hook, name = parts[0].hook.partition(".")[0], parts[0].names[0]
-    if logging < shares:
-        return [f"{name} is logged by {logging} of {shares} processes alone"]
-    if len({part.value for part in parts}) == 1:
-        return []
-    if "_step" in hook or "_batch_" in hook:
-        return []
+def explain_difference(logged: list[Logged], shares: int) -> str | None:
+    """Return why an epoch's value can't be that of one process, or None if it can."""
+    hook, name, reduction = logged[0].hook.partition(".")[0], logged[0].names[0], logged[0].reduction
+    if len(logged) < shares:
+        return f"{name} is logged by {len(logged)} of {shares} processes alone"
+    is_of_batches = "_step" in hook or "_batch_" in hook
+    if is_of_batches or len({value for one in logged for value, _ in one.parts.values()}) == 1:
+        return None
     advice = "log a torchmetrics.Metric, or what self.all_gather returns"
-    return [f"{name}, logged in {hook}, differs between processes, and their {parts[0].reduction} is kept: {advice}"]
-
-
-def reduce_logs(trainer: Any, warn: Callable[[str], None]) -> "ReducedLogs":
-    """Set a connector that reduces logged values on a trainer that has not logged yet. It calls `warn`, equally on every rank,
-    with a line for each name that can't have the value of one process."""
-    if isinstance(trainer._logger_connector, ReducedLogs):
-        return trainer._logger_connector
-    trainer._logger_connector = connector = ReducedLogs(trainer, warn)
-    if trainer.world_size > 1 and connector.may_sync:
-        trainer.fit_loop.epoch_loop._results = StepResults(training=True)
-        for loop in (trainer.fit_loop.epoch_loop.val_loop, trainer.validate_loop, trainer.test_loop):
-            loop._results = StepResults(training=False)
-    return connector
-
-
-class StepResults(_ResultCollection):
-    """Store a step's values logged with sync_dist=True until ranks exchange them by key. Lightning reduces each while it is
-    logged, and mixes up values if ranks log in another order or other keys."""
-
-    def __init__(self, training: bool) -> None:
-        super().__init__(training)
-        self.unsynced: dict[str, int] = {}  # keys, and the number of samples of each
-
-    def log(self, *arguments: Any, **options: Any) -> None:
-        if options["sync_dist_group"] is None and not options["rank_zero_only"]:
-            options["sync_dist_fn"] = _Sync.no_op
-        super().log(*arguments, **options)  # pyright: ignore[reportAttributeAccessIssue]
-
-    def update_metrics(self, key: str, value: Any, batch_size: int) -> None:
-        super().update_metrics(key, value, batch_size)  # pyright: ignore[reportAttributeAccessIssue]
-        item, meta = self[key], self[key].meta
-        if batch_size and item.is_tensor and meta.on_step and meta.sync.should and meta.sync.fn is _Sync.no_op:  # 0: a dummy
-            self.unsynced[key] = samples_in(self.batch) or 1
+    return f"{name}, logged in {hook}, differs between processes, and their {reduction} is kept: {advice}"
 
 
 class ReducedLogs(_LoggerConnector):
-    """Exchange in one collective, at the end of each epoch and of each validation loader, what `self.log` has collected.
+    """Combine what all processes have logged: at the end of each epoch and each validation loader, and after a step the values
+    logged with sync_dist=True. Each is one exchange, by key, of sums and numbers of samples.
 
-    A mean is weighted by batch sizes, as on one process. Logs of an epoch's last hooks are reduced after them.
     If the user's code may set `trainer.should_stop`, ranks exchange it after each hook that may have done so, because a rank that
-    stopped alone would block the others.
+    stopped alone would block the others. `warn` is called, equally on every rank, with why a value can't be that of one process.
     """
 
     def __init__(self, trainer: Any, warn: Callable[[str], None]) -> None:
         super().__init__(trainer)
         self._warn = warn
-        self._reduced: dict[str, Any] = {}  # the value computed for each key
-        self.before: dict[str, list[Any]] = {}  # values logged in the epoch before a resumption
+        self._may_sync = False  # True if ranks exchange values after each step
+        self._synced: set[str] = set()  # names logged with sync_dist=True
+        self._combined: dict[tuple[str, str], Tensor] = {}  # the latest result by attribute and key
+        self.before: dict[str, Parts] = {}  # values logged in the epoch before a resumption
 
-    @cached_property
-    def may_sync(self) -> bool:
-        return is_named(self.trainer, "sync_dist")
+    @classmethod
+    def replace_in(cls, trainer: Any, warn: Callable[[str], None]) -> "ReducedLogs":
+        """Set a connector of this class on a trainer that has not logged yet, and return it."""
+        if not isinstance(trainer._logger_connector, cls):
+            trainer._logger_connector = cls(trainer, warn)
+        return trainer._logger_connector
+
+    def defer_sync(self, model: LightningModule) -> None:
+        """Make `model.log` leave sync_dist=True to `exchange_step`. Lightning reduces each value while it is logged, and mixes up
+        values if ranks log in another order, or under other keys."""
+        log = model.log
+
+        @wraps(log)
+        def deferred(name: str, *arguments: Any, sync_dist: bool = False, **options: Any) -> None:
+            if sync_dist and options.get("sync_dist_group") is None and not options.get("rank_zero_only"):
+                self._synced.add(name)
+                sync_dist = False
+            log(name, *arguments, sync_dist=sync_dist, **options)
+
+        self._may_sync = self.trainer.world_size > 1 and is_named(self.trainer, "sync_dist")
+        if self._may_sync and "log" not in vars(model):
+            model.log = deferred
 
     @cached_property
     def _may_stop(self) -> bool:
-        return is_named(self.trainer, "should_stop")
+        return self.trainer.world_size > 1 and is_named(self.trainer, "should_stop")
 
     def _stop_alike(self, is_now: bool) -> None:
-        if is_now and self.trainer.world_size > 1 and self.trainer.state.fn == "fit" and self._may_stop:
+        if is_now and self.trainer.state.fn == "fit" and self._may_stop:
             self.trainer.should_stop = any_process(self.trainer.should_stop, "trainer.should_stop is set", self._warn)
 
     def on_batch_end(self) -> None:
         self.exchange_step()
         super().on_batch_end()
         self._stop_alike(self.trainer.training)
-
-    def exchange_step(self) -> None:
-        """Combine the ranks' values of a step logged with sync_dist=True, by key and weighted by samples; a collective. A key
-        that only some ranks have logged is combined over these."""
-        results: Any = self.trainer._results
-        if not isinstance(results, StepResults):
-            return
-        own, results.unsynced = results.unsynced, {}
-        if not any(orders := gather_number(zlib.crc32(repr([*own]).encode()) if own else 0)):
-            return
-        metas = {key: results[key].meta for key in own}
-        if len({*orders}) > 1:
-            metas = {key: meta for rank in all_ranks(metas) for key, meta in rank.items()}
-        table = torch.zeros(len(metas), 2, dtype=torch.float64, device=self.trainer.strategy.root_device)
-        for row, key in zip(table, metas, strict=True):
-            if key in own:
-                row[0], row[1] = results[key]._forward_cache.detach(), own[key]
-        tables = [torch.zeros_like(table) for _ in orders]
-        dist.all_gather(tables, table)
-        shares = torch.stack(tables[:: len(tables) // dp_rank_and_size(self.trainer)[1]], dim=-1)
-        for (key, meta), (values, weights) in zip(metas.items(), shares, strict=True):
-            item = results.setdefault(key, _ResultMetric(meta, is_tensor=True).to(table.device))
-            item._forward_cache = combine_on_device(meta.sync.op, values, weights).to(item.value.dtype)
-            item.value = item.value if meta.on_epoch else item._forward_cache
-            item.has_reset = False
 
     def reset_results(self) -> None:
         self._stop_alike(self.trainer.validating)  # after its last hook
@@ -167,46 +118,45 @@ class ReducedLogs(_LoggerConnector):
         self._stop_alike(self.trainer.training)
         super().on_epoch_end()
 
-    def collected(self) -> dict[str, list[Any]]:
-        """Return, for a checkpoint, what the training epoch has logged so far: by key, sums of values and weights for each
-        data-parallel group; a collective."""
-        results: Any = self.trainer.fit_loop.epoch_loop._results
-        pending = {key: metric for key, metric in results.valid_items() if self._is_pending(key, metric)}
-        shares = self._gather(results, pending if batches_trained(self.trainer) else {})
-        keys = dict.fromkeys(key for share in shares for key in share if share[key][0].reduction in ("mean", "sum"))
-        return {key: [[[part.value, part.weight] for part in share.get(key, ())] for share in shares] for key in keys}
-
-    def add_before(self) -> None:
-        """Add the checkpoint's values of the epoch to those that later batches have logged."""
-        if not self.before:
+    def exchange_step(self) -> None:
+        """Combine the step's values logged with sync_dist=True, over the ranks that have logged them; a collective."""
+        if not self._may_sync:
             return
-        results: Any = self.trainer.fit_loop.epoch_loop._results
-        share, number = dp_rank_and_size(self.trainer)
-        for key in [key for key in self.before if key in results]:
-            shares = self.before.pop(key)
-            parts = shares[share] if len(shares) == number else [part for one in shares for part in one] if share == 0 else []
-            item = results[key]
-            for value, weight in parts:
-                item.value = item.value + value
-                if item.meta.is_mean_reduction:
-                    item.cumulated_batch_size = item.cumulated_batch_size + int(weight)
-
-    def _gather(self, results: Any, pending: dict[str, Any]) -> list[dict[str, list[Logged]]]:
-        return all_shares(self.trainer, {key: self._collected(key, logged(results, item)) for key, item in pending.items()})
+        results: Any = self.trainer._results
+        samples = 0 if results.batch_size == 0 else samples_in(results.batch) or 1  # 0: this rank has a dummy
+        own = {}
+        for key, item in results.valid_items() if samples else ():
+            is_synced = item.is_tensor and item.meta.on_step and item.meta.name in self._synced
+            if is_synced and item._forward_cache is not self._combined.get(("_forward_cache", key)):
+                value = float(item._forward_cache) * (samples if item.meta.is_mean_reduction else 1)
+                own[key] = _logged(results, item, {dp_rank_and_size(self.trainer)[0]: (value, samples)}, on_step=True)
+        self._combine("_forward_cache", own)
 
     def _reduce(self) -> None:
         if self.trainer.world_size == 1 and type(self) is ReducedLogs:
             return  # Lightning's own values are those of all
         self._compute_metrics()
         results: Any = self.trainer._results
-        pending = {key: metric for key, metric in results.valid_items() if self._is_pending(key, metric)}
-        shares = self._gather(results, pending)
-        for key in dict.fromkeys(key for rank in shares for key in rank):
-            each = [rank[key] for rank in shares if key in rank]
-            parts = [part for rank in each for part in rank]
-            for line in explain_difference(parts, len(each), len(shares)):
+        everyone, shares = self._combine("_computed", self._pending(results)), dp_rank_and_size(self.trainer)[1]
+        for line in (explain_difference(logged, shares) for logged in everyone.values()):
+            if line is not None:
                 self._warn(line)
-            self._keep(key, combine(parts), pending.get(key), parts[0].names)
+
+    def _combine(self, attribute: str, own: dict[str, Logged]) -> dict[str, list[Logged]]:
+        """Set the combined value as this attribute of each result, and return what each group has logged by key; a collective. A
+        rank without the result has the value for callbacks that monitor it."""
+        shares, results = all_shares(self.trainer, own), self.trainer._results or {}
+        keys = dict.fromkeys(key for share in shares for key in share)
+        everyone = {key: [share[key] for share in shares if key in share] for key in keys}
+        for key, logged in everyone.items():
+            item, value = results.get(key), combine(logged)
+            if item is None or item.has_reset:
+                others: Any = dict.fromkeys(logged[0].names, torch.tensor(value))
+                self._callback_metrics.update(others)
+                self._logged_metrics.update(others)
+            else:
+                vars(item)[attribute] = self._combined[attribute, key] = item.value.new_tensor(value)
+        return everyone
 
     def _compute_metrics(self) -> None:
         """Compute an epoch's torchmetrics in the same order on all ranks. Ranks that have not logged a metric take part too."""
@@ -225,28 +175,47 @@ class ReducedLogs(_LoggerConnector):
                 self._callback_metrics.update(values)
                 metric.reset()  # as Lightning does where it was logged
 
-    def _collected(self, key: str, value: Logged) -> list[Logged]:
-        """Return what this process has collected under a key; a subclass may return several parts."""
-        return [value]
+    def _pending(self, results: Any) -> dict[str, Logged]:
+        """Return the epoch's values that are not combined yet; Lightning may have computed this rank's own."""
+        pending = {}
+        for key, item in results.valid_items():
+            sync = item.meta.sync
+            is_reducible = item.is_tensor and item.meta.on_epoch and not sync.rank_zero_only and sync.group is None
+            if is_reducible and (item._computed is None or item._computed is not self._combined.get(("_computed", key))):
+                pending[key] = _logged(results, item, self._parts(key, item), on_step=False)
+        return pending
 
-    def _is_pending(self, key: str, metric: Any) -> bool:
-        sync = metric.meta.sync
-        is_reducible = metric.is_tensor and metric.meta.on_epoch and not sync.rank_zero_only and sync._group is None
-        return is_reducible and (metric._computed is None or metric._computed is not self._reduced.get(key))
+    def _parts(self, key: str, item: Any) -> Parts:
+        weight = float(item.cumulated_batch_size) if item.meta.is_mean_reduction else 1.0
+        return {dp_rank_and_size(self.trainer)[0]: (float(item.value), weight)}
 
-    def _keep(self, key: str, value: float, metric: Any | None, names: tuple[str, ...]) -> None:
-        """Set a value as the metric's result; on a rank that has not logged it, set it for callbacks that monitor it."""
-        if metric is None:
-            self._callback_metrics.update(dict.fromkeys(names, torch.tensor(value)))
-            return
-        metric._computed = self._reduced[key] = metric.value.new_tensor(value)
+    def collected(self) -> dict[str, Parts]:
+        """Return, for a checkpoint, the sums of what the training epoch has logged so far, by key; a collective."""
+        pending = self._pending(self.trainer.fit_loop.epoch_loop._results) if batches_trained(self.trainer) else {}
+        sums: dict[str, Parts] = {}
+        for share in all_shares(self.trainer, pending):
+            for key, logged in share.items():
+                if logged.reduction in ("mean", "sum"):
+                    sums.setdefault(key, {}).update(logged.parts)
+        return sums
+
+    def add_before(self) -> None:
+        """Add the checkpoint's values of the epoch to those that later batches have logged."""
+        results: Any = self.trainer.fit_loop.epoch_loop._results if self.before else {}
+        for key in [key for key in self.before if key in results]:
+            self._add(key, results[key], self.before.pop(key))
+
+    def _add(self, key: str, item: Any, parts: Parts) -> None:
+        share, number = dp_rank_and_size(self.trainer)
+        has_all = parts.keys() == {*range(number)}
+        for value, weight in [parts[share]] if has_all else parts.values() if share == 0 else ():
+            item.value = item.value + value
+            if item.meta.is_mean_reduction:
+                item.cumulated_batch_size = item.cumulated_batch_size + int(weight)
 
 
-def logged(results: Any, metric: Any) -> Logged:
-    meta = metric.meta
-    reduction = meta.sync.op  # Lightning accepts mean, sum, max and min
-    weight = float(metric.cumulated_batch_size) if reduction == "mean" else 1.0
-    return Logged(meta.fx, tuple(dict.fromkeys(results._forked_name(metric, False))), reduction, float(metric.value), weight)
+def _logged(results: Any, item: Any, parts: Parts, on_step: bool) -> Logged:
+    return Logged(item.meta.fx, tuple(dict.fromkeys(results._forked_name(item, on_step))), item.meta.sync.op, parts)
 
 
 def is_named(trainer: Any, name: str) -> bool:

@@ -26,8 +26,8 @@ def is_batchnorm(layer: nn.Module) -> bool:
 def synchronise_batchnorm(model: nn.Module) -> None:
     """Make each BatchNorm layer of the model normalise by the statistics of all processes' samples.
 
-    A layer stays what it is, with whatever a subclass adds to it (an activation, say): only what it calls,
-    torch.nn.functional.batch_norm, is computed over all processes. Without a process group nothing changes.
+    A layer keeps its class as a base, with what a subclass adds, such as an activation: only torch.nn.functional.batch_norm,
+    which it calls, is computed over all processes. Without a process group nothing changes.
     """
     for layer in model.modules():  # each once, under however many names
         if is_batchnorm(layer) and not isinstance(layer, Synchronised):
@@ -37,8 +37,8 @@ def synchronise_batchnorm(model: nn.Module) -> None:
 
 @contextmanager
 def without_statistics() -> Iterator[None]:
-    """Add nothing to the statistics of synchronised layers meanwhile: their inputs are dummies of a process that has no sample of
-    its own, and yet has to take part in the others' collectives."""
+    """Add nothing to the statistics of synchronised layers in this block: the inputs are dummies, in a process that has no sample
+    and has to take part in the collectives of the others. The layers' outputs are zeros."""
     token = _without_statistics.set(True)
     try:
         yield
@@ -76,7 +76,7 @@ class _AnyShape(_BatchNorm):
 
 
 class OverAllProcesses(TorchFunctionMode):
-    """Make torch.nn.functional.batch_norm normalise by the statistics of all processes' samples meanwhile."""
+    """Make torch.nn.functional.batch_norm normalise by the statistics of all processes' samples within the block."""
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         return (_batch_norm if func is functional.batch_norm else func)(*args, **(kwargs or {}))
@@ -92,48 +92,36 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """torch.nn.functional.batch_norm with the statistics of all processes' samples in place of its batch's."""
+    """torch.nn.functional.batch_norm with the statistics of all processes' samples in place of its batch's.
+
+    GPUs use torch's kernels. On CPUs, where it has none, round as the layer does on one process: statistics in float64, in two
+    passes so that nothing cancels, then one scale and one shift a channel in the input's type. A ReLU turns another rounding of
+    a value near zero into another gradient.
+    """
     if not training:
         return functional.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
-    parameters = (running_mean, running_var, weight, bias, momentum, eps)
-    if not _without_statistics.get():
-        return _normalised(input, *parameters)
-    # an empty batch, and its gradient, pass the same collectives as the other processes' samples
-    nothing = _normalised(input[:0], *parameters)
-    return functional.batch_norm(input, None, None, training=True, eps=eps) + nothing.sum()
-
-
-def _normalised(
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    momentum: float,
-    eps: float,
-) -> Tensor:
-    """Normalise by torch's kernels on GPUs. On CPUs, where it has none, round as the layer does on one process: statistics in
-    float64, in two passes so that nothing cancels, then one scale and one shift a channel in the input's type. A ReLU turns
-    another rounding of a value near zero into another gradient."""
-    x = input.float() if input.dtype in (torch.bfloat16, torch.float16) else input
+    is_dummy = _without_statistics.get()
+    own = input[:0] if is_dummy else input  # an empty batch, and its gradient, pass the same collectives as others' samples
+    x = own.float() if own.dtype in (torch.bfloat16, torch.float16) else own
     if input.is_cuda:
-        kept = input if len(input) else x  # torch sends statistics of the input's type for an empty batch, else float32
-        group, size = dist.group.WORLD, dist.get_world_size()
-        return TorchSyncBatchNorm.apply(kept, weight, bias, running_mean, running_var, eps, momentum, group, size)
-    y, mean, variance, count = _Normalise.apply(x, weight, bias, eps)
-    if count[0] == 1:  # as torch does on one process
-        raise ValueError(f"Expected more than 1 value per channel when training, over all processes; here {tuple(x.shape)}")
-    if running_mean is not None and running_var is not None:  # as torch, with the unbiased variance
-        with torch.no_grad():
-            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
-            running_var.lerp_((variance * count / (count - 1).clamp(min=1)).to(running_var.dtype), momentum)
-    return y.to(input.dtype)
+        own = own if len(own) else x  # torch sends statistics of the input's type for an empty batch, else float32
+        world = dist.group.WORLD, dist.get_world_size()
+        y = TorchSyncBatchNorm.apply(own, weight, bias, running_mean, running_var, eps, momentum, *world)
+    else:
+        y, mean, variance, count = _Normalise.apply(x, weight, bias, eps)
+        if count[0] == 1:  # as torch does on one process
+            raise ValueError(f"Expected more than 1 value per channel when training, over all processes; here {tuple(x.shape)}")
+        if running_mean is not None and running_var is not None:  # as torch, with the unbiased variance
+            with torch.no_grad():
+                running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+                running_var.lerp_((variance * count / (count - 1).clamp(min=1)).to(running_var.dtype), momentum)
+    return input * 0 + y.sum().to(input.dtype) if is_dummy else y.to(input.dtype)
 
 
 class _Normalise(torch.autograd.Function):
     """Normalise (n, channels, ...) by mean and biased variance of each channel over all processes; return these too, and the
-    number of values, in float64. One exchange forward and one backward: on CPUs a small one takes a millisecond, be it of ten
-    numbers or of a thousand."""
+    number of values, in float64. One exchange forward and one backward: on CPUs each takes about a millisecond, whatever its
+    size."""
 
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -153,7 +141,7 @@ class _Normalise(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Sum over the ranks what passes through the statistics: every rank's loss depends on every rank's samples."""
+        """Return the gradients. The sums are over all ranks: every rank's loss depends, by the statistics, on every sample."""
         x, weight, mean, inverse, count = ctx.saved_tensors
         weight_gradient, bias_gradient = own = _own_sums(gradient, x, mean, inverse)
         parameter_gradients = (None, None) if weight is None else (weight_gradient, bias_gradient)
@@ -167,7 +155,7 @@ class _Normalise(torch.autograd.Function):
 
 
 def _own_sums(gradient: Tensor, x: Tensor, mean: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
-    """Return this process's sums of the gradient times what was normalised, and of the gradient; by torch's own kernel."""
+    """Return this process's sums of the gradient times the normalised values, and of the gradient, by torch's kernel."""
     if not len(x):  # the kernel divides by the number of values
         return torch.zeros_like(mean), torch.zeros_like(mean)
     needed = [False, True, True]

@@ -25,32 +25,9 @@ class SomeDigits(DigitsData):
         self.train = Subset(self.train, range(495))  # the last batch of 100 has 95
 
 
-class AsksInSteps(LitClassifier):
-    """Its schedule and a callback monitor a step's value; its rate is by the number of processes."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().training_step(batch, batch_idx)
-        self.log("loss_of_step", loss)
-        return loss
-
+class RateOfDevices(LitClassifier):
     def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.5 * self.trainer.num_devices)
-        schedule: Any = {"scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer), "monitor": "loss_of_step"}
-        return {"optimizer": optimizer, "lr_scheduler": schedule | {"interval": "step", "reduce_on_plateau": True}}
-
-
-def causes_of_rank(rank: int, world_size: int, folder: Path) -> list[str]:
-    become_rank(rank, world_size)
-    options = ("trainer.limit_train_batches=1", "trainer.max_epochs=1", f"trainer.devices={world_size}")
-    trainer = fitted(folder, "model._target_=test_deciding.AsksInSteps", *options)
-    return next(one.causes for one in trainer.callbacks if isinstance(one, PlainLightning))
-
-
-def test_what_a_process_decides_by_itself_is_said(tmp_path: Path) -> None:
-    first, second = in_ranks(2, partial(causes_of_rank, folder=tmp_path), tmp_path)
-    own = "ReduceLROnPlateau monitors each process's own loss_of_step; self.log(..., sync_dist=True) makes it that of all"
-    rates = "configure_optimizers reads num_devices: its rates may be others than on one process, where they are not known"
-    assert first[:2] == second[:2] == [rates, own]
+        return torch.optim.SGD(self.parameters(), lr=0.5 * self.trainer.num_devices)
 
 
 class RateOfSetup(LitClassifier):
@@ -72,11 +49,11 @@ class RateOfMethod(LitClassifier):
 
 
 def test_rates_by_the_number_of_processes_are_seen_where_they_are_computed() -> None:
-    kinds = (RateOfSetup, RateOfMethod, AsksInSteps, LitClassifier)
+    kinds = (RateOfSetup, RateOfMethod, RateOfDevices, LitClassifier)
     assert [_sizes_in_rates(kind) for kind in kinds] == [["world_size"], ["WORLD_SIZE"], ["num_devices"], []]
 
 
-class StopsAlone(LitClassifier):
+class StopsAlone(RateOfDevices):
     """Its second process stops training, in its second epoch of five batches."""
 
     where = "training_step"
@@ -99,7 +76,7 @@ def stopped(folder: Path, where: str, *overrides: str) -> tuple[int, list[str]]:
     kind = ("model._target_=test_deciding.StopsAlone", "datamodule._target_=test_deciding.SomeDigits")
     trainer = fitted(folder, *kind, "trainer.max_epochs=3", *overrides)
     causes = next(one.causes for one in trainer.callbacks if isinstance(one, PlainLightning))
-    return trainer.global_step, [cause for cause in causes if "should_stop" in cause]
+    return trainer.global_step, [cause for cause in causes if "should_stop" in cause or "rates" in cause]
 
 
 def stop_ranks(rank: int, world_size: int, folder: Path, hooks: list[str]) -> list[tuple[int, list[str]]]:
@@ -111,6 +88,7 @@ def test_a_process_that_stops_alone_stops_all_and_is_named(tmp_path: Path) -> No
     """The others waited for it until they were ended."""
     hooks = {"training_step2": 8, "on_validation_end": 10}
     first, second = in_ranks(2, partial(stop_ranks, folder=tmp_path, hooks=[*hooks]), tmp_path)
-    line = "trainer.should_stop is set in 1 of 2 processes alone, and all follow"
-    assert first == second == [(steps, [line]) for steps in hooks.values()]
+    rates = "configure_optimizers reads num_devices: its rates may be others than on one process, where they are not known"
+    lines = [rates, "trainer.should_stop is set in 1 of 2 processes alone, and all follow"]
+    assert first == second == [(steps, lines) for steps in hooks.values()]
     assert stopped(tmp_path / "one", "training_step2", "datamodule.batch_size=100") == (8, [])

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from lockstep.errors import ConfigError
 
-LOGS = "the model logs train_acc, train_acc_epoch, train_acc_step, train_loss, train_loss_epoch, train_loss_step, val_acc, "
+LOGS = "the model logs train_acc, train_loss, train_loss_epoch, train_loss_step, val_acc, "
 
 
 @pytest.mark.parametrize(

@@ -50,14 +50,6 @@ class Forgets(LitClassifier):
         checkpoint["n"] = self.saved
 
 
-def test_what_changes_is_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        fitted(tmp_path, "model._target_=test_unsaved_state.Forgets", "guards.checkpoint.every_n_steps=null")
-    (line,) = [message for message in caplog.messages if LINE in message]
-    names = "by_hand, centre, count, hidden_layers, memory, state"
-    assert line == f"{names} {LINE}; make tensors persistent buffers, or save them in on_save_checkpoint"
-
-
 class Said(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -67,16 +59,16 @@ class Said(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def names_of_rank(rank: int, world_size: int, folder: Path) -> list[str]:
+def lines_of_rank(rank: int, world_size: int, folder: Path) -> list[str]:
     become_rank(rank, world_size)
-    logging.getLogger().addHandler(said := Said())
-    logging.getLogger("lockstep").addHandler(said)
-    options = ("guards.checkpoint.every_n_steps=null", "trainer.devices=2")
+    logging.getLogger("lockstep").addHandler(said := Said())
+    options = ("guards.checkpoint.every_n_steps=null", f"trainer.devices={world_size}")
     fitted(folder / "run", "model._target_=test_unsaved_state.Forgets", *options)
-    return [line.partition(f" {LINE}")[0] for line in {*said.lines} if LINE in line]
+    return [line for line in said.lines if LINE in line]
 
 
-@pytest.mark.slow
-def test_what_changes_is_named_on_two_processes(tmp_path: Path) -> None:
-    said = in_ranks(2, partial(names_of_rank, folder=tmp_path), tmp_path)
-    assert said[0] == ["by_hand, centre, count, hidden_layers, memory, state"]
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_what_changes_is_named_once(size: int, tmp_path: Path) -> None:
+    names = "by_hand, centre, count, hidden_layers, memory, state"
+    line = f"{names} {LINE}; make tensors persistent buffers, or save them in on_save_checkpoint"
+    assert in_ranks(size, partial(lines_of_rank, folder=tmp_path), tmp_path)[0] == [line]

@@ -19,3 +19,12 @@ def test_one_value_a_channel_is_refused_as_on_one_process(process: str, monkeypa
 def test_two_values_on_two_processes_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batchnorm, "_gather", lambda own: torch.stack([own, own + 1 * (own == own[0])]))
     assert batchnorm._batch_norm(torch.randn(1, 3), None, None, training=True).shape == (1, 3)
+
+
+def test_a_dummy_of_one_value_a_channel_becomes_zero_and_has_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batchnorm, "_gather", lambda own: torch.stack([own, torch.full_like(own, 2)]))
+    dummy = torch.randn(1, 3, requires_grad=True)
+    with batchnorm.without_statistics():
+        y = batchnorm._batch_norm(dummy, None, None, torch.ones(3), torch.ones(3), training=True)
+    y.sum().backward()
+    assert y.count_nonzero() == torch.as_tensor(dummy.grad).count_nonzero() == 0
