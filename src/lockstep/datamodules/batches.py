@@ -9,7 +9,7 @@ from numpy import ndarray
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
-from lockstep.datamodules.seeded import Draw, Seeded, indices
+from lockstep.datamodules.seeded import Draws, Seeded
 
 Augment = Callable[[Tensor, Tensor, int], Tensor]
 # Bytes up to which one thread is faster than several. torch copies more than 32,768 numbers with all of its threads
@@ -61,14 +61,14 @@ class Batches(Seeded):
         return Batches, (self.dataset, self.seed, self.augment)
 
     def __getitem__(self, drawn: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        ids = torch.tensor(indices(drawn))
+        ids = torch.tensor(drawn)
         if isinstance(self.dataset, InMemory):
             inputs, targets = self.dataset.__getitems__(ids)
         else:
             samples = self.__getitems__(drawn)
             inputs, targets = samples if isinstance(samples, tuple) else default_collate(samples)
         if self.augment is not None:
-            inputs = self.augment(inputs, ids, drawn[0].epoch if isinstance(drawn[0], Draw) else 0)
+            inputs = self.augment(inputs, ids, drawn.epoch if isinstance(drawn, Draws) else 0)
         return inputs, targets
 
 

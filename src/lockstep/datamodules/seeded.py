@@ -3,6 +3,7 @@
 import random
 import zlib
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy
@@ -19,6 +20,18 @@ class Draw(NamedTuple):
     index: Any
     epoch: int
     place: int
+
+
+class Draws(list[Any]):
+    """The dataset's indices of a training batch, with the epoch and their `places` in it."""
+
+    def __init__(self, indices: Sequence[Any], epoch: int, places: Sequence[int]) -> None:
+        super().__init__(indices)
+        self.epoch, self.places = epoch, places
+
+    def __getitem__(self, key: Any) -> Any:
+        chosen = super().__getitem__(key)
+        return Draws(chosen, self.epoch, self.places[key]) if isinstance(key, slice) else chosen
 
 
 class Seeded(Dataset[Any]):
@@ -46,12 +59,13 @@ class Seeded(Dataset[Any]):
     def __getitem__(self, drawn: Any) -> Any:
         if not isinstance(drawn, list):
             return self.__getitems__([drawn])[0]
+        drawn = one_by_one(drawn)
         with isolate_rng(include_cuda=False):
             self._seed(drawn[0])
             return self.dataset[indices(drawn)]
 
     def __getitems__(self, drawn: Sequence[Any]) -> Any:
-        root = _root(self.dataset)
+        root, drawn = _root(self.dataset), one_by_one(drawn)
         if type(root) is TensorDataset:  # it has no transforms
             return [self.dataset[index] for index in indices(drawn)]
         with isolate_rng(include_cuda=False):
@@ -67,6 +81,11 @@ class Seeded(Dataset[Any]):
     def _seed(self, draw: Any) -> None:
         epoch, place = draw[1:] if isinstance(draw, Draw) else (0, zlib.crc32(repr(draw).encode()))
         seed_generators(derive_seed(self.seed, epoch, place))
+
+
+def one_by_one(drawn: Sequence[Any]) -> Sequence[Any]:
+    """Return the samples of Draws, each as a Draw."""
+    return [*map(Draw, drawn, repeat(drawn.epoch), drawn.places)] if isinstance(drawn, Draws) else drawn
 
 
 def indices(drawn: Sequence[Any]) -> list[Any]:

@@ -6,22 +6,22 @@ process.
 """
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from lightning.pytorch.utilities.seed import isolate_rng
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch.utils.data import DataLoader, Dataset
 
-from lockstep.datamodules.seeded import Seeded, indices, seed_generators
+from lockstep.datamodules.seeded import Seeded, seed_generators
 from lockstep.noise import derive_seed
 from lockstep.plain_lightning.loaders import SharedLists, division_of, loading_arguments, takes_lists
 
 
 class Drawn(NamedTuple):
-    """A sample of a batch of `whole` samples; a dummy if this process has none of the batch."""
+    """A process's part of a batch of `whole` samples; a dummy if it has none of them."""
 
-    draw: Any
+    draws: list[Any]
     epoch: int
     whole: int
     is_dummy: bool
@@ -40,12 +40,12 @@ class Shares(list[Share]):
 
 
 class WorkersSampler(SharedLists):
-    """Yield lists of Drawn samples, those of all workers of the process."""
+    """Yield Drawn batches, with the samples of all workers of the process."""
 
     def __iter__(self) -> Iterator[Any]:
         for batch, draws in enumerate(self._batches(), self.first):
             own, whole = self.samples_in(batch)
-            yield [Drawn(draw, self.epoch, whole, is_dummy=own == 0) for draw in draws]
+            yield Drawn(draws, self.epoch, whole, is_dummy=own == 0)
 
 
 class WorkerBatches(Dataset[Shares]):
@@ -58,18 +58,17 @@ class WorkerBatches(Dataset[Shares]):
         self.takes_lists = takes_lists(loader)
         self.own, self.seed = own, seed
 
-    def __getitem__(self, drawn: Sequence[Drawn]) -> Shares:
+    def __getitem__(self, drawn: Drawn) -> Shares:
         with isolate_rng(include_cuda=False):
-            return Shares(self._share(drawn[worker :: self.own], drawn[0].whole) for worker in range(self.own))
+            return Shares(self._share(drawn, drawn.draws[worker :: self.own]) for worker in range(self.own))
 
-    def _share(self, drawn: Sequence[Drawn], whole: int) -> Share:
-        if not drawn:
-            return Share(None, 0, whole)
-        draws = [one.draw for one in drawn]
+    def _share(self, drawn: Drawn, draws: list[Any]) -> Share:
+        if not draws:
+            return Share(None, 0, drawn.whole)
         samples = self.dataset[draws] if self.takes_lists else self.dataset.__getitems__(draws)
         samples = samples if self.is_batched or self.takes_lists else samples[0]
-        seed_generators(derive_seed(self.seed, drawn[0].epoch, zlib.crc32(repr(indices(draws)[0]).encode())))
-        return Share(self.collate(samples), 0 if drawn[0].is_dummy else len(draws), whole)
+        seed_generators(derive_seed(self.seed, drawn.epoch, zlib.crc32(repr(draws[0]).encode())))
+        return Share(self.collate(samples), 0 if drawn.is_dummy else len(draws), drawn.whole)
 
 
 def workers_loader(

@@ -8,7 +8,6 @@ used once. Lightning's own sampler repeats samples until ranks have equal number
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
-from itertools import repeat
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
 from lockstep.datamodules.samplers import GlobalBatches
-from lockstep.datamodules.seeded import Draw, Seeded, seed_generators
+from lockstep.datamodules.seeded import Draws, Seeded, one_by_one, seed_generators
 from lockstep.errors import config_error
 from lockstep.noise import derive_seed
 
@@ -98,15 +97,15 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self._batches():
-            yield from batch
+            yield from one_by_one(batch)
 
     def _batches(self) -> Iterator[list[Any]]:
         """Yield this rank's samples of each batch, from the first that is not skipped."""
         order = self.order()
         for batch in range(self.first, self.batches):
             places = self._places(batch)
-            samples = [order[place] for place in places]
-            yield [*map(Draw._make, zip(samples, repeat(self.epoch), places))] if self.training else samples
+            samples = order[places.start : places.stop : places.step]
+            yield Draws(samples, self.epoch, places) if self.training else samples
 
     def numbers(self, batch: int) -> list[Any]:
         """Return the dataset's indices of this rank's samples in a batch of the epoch."""

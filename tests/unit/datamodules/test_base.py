@@ -16,7 +16,7 @@ from lockstep.datamodules import DataModule, Digits
 from lockstep.datamodules.base import Splits, as_features
 from lockstep.datamodules.random_regression import RandomRegression
 from lockstep.datamodules.samplers import GlobalBatches
-from lockstep.datamodules.seeded import Draw
+from lockstep.datamodules.seeded import Draws
 from lockstep.datamodules.synthetic_images import SyntheticImages
 from lockstep.errors import ConfigError
 from lockstep.models import Classifier
@@ -113,7 +113,7 @@ def test_the_first_evaluated_samples_are_of_all_classes_of_sorted_data() -> None
 def test_only_training_images_are_augmented() -> None:
     datamodule = Images(batch_size=100, augment={"crop": 2, "flip": True}, shuffle=False)
     train: Any = datamodule.train_dataloader().dataset
-    assert not torch.equal(train[[Draw(number, 0, number) for number in range(100)]][0], datamodule.splits.train.inputs[:100])
+    assert not torch.equal(train[Draws(range(100), 0, range(100))][0], datamodule.splits.train.inputs[:100])
     loader = datamodule.test_dataloader()
     numbers = next(iter(batches_of(loader)))
     assert torch.equal(next(iter(loader))[0], datamodule.splits.test.inputs[numbers])

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 from lockstep.datamodules.augment import CropFlip
 from lockstep.datamodules.batches import Batches, InMemory
-from lockstep.datamodules.seeded import Draw
+from lockstep.datamodules.seeded import Draws
 
 LENGTH = 20
 INPUTS = torch.arange(LENGTH * 1 * 4 * 4).to(torch.uint8).view(LENGTH, 1, 4, 4)
@@ -52,7 +52,7 @@ DATASETS = {
 
 @pytest.mark.parametrize("dataset", DATASETS.values(), ids=DATASETS.keys())
 def test_a_list_of_samples_becomes_a_batch(dataset: Any) -> None:
-    inputs, targets = Batches(dataset)[[Draw(number, 5, place) for place, number in enumerate([3, 0, 19])]]
+    inputs, targets = Batches(dataset)[Draws([3, 0, 19], 5, range(3))]
     assert torch.equal(inputs, INPUTS[[3, 0, 19]])
     assert torch.equal(targets, TARGETS[[3, 0, 19]])
 
@@ -66,7 +66,7 @@ def test_a_batch_is_fetched_at_once_where_the_dataset_can() -> None:
 def test_augmentation_is_given_the_numbers_and_the_epoch() -> None:
     augment = CropFlip(crop=1, flip=True, seed=3)
     batches = Batches(InMemory(INPUTS, TARGETS), augment=augment)
-    inputs, _ = batches[[Draw(4, 6, 0), Draw(9, 6, 1)]]
+    inputs, _ = batches[Draws([4, 9], 6, range(2))]
     assert torch.equal(inputs, augment(INPUTS[[4, 9]], torch.tensor([4, 9]), 6))
     assert not torch.equal(inputs, INPUTS[[4, 9]])
 
