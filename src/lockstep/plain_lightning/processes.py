@@ -30,7 +30,7 @@ def all_ranks(value: Any) -> list[Any]:
     if not dist.is_initialized():
         return [value]
     everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, value)
+    dist.all_gather_object(everyone, value, group=_of_cpus(dist.group.WORLD))  # a GPU would send the pickled bytes
     return everyone
 
 
