@@ -41,21 +41,16 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
     rows = {"best epoch": f"{best} of {result['epochs']}"} if (best := result.get("best_epoch")) else {}
     rows |= {name: "not a finite number" if value is None else f"{value:.6g}" for name, value in result["metrics"].items()}
     rows["wall time"] = f"{result['wall_time']:.1f} s"
-    if result.get("samples_per_second"):
-        rows["throughput"] = f"{result['samples_per_second']:,.0f} samples/s"
-    rows |= {"ended by": result["ended_by"]} if result.get("ended_by") else {}
+    rows |= {"throughput": f"{speed:,.0f} samples/s"} if (speed := result.get("samples_per_second")) else {}
+    rows |= {"ended by": reason} if (reason := result.get("ended_by")) else {}
     show_table([*rows.items(), ("run directory", relative(run_dir))])
-    if result.get("test_note") and any(name.startswith("test/") for name in rows):
-        print(result["test_note"])
     tensorboard = f"tensorboard --logdir {shlex.quote(relative(run_dir))}\n  " if (run_dir / "tensorboard").is_dir() else ""
     print(f"Next:\n  {tensorboard}{command_line('lockstep', 'evaluate', run_dir)}", flush=True)
 
 
 def show_preempted(run_dir: Path, reason: str) -> None:
     """Print why the run has stopped and the command that resumes it."""
-    command = command_line("python", Path(sys.argv[0]), f"resume={relative(run_dir)}")
-    how = f" Continue it: {command}" if (run_dir / ".hydra").is_dir() else ""
-    say(f"The run was {reason}.{how}")
+    say(f"The run was {reason}. Continue it: {command_line('python', Path(sys.argv[0]), f'resume={relative(run_dir)}')}")
 
 
 def command_line(*words: str | Path) -> str:

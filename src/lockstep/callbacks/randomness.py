@@ -11,7 +11,8 @@ from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lockstep import noise
 from lockstep.datamodules.seeded import seed_generators
 from lockstep.noise import Dropout, derive_seed, random_bits
-from lockstep.runs.shares import dp_rank_and_size, has_same_bits
+from lockstep.runs.shares import dp_rank_and_size
+from lockstep.strategies.ddp import has_same_bits
 from lockstep.trainer.steps import batches_trained
 
 _DROPOUT = 1000  # random stream of the first dropout layer; augmentation uses the streams from 0 on

@@ -55,7 +55,6 @@ class DataModule(LightningDataModule):
     """
 
     spec: DataSpec
-    test_note: str | None = None  # a remark on how the test split differs from validation, printed below a run's results
     has_test: bool = True  # may be set to False before the data is loaded
 
     def __init__(

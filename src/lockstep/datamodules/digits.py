@@ -21,7 +21,6 @@ class Digits(DataModule):
     """
 
     spec = DataSpec(input_shape=(1, 8, 8), num_outputs=10, class_names=tuple("0123456789"))
-    test_note = "test: digits of writers that training has not seen; val: other digits of the same writers, and easier"
 
     def load(self) -> Splits:
         images, targets = digits()

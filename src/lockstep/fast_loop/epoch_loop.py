@@ -14,6 +14,7 @@ from typing import Any
 
 from lightning import Callback, LightningModule
 from lightning.fabric.utilities.apply_func import move_data_to_device
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loops.optimization.automatic import Closure, ClosureResult
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.plugins.precision import Precision
@@ -114,6 +115,13 @@ class EpochLoop(_TrainingEpochLoop):
         return super().done
 
 
+def _saves_no_steps(hook: str, callback: Callback) -> bool:
+    """Return whether the hook is a ModelCheckpoint's own, which only looks whether it is to save within the epoch."""
+    if hook != "on_train_batch_end" or not isinstance(callback, ModelCheckpoint) or is_replaced(hook, callback, ModelCheckpoint):
+        return False
+    return callback._every_n_train_steps < 1 and callback._train_time_interval is None
+
+
 class PlainStep:
     """One batch, one step of the optimizer; values that do not change within an epoch are looked up once."""
 
@@ -147,7 +155,10 @@ class PlainStep:
     def _implemented(self, hook: str, callbacks: list[Callback]) -> list[Callable[..., Any]]:
         """Return the hook's implementations, the callbacks' before the model's; called with what follows trainer and module."""
         trainer, model = self.trainer, self.model
-        functions = [getattr(callback, hook) for callback in callbacks if is_replaced(hook, callback, Callback)]
+        busy = [
+            callback for callback in callbacks if is_replaced(hook, callback, Callback) and not _saves_no_steps(hook, callback)
+        ]
+        functions = [getattr(callback, hook) for callback in busy]
         bound: list[Callable[..., Any]] = [partial(function, trainer, model) for function in functions]
         return [*bound, getattr(model, hook)] if is_replaced(hook, model, LightningModule) else bound
 

@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from lockstep.runs.shares import EqualBuffers
+
 if TYPE_CHECKING:  # the import takes a second
     from sklearn.preprocessing import StandardScaler
 
 
-class Preprocess(nn.Module):
+class Preprocess(EqualBuffers, nn.Module):
     """Scale uint8 to 0..1, then standardise: (x - mean) / scale, per channel for images, per feature for other inputs.
 
     Mean and scale are 0 and 1 unless `fit` or a checkpoint sets them.
     """
 
-    equal_buffers = ("mean", "scale")  # see lockstep.strategies.ddp
+    equal_buffers = ("mean", "scale")
     mean: Tensor
     scale: Tensor
 

@@ -8,15 +8,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lockstep.errors import check_at_least, config_error
+from lockstep.runs.shares import EqualBuffers
 
 
-class LoRALinear(nn.Linear):
+class LoRALinear(EqualBuffers, nn.Linear):
     """A linear layer, under the names its parameters had, and a correction of low rank: (weight + scale * up @ down) x + bias.
 
     `lora_up` (outputs, rank) begins as zero, so that the layer begins as it was; `lora_down` (rank, inputs) as weights do.
     """
 
-    equal_buffers = ("lora_scale",)  # see lockstep.strategies.ddp
+    equal_buffers = ("lora_scale",)
     lora_scale: Tensor
 
     def __init__(self, layer: nn.Linear, rank: int, scale: float) -> None:

@@ -23,7 +23,8 @@ from lockstep.plain_lightning.lightning_internals import (
 from lockstep.plain_lightning.loaders import LOADERS, SharedSampler, shared_loader
 from lockstep.plain_lightning.streams import in_step, is_stream, share_stream
 from lockstep.runs.results import Records
-from lockstep.runs.shares import dp_rank_and_size, has_same_bits
+from lockstep.runs.shares import dp_rank_and_size
+from lockstep.strategies.ddp import has_same_bits
 from lockstep.trainer.steps import batches_trained
 
 log = logging.getLogger(__name__)

@@ -135,8 +135,7 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
         "not_as_one_process": [cause for callback in recording(trainer) for cause in callback.causes],
     }
     if isinstance(datamodule, DataModule):
-        facts |= {"samples_per_epoch": datamodule.samples_per_epoch, "test_note": datamodule.test_note}
-        facts["samples"] = datamodule.describe()
+        facts |= {"samples_per_epoch": datamodule.samples_per_epoch, "samples": datamodule.describe()}
     for callback in recording(trainer):
         facts |= callback.facts() or {}  # None of a monitor that is switched off
     samples, train_time = samples_trained(trainer), facts.get("train_time", 0.0)

@@ -1,8 +1,12 @@
-"""Data-parallel groups: the ranks that take the same part of each batch."""
+"""Data-parallel groups: the ranks that take the same part of each batch, and what is equal in all of them."""
 
 from typing import Any
 
-from lockstep.strategies.ddp import PlannedWorldSize
+
+class EqualBuffers:
+    """Base class of modules with buffers, `equal_buffers`, that stay equal in all processes without being sent."""
+
+    equal_buffers: Any = ()
 
 
 def dp_rank_and_size(trainer: Any) -> tuple[int, int]:
@@ -15,8 +19,3 @@ def dp_rank_and_size(trainer: Any) -> tuple[int, int]:
 def is_first_of_share(trainer: Any) -> bool:
     """Return whether this process is the first of those with the same samples, which counts them."""
     return trainer.global_rank % (trainer.world_size // dp_rank_and_size(trainer)[1]) == 0
-
-
-def has_same_bits(trainer: Any) -> bool:
-    """Return whether the strategy gives the same bits on any number of processes."""
-    return isinstance(trainer.strategy, PlannedWorldSize) and trainer.strategy.has_same_bits

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.errors import ConfigError, check_at_least, config_error
 from lockstep.launchers.environment import this_rank
+from lockstep.runs.shares import EqualBuffers
 
 _BROADCAST = {"broadcast_buffers", "forward_sync_buffers"}  # DDP's argument; torch 2.15 has renamed it
 
@@ -43,6 +44,11 @@ class PlannedWorldSize(ParallelStrategy):
 
     def parallelize(self, model: Any) -> None:
         """Divide a copy of the model as the model is divided; here it stays whole."""
+
+
+def has_same_bits(trainer: Any) -> bool:
+    """Return whether the trainer's strategy gives the same bits on any number of processes."""
+    return isinstance(trainer.strategy, PlannedWorldSize) and trainer.strategy.has_same_bits
 
 
 class DDP(PlannedWorldSize, DDPStrategy):
@@ -95,8 +101,8 @@ class DDP(PlannedWorldSize, DDPStrategy):
 def have_equal_buffers(model: nn.Module) -> bool:
     """Return whether modules name all buffers of a model in `equal_buffers`: no step changes them, or each changes them equally
     in all processes."""
-    layers = ((getattr(layer, "equal_buffers", ()), layer.named_buffers(recurse=False)) for layer in model.modules())
-    return all(name in equal for equal, buffers in layers for name, _ in buffers)
+    layers = ((layer, name) for layer in model.modules() for name, _ in layer.named_buffers(recurse=False))
+    return all(isinstance(layer, EqualBuffers) and name in layer.equal_buffers for layer, name in layers)
 
 
 def _store_on_loopback() -> torch.distributed.TCPStore | None:

@@ -15,6 +15,8 @@ from torch.nn.modules._functions import SyncBatchNorm as TorchSyncBatchNorm  # t
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
+from lockstep.runs.shares import EqualBuffers
+
 _without_statistics: ContextVar[bool] = ContextVar("_without_statistics", default=False)
 
 
@@ -46,7 +48,7 @@ def without_statistics() -> Iterator[None]:
         _without_statistics.reset(token)
 
 
-class Synchronised:
+class Synchronised(EqualBuffers):
     """Base class before a BatchNorm layer's own; see `synchronise_batchnorm`."""
 
     @property

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lockstep.callbacks import BestCheckpoint
 from lockstep.config.plan import Plan
-from lockstep.runs.results import collect_facts, collect_metrics, collect_result, ended_by, read_best
+from lockstep.runs.results import Records, collect_facts, collect_metrics, collect_result, ended_by, read_best
 
 SETTINGS: Any = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "logger": False}
 
@@ -131,6 +131,22 @@ def test_why_training_has_ended_and_where_within_an_epoch(
     epoch, batches = divmod(trainer.global_step, 4)
     line = f"within epoch {epoch + 1}, after {batches} of its batches: a run that goes on from here leaves out the others."
     assert [f"Training has ended {line}"] * (batches > 0) == [m for m in caplog.messages if m.startswith("Training has ended")]
+
+
+class HasFacts(Callback):
+    def facts(self) -> dict[str, int]:
+        return {"steps": -1, "of_a_stranger": 1}
+
+
+class Recorded(Records):
+    def facts(self) -> dict[str, int]:
+        return {"of_mine": 1}
+
+
+def test_the_facts_of_callbacks_that_derive_from_records_are_recorded_and_no_others(tmp_path: Path) -> None:
+    _, trainer = trained(tmp_path, "trainer.max_steps=1", extra=[HasFacts(), Recorded()])
+    facts = collect_facts(trainer)
+    assert (facts["steps"], facts["of_mine"], "of_a_stranger" in facts) == (1, 1, False)
 
 
 def test_no_epochs_train_nothing_and_end_quietly(tmp_path: Path) -> None:
