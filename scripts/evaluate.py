@@ -41,7 +41,7 @@ def main() -> None:
 
 def evaluate(run: Run, run_dir: Path) -> None:
     from lockstep.build import build
-    from lockstep.runs.results import lacking_for_test
+    from lockstep.datamodules.from_config import lacking_for_test
 
     run.cfg.test = False  # that is for a training
     datamodule, model, trainer = build(run.cfg, run.plan)

@@ -102,11 +102,12 @@ def stop_at_each_moment(rank: int, world_size: int, folder: Path) -> dict[str, A
 
 
 def test_any_rank_at_any_moment_stops_all_at_one_step(tmp_path: Path) -> None:
-    """They ask each other before every third step, and after each validation, which comes after each fifth."""
+    """They begin to ask each other before every third step, which they read before the next, and ask after each validation, which
+    comes after each fifth."""
     result = in_ranks(2, partial(stop_at_each_moment, folder=tmp_path), tmp_path)
     assert result[0] == result[1]
     steps = {name: step for name, (_, step, _) in result[0].items()}
-    expected = {"training": 3, "validation": 5, "saving": 3, "the end": 10}
+    expected = {"training": 4, "validation": 5, "saving": 4, "the end": 10}
     assert steps == {f"{moment} {ranks}": expected[moment] for moment in expected for ranks in RANKS[moment]}
     assert {number for number, *_ in result[0].values()} == {signal.SIGTERM}
     assert {name: different for name, (_, _, different) in result[0].items() if different} == {}
@@ -144,7 +145,7 @@ def begin(rank: int, world_size: int, run: Path) -> dict[tuple[int, int], list[i
         "guards.preemption.every_n_steps=1",
         extra=[Asked((world_size - 1,), "training"), seen],
     )
-    assert (number, step) == (signal.SIGTERM, 7)
+    assert (number, step) == (signal.SIGTERM, 8)
     return seen.ids
 
 
@@ -157,7 +158,7 @@ def go_on(rank: int, world_size: int, run: Path) -> dict[tuple[int, int], list[i
 
 
 def test_a_run_of_four_goes_on_with_two_or_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Within the epoch it was broken off in, after two of its five steps: every global batch is trained on once."""
+    """Within the epoch it was broken off in, after three of its five steps: every global batch is trained on once."""
     (tmp_path / "4").mkdir()
     began = in_ranks(4, partial(begin, run=tmp_path / "run"), tmp_path / "4")
     shutil.copytree(tmp_path / "run", tmp_path / "two")

@@ -1,6 +1,7 @@
-"""Guards against losing training: stop signals are answered between two steps, and a rank that makes no progress ends the run."""
+"""Guards against losing training: stop signals are answered between two steps, and a rank without progress ends the run."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ class Preemption(Callback):
     """Check every half second, or every `every_n_steps` steps, and after each validation, whether any rank has received a stop
     signal. If so, all ranks save last.ckpt together and raise Preempted.
 
-    A check is one all-reduce. Lightning broadcasts before every batch, and inside its signal handler.
+    A check is one all-reduce, read a step later. Lightning broadcasts before every batch, and inside its signal handler.
 
     lockstep.runs.run enforces `deadline`, the seconds from a signal to the end of the run, saving included. After it, a run
     that is stuck writes the stacks of its threads to its logs, and ends with the last checkpoint that was saved.
@@ -29,27 +30,32 @@ class Preemption(Callback):
     def __init__(self, every_n_steps: int | None = None, deadline: float | None = 300) -> None:
         check_at_least(1, every_n_steps=every_n_steps, deadline=deadline)
         self.every_n_steps, self.deadline = every_n_steps, deadline
+        self._is_overdue = True  # more than a step has passed since the last check
+        self._asked: Callable[[], int] = int  # waits for the result of the last check; 0 without one
         self._next_step, self._since = 0, (0, 0.0)  # step of the next check; step and time of the last one
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        STOP_SIGNALS.deferred = True
+        STOP_SIGNALS.deferred = self._is_overdue = True
         self._next_step, self._since = 0, (steps_made(trainer), time.monotonic())
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._next_step = 0
+        self._is_overdue = True
 
     def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        self._leave_if_asked(trainer)  # for the epoch's first step
+        self._leave_if_asked(trainer)  # for its first step, too
 
     def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if batch_idx and begins_step(trainer, batch_idx):
             self._leave_if_asked(trainer)
 
     def _leave_if_asked(self, trainer: Any) -> None:
-        step = steps_made(trainer)
-        if step >= self._next_step and (number := self._ask(trainer)):
+        waits = trainer.world_size == 1 or self._is_overdue
+        number = self._asked() or (self._ask(trainer)() if waits else 0)
+        is_due = not waits and steps_made(trainer) >= self._next_step
+        self._asked, self._is_overdue = self._ask(trainer) if is_due and not number else int, False
+        if number:
             saver = find_last_checkpoint(trainer)
-            if saver is not None and step:
+            if saver is not None and steps_made(trainer):
                 saver.save(trainer)
             raise Preempted(number)
 
@@ -57,26 +63,33 @@ class Preemption(Callback):
         """Stop before the test if a rank has received a signal: training is over and saved."""
         if STOP_SIGNALS.deferred:
             STOP_SIGNALS.deferred = False
-            if number := self._ask(trainer):
+            if number := self._asked() or self._ask(trainer)():
                 raise Preempted(number)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Ignore stop signals from now on; torchrun, for example, sends them to the other ranks when one has failed."""
         STOP_SIGNALS.leave()
 
-    def _ask(self, trainer: Trainer) -> int:
-        """Return the signal that any rank has received, or 0. The ranks also agree on the step of the next check."""
-        number, step, now = leading(STOP_SIGNALS.received), steps_made(trainer), time.monotonic()
+    def _ask(self, trainer: Trainer) -> Callable[[], int]:
+        """Return a function that waits for the signal that any rank has received, or 0; the result is equal on every rank. The
+        ranks also agree on the duration of a step, and so on the step of the next check."""
         if trainer.world_size == 1:
-            return number
-        (before, began), self._since = self._since, (step, now)
+            return lambda: leading(STOP_SIGNALS.received)
+        (before, began), now, step = self._since, time.monotonic(), steps_made(trainer)
+        self._since = step, now
         microseconds = int((now - began) * 1e6 / max(1, step - before))
-        agreed = torch.tensor([number, microseconds], device=trainer.strategy.root_device)
-        torch.distributed.all_reduce(agreed, torch.distributed.ReduceOp.MAX)
-        number, slowest = agreed.tolist()
-        pause = max(1, int(_PAUSE * 1e6 / max(1, slowest)))
-        self._next_step = step + (pause if self.every_n_steps is None else self.every_n_steps - step % self.every_n_steps)
-        return number
+        own = [leading(STOP_SIGNALS.received), microseconds]
+        agreed = torch.tensor(own, device=trainer.strategy.root_device)
+        work: Any = torch.distributed.all_reduce(agreed, torch.distributed.ReduceOp.MAX, async_op=True)
+
+        def answer() -> int:
+            work.wait()
+            number, slowest = agreed.tolist()
+            pause = int(_PAUSE * 1e6 / max(1, slowest))
+            self._next_step = step + (self.every_n_steps - step % self.every_n_steps if self.every_n_steps else max(1, pause))
+            return number
+
+        return answer
 
 
 class Watchdog(Callback):

@@ -64,9 +64,9 @@ class CounterBasedRandomness(Callback):
 
     def _begin_epoch(self, trainer: Any, batch_idx: int) -> None:
         self._loader = next(iter(CombinedLoader(trainer.train_dataloader).flattened), None)
-        self._begin(trainer, batch_idx)
+        self.begin(trainer, batch_idx)
 
-    def _begin(self, trainer: Any, batch_idx: int) -> None:
+    def begin(self, trainer: Any, batch_idx: int) -> None:
         """Begin a batch before its hooks, which may augment it."""
         self._step = _step(trainer, self._loader, batch_idx, self.seed, trainer.current_epoch)
         noise.begin(self._step)
@@ -79,7 +79,7 @@ class CounterBasedRandomness(Callback):
                 dropout.count(None if places is None else random_bits(self.seed, step.epoch, places, layer))
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self._begin(trainer, batch_idx + 1)
+        self.begin(trainer, batch_idx + 1)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         noise.begin(None)

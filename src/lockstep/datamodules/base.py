@@ -152,9 +152,10 @@ class DataModule(LightningDataModule):
         step = self.samples_per_batch * accumulate
         samples = length - length % step if self.drop_last else length
         if not samples:
-            name, parts = ("batch_size", processes * accumulate) if self.global_batch_size is None else ("global_batch_size", 1)
-            many = f"a step has {step} samples, and the training split {length}"
-            fix = f"use at most {length // parts}, or datamodule.drop_last=false"
+            parts, many = processes * accumulate, f"a step has {step} samples, and the training split {length}"
+            most = {"batch_size": length // parts, "global_batch_size": length // parts * parts}
+            name = "batch_size" if self.global_batch_size is None else "global_batch_size"
+            fix = f"use at most {most[name]}, or datamodule.drop_last=false"
             raise config_error(f"datamodule.{name}", getattr(self, name), f"{many}; {fix}")
         self.samples_per_epoch = samples
         log.info(f"{samples} of {length} samples per epoch")

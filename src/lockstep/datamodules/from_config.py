@@ -12,8 +12,8 @@ from omegaconf import DictConfig
 from lockstep.config.construct import construct, shown
 from lockstep.config.overrides import override_key
 from lockstep.config.plan import Plan
+from lockstep.datamodules.base import DataModule
 from lockstep.errors import config_error
-from lockstep.runs.results import lacking_for_test
 
 log = logging.getLogger(__name__)
 
@@ -54,3 +54,13 @@ def check_data(cfg: DictConfig, model: LightningModule, datamodule: LightningDat
             raise config_error("test", shown(cfg.test), f"{lacking}; use test=auto, and no metric of a test")
         log.warning(f"Nothing will be tested: {lacking}.")
         cfg.test = False
+
+
+def lacking_for_test(model: Any, datamodule: Any) -> str | None:
+    """Return why testing is impossible, or None."""
+    if isinstance(datamodule, DataModule) and not datamodule.has_test:
+        return "this data has no test split"
+    for part, hook in ((model, "test_step"), (datamodule or model, "test_dataloader")):
+        if not (isinstance(part, LightningModule | LightningDataModule) and is_overridden(hook, part)):
+            return f"{type(part).__name__} has no {hook}"
+    return None

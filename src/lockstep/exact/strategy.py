@@ -112,6 +112,7 @@ class Exact(PlannedWorldSize, DDPStrategy):
             share, loss = self.shares[index], None
             if share.samples:
                 with self._as_worker(index, share), self._numbered(self._number(index)):
+                    self._randomness.begin(model.trainer, model.trainer.fit_loop.batch_idx)
                     self._randomness.on_train_batch_start(model.trainer, model, share.batch, model.trainer.fit_loop.batch_idx)
                     output, loss = self._train(share, rest)
             return loss

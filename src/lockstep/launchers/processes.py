@@ -178,10 +178,14 @@ def end(processes: Sequence[Process]) -> None:
 
 
 def kill_group(pid: int) -> None:
-    """Kill what is left of a process and its group, data workers included. Ranks of a job have groups of their own, and follow
-    it by themselves."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+    """Kill what is left of a process and its group, data workers included. With a /proc, also kill the groups of its children,
+    because a rank that is suspended or waits for the GIL does not follow it."""
+    groups = [pid]
+    with contextlib.suppress(OSError):
+        groups += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
 
 
 def stat(pid: int) -> list[str]:

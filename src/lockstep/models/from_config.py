@@ -28,14 +28,15 @@ def build_model(group: Mapping[str, Any], spec: DataSpec | None, lr: float | Non
     given: dict[str, Any] = {}
     if lr is not None and (key := rate_key(group)) is not None:
         parts |= {"optimizer": parts["optimizer"] | {"lr": lr}} if key == "optimizer.lr" else {key: lr}
+    kind = resolve("model", parts.get("_target_"))
+    is_supervised = isinstance(kind, type) and issubclass(kind, Supervised)
+    if is_supervised and spec is None:
+        needs = "needs data with a `spec`, the shape of its inputs and the number of outputs"
+        raise config_error("model._target_", parts["_target_"], f"{needs}; use a lockstep.datamodules.DataModule")
     if isinstance(net := parts.get("net"), dict) and "_target_" in net:
         shapes = {} if spec is None else {"input_shape": spec.input_shape, "num_outputs": spec.num_outputs}
         given["net"] = construct("model.net", parts.pop("net"), shapes)
-    kind = resolve("model", parts.get("_target_"))
-    if isinstance(kind, type) and issubclass(kind, Supervised):
-        if spec is None:
-            needs = "needs data with a `spec`, the shape of its inputs and the number of outputs"
-            raise config_error("model._target_", parts["_target_"], f"{needs}; use a lockstep.datamodules.DataModule")
+    if is_supervised and spec is not None:
         given |= {"spec": spec, "model_config": {"model": group, "spec": asdict(spec)}}
         if (adapt := parts.pop("adapt", None)) is not None:
             given["net"] = construct("model.adapt", adapt, given)

@@ -67,6 +67,7 @@ class PlainLightning(SharedLoading):
         self.samples_trained, self.train_time, self.train_cpu_time = 0, 0.0, 0.0
         self.results: dict[str, float] = {}
         self.ended_by: str | None = None
+        self._datamodule: Any = None
         self._objects: set[str] = set()  # hyperparameters that checkpoints don't have
         self._weight = Weight()
         self._batches = 0  # number of batches started
@@ -74,6 +75,7 @@ class PlainLightning(SharedLoading):
         self._around_batch = ExitStack()
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
+        self._datamodule = trainer.datamodule
         change_asked_loaders(trainer, partial(self._share_all, trainer), partial(self._drawing_alike, trainer))
         self._combine_processes(trainer, pl_module)
 
@@ -180,8 +182,10 @@ class PlainLightning(SharedLoading):
         self.samples_trained += 0 if is_skipped else samples_in(batch) or 0
 
     def facts(self) -> dict[str, Any]:
-        times = {"train_time": self.train_time, "train_cpu_time": self.train_cpu_time}
-        return {**super().facts(), **times}
+        facts: dict[str, Any] = {"train_time": self.train_time, "train_cpu_time": self.train_cpu_time}
+        if isinstance(data := self._datamodule, DataModule):
+            facts |= {"samples_per_epoch": data.samples_per_epoch, "samples": data.describe()}
+        return {**super().facts(), **facts}
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.train_time, self.train_cpu_time = time.perf_counter() - self._started[0], time.process_time() - self._started[1]

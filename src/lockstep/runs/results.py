@@ -7,17 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning import LightningDataModule, LightningModule, Trainer
+from lightning import Trainer
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, Timer
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep.checkpointing import read_checkpoint
 from lockstep.config.overrides import override_key
 from lockstep.config.plan import Plan
-from lockstep.datamodules.base import DataModule
 from lockstep.errors import NamedFailure
 from lockstep.launchers.environment import SWEPT_KEYS
 from lockstep.runs.record import environment
@@ -121,7 +119,6 @@ def logged_numbers(trainer: Any) -> dict[str, float]:
 def collect_facts(trainer: Trainer) -> dict[str, Any]:
     """Return sizes, times, devices and the facts of callbacks. A collective: the ranks' samples are summed."""
     model: Any = trainer.lightning_module
-    datamodule: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
     device = trainer.strategy.root_device  # Lightning has moved the model to the CPU
     is_gpu = device.type == "cuda"
     facts: dict[str, Any] = {
@@ -134,8 +131,6 @@ def collect_facts(trainer: Trainer) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "not_as_one_process": [cause for callback in recording(trainer) for cause in callback.causes],
     }
-    if isinstance(datamodule, DataModule):
-        facts |= {"samples_per_epoch": datamodule.samples_per_epoch, "samples": datamodule.describe()}
     for callback in recording(trainer):
         facts |= callback.facts() or {}  # None of a monitor that is switched off
     samples, train_time = samples_trained(trainer), facts.get("train_time", 0.0)
@@ -156,16 +151,6 @@ def samples_trained(trainer: Trainer) -> int:
     own = torch.tensor(samples, device=trainer.strategy.root_device)
     counted = int(trainer.strategy.reduce(own, reduce_op="sum"))
     return counted * dp_rank_and_size(trainer)[1] // trainer.world_size  # ranks may have the same samples
-
-
-def lacking_for_test(model: Any, datamodule: Any) -> str | None:
-    """Return why testing is impossible, or None."""
-    if isinstance(datamodule, DataModule) and not datamodule.has_test:
-        return "this data has no test split"
-    for part, hook in ((model, "test_step"), (datamodule or model, "test_dataloader")):
-        if not (isinstance(part, LightningModule | LightningDataModule) and is_overridden(hook, part)):
-            return f"{type(part).__name__} has no {hook}"
-    return None
 
 
 def ended_by(trainer: Any) -> str | None:

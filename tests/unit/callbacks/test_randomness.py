@@ -13,7 +13,11 @@ from lockstep.callbacks import CounterBasedRandomness
 
 def test_noise_is_a_function_of_seed_epoch_batch_and_rank() -> None:
     def draws(seed: int, epoch: int, batch: int, rank: int) -> tuple[float, float, float]:
-        trainer: Any = SimpleNamespace(current_epoch=epoch, distributed_sampler_kwargs={"rank": rank, "num_replicas": 2})
+        trainer: Any = SimpleNamespace(
+            current_epoch=epoch,
+            strategy=SimpleNamespace(root_device=torch.device("cpu")),
+            distributed_sampler_kwargs={"rank": rank, "num_replicas": 2},
+        )
         CounterBasedRandomness(seed).on_train_batch_start(trainer, LightningModule(), None, batch)
         return torch.rand(()).item(), numpy.random.rand(), random.random()
 

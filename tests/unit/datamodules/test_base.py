@@ -14,13 +14,13 @@ from torch.utils.data import BatchSampler
 
 from lockstep.datamodules import DataModule, Digits
 from lockstep.datamodules.base import Splits, as_features
+from lockstep.datamodules.from_config import lacking_for_test
 from lockstep.datamodules.random_regression import RandomRegression
 from lockstep.datamodules.samplers import GlobalBatches
 from lockstep.datamodules.seeded import Draws
 from lockstep.datamodules.synthetic_images import SyntheticImages
 from lockstep.errors import ConfigError
 from lockstep.models import Classifier
-from lockstep.runs.results import lacking_for_test
 
 Images = partial(SyntheticImages, (3, 8, 8), num_classes=4, length=500, val_length=100, test_length=200)
 VECTORS = {"length": 5000, "val_length": 100, "test_length": 1000, "teacher": False, "noise": 0.0}  # more than one part of 4096
