@@ -14,7 +14,6 @@ from typing import Any
 
 from lightning import Callback, LightningModule
 from lightning.fabric.utilities.apply_func import move_data_to_device
-from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loops.optimization.automatic import Closure, ClosureResult
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.plugins.precision import Precision
@@ -23,7 +22,7 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lockstep.fast_loop.plain import is_plain, is_replaced
+from lockstep.fast_loop.plain import is_plain, is_replaced, saves_no_steps
 from lockstep.strategies.ddp import DDP
 
 _AROUND_A_STEP = (
@@ -115,13 +114,6 @@ class EpochLoop(_TrainingEpochLoop):
         return super().done
 
 
-def _saves_no_steps(hook: str, callback: Callback) -> bool:
-    """Return whether the hook is a ModelCheckpoint's own, which only looks whether it is to save within the epoch."""
-    if hook != "on_train_batch_end" or not isinstance(callback, ModelCheckpoint) or is_replaced(hook, callback, ModelCheckpoint):
-        return False
-    return callback._every_n_train_steps < 1 and callback._train_time_interval is None
-
-
 class PlainStep:
     """One batch, one step of the optimizer; values that do not change within an epoch are looked up once."""
 
@@ -156,7 +148,7 @@ class PlainStep:
         """Return the hook's implementations, the callbacks' before the model's; called with what follows trainer and module."""
         trainer, model = self.trainer, self.model
         busy = [
-            callback for callback in callbacks if is_replaced(hook, callback, Callback) and not _saves_no_steps(hook, callback)
+            callback for callback in callbacks if is_replaced(hook, callback, Callback) and not saves_no_steps(hook, callback)
         ]
         functions = [getattr(callback, hook) for callback in busy]
         bound: list[Callable[..., Any]] = [partial(function, trainer, model) for function in functions]

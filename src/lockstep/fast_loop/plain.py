@@ -3,7 +3,8 @@
 from typing import Any
 
 import torch
-from lightning import LightningDataModule, LightningModule
+from lightning import Callback, LightningDataModule, LightningModule
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loops.fetchers import _PrefetchDataFetcher
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
@@ -47,6 +48,13 @@ def is_plain(trainer: Any, data_fetcher: Any) -> bool:
 def is_replaced(name: str, owner: Any, parent: type) -> bool:
     """True if object or class has a method of its own. To Lightning alone, one that `functools.wraps` its parent's is that."""
     return name in vars(owner) or is_overridden(name, owner, parent)
+
+
+def saves_no_steps(hook: str, callback: Callback) -> bool:
+    """Return whether the hook is a ModelCheckpoint's own, which only looks whether it is to save within the epoch."""
+    if hook != "on_train_batch_end" or not isinstance(callback, ModelCheckpoint) or is_replaced(hook, callback, ModelCheckpoint):
+        return False
+    return callback._every_n_train_steps < 1 and callback._train_time_interval is None
 
 
 def _is_plain_optimizer(optimizer: Optimizer) -> bool:
