@@ -6,7 +6,7 @@ import lockstep.launchers.stop_at_once  # noqa: F401
 import hydra
 from omegaconf import DictConfig
 
-from lockstep.cli import start
+from lockstep.cli import importing_much, start
 from lockstep.runs.opening import open_run
 from lockstep.runs.run import Run
 
@@ -23,10 +23,11 @@ def main(cfg: DictConfig) -> float | None:
 
 
 def train(run: Run) -> None:
-    from lockstep.build import build  # imports torch and Lightning, only in processes that train
-    from lockstep.runs.results import best_checkpoint
+    with importing_much():  # torch and Lightning, only in processes that train
+        from lockstep.build import build
+        from lockstep.runs.results import best_checkpoint
 
-    datamodule, model, trainer = build(run.cfg, run.plan, run.checkpoint)
+        datamodule, model, trainer = build(run.cfg, run.plan, run.checkpoint)
     trainer.fit(model, datamodule, ckpt_path=run.checkpoint)
     if run.cfg.test:
         trainer.test(model, datamodule, ckpt_path=best_checkpoint(trainer), verbose=False)

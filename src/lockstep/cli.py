@@ -1,10 +1,13 @@
 """The command line: Hydra's errors as one line, exit codes, and validation before any directory exists."""
 
+import atexit
+import contextlib
+import gc
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +80,16 @@ def _as_hydra_reads(override: str) -> str:
         return "datamodule=none" if key == "datamodule" else f"~{key}"  # no data is an option, to be named in a run's directory
     is_plain = re.fullmatch(r"[\w.]+=[^'\",\[\]{}()]*=[^'\",\[\]{}()]*", override)
     return f"{key}={quote(value)}" if is_plain else override
+
+
+@contextlib.contextmanager
+def importing_much() -> Iterator[None]:
+    """Collect no garbage in the block, nor among its objects later: torch and Lightning create a million permanent ones, which
+    each collection would traverse."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+        atexit.register(gc.unfreeze)

@@ -6,11 +6,11 @@ import pytest
 from house import sizes
 
 CEILINGS = {
-    "train.py": 37,
-    "core": 8_725,
+    "train.py": 38,
+    "core": 8_740,
     "options": 7_255,
-    "all of src": 15_975,
-    "imported by a default run": 7_605,
+    "all of src": 15_985,
+    "imported by a default run": 7_625,
     "files imported by a default run": 79,
     "largest file of src": 275,
     "largest folder of options": 825,
