@@ -76,7 +76,7 @@ def stopped_and_resumed(rank: int, world_size: int, folder: Path) -> tuple[int, 
 @pytest.mark.filterwarnings(GOES_ON)
 def test_raw_optimizers_are_saved_when_asked_to_stop_and_resumed_bit_for_bit(tmp_path: Path) -> None:
     """They ask each other before every batch, and read the answer before the next."""
-    assert in_ranks(2, partial(stopped_and_resumed, folder=tmp_path), tmp_path) == [(16, [])] * 2
+    assert in_ranks(2, partial(stopped_and_resumed, folder=tmp_path), tmp_path) == [(17, [])] * 2
 
 
 def test_what_it_has_trained_is_saved_after_each_epoch_and_counted_in_batches(tmp_path: Path) -> None:
