@@ -1,4 +1,4 @@
-"""Where the timed part of a program begins and ends, for measuring.py, which lets several programs run in turns."""
+"""Mark where the timed part of a program begins and ends, for measuring.py, which lets several programs run in turns."""
 
 import os
 import signal

@@ -209,7 +209,7 @@ class LightningCallbacks(Callback):
             log.warning(f"{names}: a run that goes on has the rate of its checkpoint, and the batch size of its config")
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        """Within an epoch, call the hook of two callbacks for which that is right, and name the others that have it. Weight
+        """Call the hook of two callbacks that need it within an epoch, and name the others that have it. Weight
         averaging restores its schedule there, and accumulation its number of batches."""
         if not batches_trained(trainer):
             return

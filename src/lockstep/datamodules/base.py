@@ -51,7 +51,7 @@ class DataModule(LightningDataModule):
     """Base class. A subclass sets `spec` in its constructor, and defines `load` for the splits and `prepare_data` for downloads.
 
     The arguments are explained in conf/datamodule/base.yaml, and those of a subclass in its own file there. A curriculum has a
-    method `reorder(train)`, which returns the `reorder` of an EpochOrder; its `identity` is a number that is saved.
+    method `reorder(train)`, which returns the `reorder` of an EpochOrder.
     """
 
     spec: DataSpec

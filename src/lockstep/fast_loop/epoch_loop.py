@@ -147,11 +147,8 @@ class PlainStep:
     def _implemented(self, hook: str, callbacks: list[Callback]) -> list[Callable[..., Any]]:
         """Return the hook's implementations, the callbacks' before the model's; called with what follows trainer and module."""
         trainer, model = self.trainer, self.model
-        busy = [
-            callback for callback in callbacks if is_replaced(hook, callback, Callback) and not saves_no_steps(hook, callback)
-        ]
-        functions = [getattr(callback, hook) for callback in busy]
-        bound: list[Callable[..., Any]] = [partial(function, trainer, model) for function in functions]
+        own = [one for one in callbacks if is_replaced(hook, one, Callback) and not saves_no_steps(hook, one)]
+        bound: list[Callable[..., Any]] = [partial(getattr(one, hook), trainer, model) for one in own]
         return [*bound, getattr(model, hook)] if is_replaced(hook, model, LightningModule) else bound
 
     def may_end_something(self) -> bool:

@@ -35,11 +35,13 @@ def preload() -> None:
     set_title("lockstep fork server")
     handler = logging.NullHandler()
     logging.root.addHandler(handler)  # else Lightning adds a handler of its own
+    gc.disable()  # as lockstep.cli.importing_much does
     for name in MODULES:
         with contextlib.suppress(Exception):  # the code that needs the module raises the error
             importlib.import_module(name)
     logging.root.removeHandler(handler)
     gc.freeze()  # collections in a fork skip the imported objects
+    gc.enable()
     atexit.register(os._exit, 0)  # finalizing torch takes long
 
 

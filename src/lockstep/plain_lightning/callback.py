@@ -202,11 +202,11 @@ class PlainLightning(SharedLoading):
 
     def _without_objects(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return hyperparameters without objects such as networks, with which torch.load would refuse the checkpoint."""
-        objects = {name for name, value in values.items() if why_unreadable(value) is not None}
-        if objects - self._objects:
+        objects = {name for name, value in values.items() if name not in self._objects and why_unreadable(value) is not None}
+        if objects:
             log.info(f"hyperparameters that are no plain values are not kept in checkpoints: {join_first(sorted(objects))}")
         self._objects |= objects
-        return {name: value for name, value in values.items() if name not in objects}
+        return {name: value for name, value in values.items() if name not in self._objects}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(trainer, pl_module, checkpoint)

@@ -49,7 +49,9 @@ def open_run(cfg: DictConfig) -> Run:
     else:
         run.lock, run_id = Lock(directory, "resume"), saved.run_id
         if is_resumed:
-            get_object("lockstep.runs.resume.check_resumable")(saved, cfg, directory)
+            from lockstep.runs.resume import check_resumable  # only resumed runs need it
+
+            check_resumable(saved, cfg, directory)
     write_config(directory, cfg, hydra, run_id, run.plan.global_batch_size)
     return run
 

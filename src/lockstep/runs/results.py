@@ -118,13 +118,12 @@ def logged_numbers(trainer: Any) -> dict[str, float]:
 
 def collect_facts(trainer: Trainer) -> dict[str, Any]:
     """Return sizes, times, devices and the facts of callbacks. A collective: the ranks' samples are summed."""
-    model: Any = trainer.lightning_module
     device = trainer.strategy.root_device  # Lightning has moved the model to the CPU
     is_gpu = device.type == "cuda"
     facts: dict[str, Any] = {
         "epochs": trainer.current_epoch,
         "steps": steps_made(trainer),
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "parameters": sum(parameter.numel() for parameter in trainer.lightning_module.parameters()),
         "precision": trainer.precision,
         "device_name": torch.cuda.get_device_name(device) if is_gpu else "cpu",
         "device_memory_gib": torch.cuda.max_memory_allocated(device) / 2**30 if is_gpu else None,

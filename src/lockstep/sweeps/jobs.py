@@ -40,7 +40,7 @@ class JobState(NamedTuple):
 
 
 class JobLaunch(NamedTuple):
-    """How the process that runs the sweep launches a job."""
+    """Command, resources and config with which the sweep's process launches a job."""
 
     command: tuple[str, ...] = ()
     resources: tuple[Any, ...] = ()  # what the job takes, for the executor and for a person
