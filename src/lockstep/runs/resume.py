@@ -14,7 +14,7 @@ from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
 from lockstep.runs.directory import SWEEP_FILE, absolute, has_run, run_directories
 from lockstep.runs.record import actual_status
-from lockstep.runs.saved import FILE, FOLDER, read_overrides
+from lockstep.runs.saved import FILE, FOLDER, read_config, read_overrides
 
 _FIXED = ("model.optimizer.", "model.lr_scheduler.", "seed.", "lr_scaling.", "base_batch_size.", "init_from.", "fork.")
 _DEPTH = 4  # levels of folders below the working directory; logs/NAME/RUN has 3
@@ -69,9 +69,10 @@ def newest_unfinished(folder: Path) -> Path:
     return max(candidates, key=lambda run: str((read_json(run / "status.json") or {}).get("updated", "")))
 
 
-def check_resumable(saved: DictConfig, cfg: DictConfig, run_dir: Path) -> None:
-    """Raise ConfigError if the run can't be resumed from its checkpoint with a config."""
-    check_unchanged(saved, cfg, run_dir)
+def check_resumable(run_dir: Path, cfg: DictConfig) -> None:
+    """Raise ConfigError if the directory's run can't be resumed from its checkpoint with a config."""
+    if (saved := read_config(run_dir)) is not None:
+        check_unchanged(saved, cfg, run_dir)
     from lockstep.checkpointing import latest_valid_checkpoint  # torch
 
     if (checkpoint := latest_valid_checkpoint(run_dir / "checkpoints")) is not None:
