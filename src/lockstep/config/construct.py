@@ -19,6 +19,7 @@ from lockstep.errors import ConfigError, config_error
 _lookup = functools.cache(lambda path: instantiate({"_target_": path, "_partial_": True}).func)
 _ARGUMENTS = re.compile(r"(unexpected keyword|missing \d+ required|multiple values for).* argument")
 _NAMES_ARGUMENT = re.compile(r"[\w.]+=\S*[^:]*: ")  # NAME=VALUE: problem; fix
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", types.NoneType: "null"}
 _PLAIN = (bool, int, float, str, types.NoneType, Literal, list, tuple, Sequence)
 
 
@@ -142,10 +143,18 @@ def check_type(key: str, value: object, annotation: Any) -> None:
     """Raise ConfigError if a value has none of the plain types in an annotation. A class fits every value, but not text if a
     number is accepted, too."""
     kinds = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
-    if isinstance(value, str) and {int, float} & {*kinds}:
-        kinds = [kind for kind in kinds if kind is str or get_origin(kind) is Literal]
-    if not any(_is_of(value, kind) for kind in kinds):
-        raise config_error(key, shown(value), f"use a value of type {inspect.formatannotation(annotation)}")
+    is_text = isinstance(value, str) and {int, float} & {*kinds}
+    fitting = [kind for kind in kinds if kind is str or get_origin(kind) is Literal] if is_text else kinds
+    if not any(_is_of(value, kind) for kind in fitting):
+        words = [_in_words(kind) for kind in kinds]
+        raise config_error(key, shown(value), f"use {' or '.join(filter(None, words)) or inspect.formatannotation(annotation)}")
+
+
+def _in_words(kind: Any) -> str | None:
+    """Return a plain type in words, None for a class."""
+    if get_origin(kind) is Literal:
+        return " or ".join(map(shown, get_args(kind)))
+    return "a list" if (get_origin(kind) or kind) in (list, tuple, Sequence) else _WORDS.get(kind)
 
 
 def _is_of(value: object, annotation: Any) -> bool:
