@@ -6,8 +6,8 @@ In a training step, an evaluation or a prediction, of a LightningModule of any k
     other = noise.gather(x)[noise.randperm(len(x))]           # another sample of the global batch, for mixup
     weight = noise.of_batch().beta(0.2, 0.2)                  # one number for the whole batch, from a numpy Generator
 
-Outside of a step the functions draw as torch's do. Each call in a step draws other numbers. torch.utils.checkpoint calls them once
-more, and they draw anew, so use lockstep.nets.Dropout there.
+Outside of a step the functions draw as torch's do. Each call in a step draws other numbers, also when torch.utils.checkpoint
+computes a part again, so use lockstep.nets.Dropout there.
 """
 
 import math

@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, Subset
 from lockstep.config.construct import naming
 from lockstep.datamodules.augment import CropFlip
 from lockstep.datamodules.batches import Augment, Batches, InMemory
-from lockstep.datamodules.samplers import EpochOrder, GlobalBatches, Reorder, shuffled
+from lockstep.datamodules.seeded import EpochOrder, GlobalBatches, Reorder, shuffled
 from lockstep.errors import check_at_least, config_error
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.noise import derive_seed

@@ -12,10 +12,6 @@ from torch.utils.data import Dataset, default_collate
 from lockstep.datamodules.seeded import Draws, Seeded
 
 Augment = Callable[[Tensor, Tensor, int], Tensor]
-# Bytes up to which one thread is faster than several. torch copies more than 32,768 numbers with all of its threads
-# (GRAIN_SIZE, ATen/TensorIterator.h), and a step then waits for the thread whose core another process is using.
-_SMALL = 1 << 20
-_NUMPY_TYPES = {torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64}
 
 
 class InMemory(Dataset[tuple[Tensor, Tensor]]):
@@ -36,10 +32,9 @@ class InMemory(Dataset[tuple[Tensor, Tensor]]):
 
 
 def _rows(data: Tensor, index: Tensor) -> Tensor:
-    """Return `data[index]`, copied sample by sample instead of element by element. A small batch is copied in this thread by
-    numpy, but only from contiguous data, because numpy would first copy all of it otherwise."""
-    can_be_taken = data.device.type == "cpu" and data.dtype in _NUMPY_TYPES and data.is_contiguous() and not data.requires_grad
-    if can_be_taken and len(index) * data.stride(0) * data.itemsize <= _SMALL:
+    """Return `data[index]`, copied by numpy in this thread where it can, without a copy of all data: torch copies with several,
+    and waits for the one whose core another process uses."""
+    if data.is_cpu and data.is_contiguous() and data.dtype is not torch.bfloat16:
         return torch.from_numpy(data.numpy().take(index.numpy(), axis=0))
     return data.index_select(0, index)
 

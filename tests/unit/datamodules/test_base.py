@@ -16,8 +16,7 @@ from lockstep.datamodules import DataModule, Digits
 from lockstep.datamodules.base import Splits, as_features
 from lockstep.datamodules.from_config import lacking_for_test
 from lockstep.datamodules.random_regression import RandomRegression
-from lockstep.datamodules.samplers import GlobalBatches
-from lockstep.datamodules.seeded import Draws
+from lockstep.datamodules.seeded import Draws, GlobalBatches
 from lockstep.datamodules.synthetic_images import SyntheticImages
 from lockstep.errors import ConfigError
 from lockstep.models import Classifier
