@@ -11,7 +11,6 @@ from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lockstep import noise
 from lockstep.datamodules.seeded import seed_generators
 from lockstep.noise import Dropout, derive_seed
-from lockstep.plain_lightning.loaders import SharedSampler
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.strategies.ddp import has_same_bits
 from lockstep.trainer.steps import batches_trained
@@ -102,7 +101,8 @@ class CounterBasedRandomness(Callback):
 def _step(trainer: Any, loader: Any, batch_idx: int, seed: int, epoch: int) -> noise.Step:
     """Return the samples of a batch, as the loader's sampler divides them among ranks."""
     rank, ranks = dp_rank_and_size(trainer)
-    if not isinstance(sampler := getattr(loader, "sampler", None), SharedSampler):
+    sampler: Any = getattr(loader, "sampler", None)
+    if not hasattr(sampler, "samples_in"):  # it is not a SharedSampler
         return noise.Step(seed, epoch, batch_idx * _MOST_SAMPLES, rank, ranks)
     size = sampler.samples_in(batch_idx)[1]
     return noise.Step(seed, epoch, batch_idx * sampler.global_batch_size, rank, ranks, size)
