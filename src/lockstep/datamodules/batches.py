@@ -1,6 +1,6 @@
 """Batches of tensors, fetched at once; the tensors in a batch of any structure."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -71,20 +71,15 @@ def leaves(batch: Any, name: str = "batch") -> Iterator[tuple[str, Tensor]]:
     """Yield every tensor of a batch with its path, in nested tuples, dictionaries or dataclasses."""
     if isinstance(batch, Tensor):
         yield name, batch
-    for key, part in _parts(batch):
-        yield from leaves(part, f"{name}.{key}")
-
-
-def _parts(batch: Any) -> Iterable[tuple[Any, Any]]:
+        return
     if is_dataclass(batch) and not isinstance(batch, type):
-        return ((field.name, getattr(batch, field.name)) for field in fields(batch))
-    if isinstance(batch, Mapping):
-        return batch.items()
-    return enumerate(batch) if isinstance(batch, Sequence) and not isinstance(batch, str | bytes) else ()
+        batch = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
+        batch = dict(enumerate(batch))
+    for key, part in batch.items() if isinstance(batch, Mapping) else ():
+        yield from leaves(part, f"{name}.{key}")
 
 
 def samples_in(batch: Any) -> int | None:
     """Return the number of samples of a batch: the length of its first tensor that has dimensions, or None without one."""
-    if isinstance(batch, Tensor):
-        return len(batch) if batch.ndim else None
-    return next((number for _, part in _parts(batch) if (number := samples_in(part)) is not None), None)
+    return next((len(tensor) for _, tensor in leaves(batch) if tensor.ndim), None)

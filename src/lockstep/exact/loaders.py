@@ -45,7 +45,7 @@ class WorkersSampler(SharedSampler):
     def __iter__(self) -> Iterator[Any]:
         for batch in range(self.first, self.batches):
             own, whole = self.samples_in(batch)
-            yield Drawn(self.numbers(batch), self.epoch, whole, is_dummy=own == 0)
+            yield Drawn(self.draws(batch), self.epoch, whole, is_dummy=own == 0)
 
 
 class WorkerBatches(Dataset[Shares]):

@@ -102,13 +102,17 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
         return (self.batches - 1) * self.samples_in(0)[0] + last
 
     def __iter__(self) -> Iterator[Any]:
-        batches = map(self.numbers, range(self.first, self.batches))
+        batches = map(self.draws, range(self.first, self.batches))
         if self.in_lists:
             return batches
         return chain.from_iterable(map(one_by_one, batches) if self.training else batches)
 
     def numbers(self, batch: int) -> list[Any]:
-        """Return the dataset's indices of this rank's samples in a batch of the epoch; of a training batch, as Draws."""
+        """Return the dataset's indices of this rank's samples in a batch of the epoch."""
+        return [*self.draws(batch)]
+
+    def draws(self, batch: int) -> list[Any]:
+        """Return these indices as a dataset is given them: those of a training batch are Draws."""
         begin = batch * self.global_batch_size
         end = min(begin + self.global_batch_size, self.samples_per_epoch)
         places = range(begin + self.rank, end, self.num_replicas) or range(end - int(self.training), end)

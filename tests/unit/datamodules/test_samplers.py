@@ -76,12 +76,6 @@ def test_ids_of_two_ranks_written_out() -> None:
     assert [draws(rank) for rank in samplers(7, 5, 2, seed=None)] == [[[0, 2, 4], [5]], [[1, 3], [6]]]
 
 
-def test_a_rank_without_a_sample_takes_the_last_one_as_a_dummy() -> None:
-    rank = samplers(49, 48, 2, seed=None)[1]
-    assert list(rank)[1] == [48]
-    assert rank.samples_in(1) == (0, 1)
-
-
 def test_order_changes_with_the_epoch_and_with_the_seed_and_is_otherwise_the_same() -> None:
     def order(seed: int, epoch: int) -> list[int]:
         sampler = samplers(100, 10, 1, seed=seed)[0]
