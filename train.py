@@ -1,4 +1,4 @@
-"""One run, from the config to its record:  python train.py [GROUP=OPTION ...] [key=value ...]"""
+"""Train one run:  python train.py [GROUP=OPTION ...] [key=value ...]"""
 
 import lockstep.launchers.stop_at_once  # noqa: F401
 

@@ -46,7 +46,7 @@ def evaluate(run: Run, run_dir: Path) -> None:
     run.cfg.test = False  # that is for a training
     datamodule, model, trainer = build(run.cfg, run.plan)
     if (lacking := lacking_for_test(model, datamodule)) is not None:
-        raise config_error("RUN_DIR", run_dir, f"{lacking}; choose a run that can be tested")
+        raise config_error("RUN_DIR", run_dir, f"{lacking}; choose a run that has a test")
     logging.info(f"The weights are those of {run.cfg.init_from}.")  # the last ones, where there are no best ones
     trainer.test(model, datamodule, verbose=False)
     run.finish(trainer)

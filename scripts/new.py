@@ -1,4 +1,4 @@
-"""Write a project of your own, a dozen files whose engine is this package.
+"""Write a project of your own, fifteen files whose engine is this package.
 
     lockstep new PATH                    # its Python package is named after the folder
     lockstep new PATH --model text       # image (the default), text, or lightning: a plain LightningModule

@@ -2,7 +2,7 @@
 
 lockstep sweep status SWEEP_DIR                  # a table of its jobs, while it runs or afterwards
 lockstep sweep watch SWEEP_DIR                   # the same every few seconds until the sweep has ended; ends with its exit code
-lockstep sweep resume SWEEP_DIR                  # the same sweep once more, for what has not finished
+lockstep sweep resume SWEEP_DIR                  # run the jobs that have not finished
 lockstep sweep cancel SWEEP_DIR                  # takes its jobs out of a cluster's queue, running ones too; resume continues
 """
 

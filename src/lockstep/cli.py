@@ -57,7 +57,7 @@ def _run(main: Callable[..., Any]) -> None:
         from lockstep.runs.resume import command_to_continue  # only resumed runs need it
 
         if (given := command_to_continue(given)) is None:
-            console.say("The run has finished already. With an override, trainer.max_epochs=20 say, it goes on.")
+            console.say("The run has finished already. To train longer, give a larger trainer.max_epochs.")
             return
     elif (source := values.get("fork", "null")) != "null":
         from lockstep.runs.fork import command_to_fork

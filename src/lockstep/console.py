@@ -44,8 +44,13 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
     rows |= {"throughput": f"{speed:,.0f} samples/s"} if (speed := result.get("samples_per_second")) else {}
     rows |= {"ended by": reason} if (reason := result.get("ended_by")) else {}
     show_table([*rows.items(), ("run directory", relative(run_dir))])
-    tensorboard = f"tensorboard --logdir {shlex.quote(relative(run_dir))}\n  " if (run_dir / "tensorboard").is_dir() else ""
-    print(f"Next:\n  {tensorboard}{command_line('lockstep', 'evaluate', run_dir)}", flush=True)
+    commands = []
+    if (run_dir / "tensorboard").is_dir():
+        commands.append(f"tensorboard --logdir {shlex.quote(relative(run_dir))}")
+    if any(name.startswith("test") for name in result["metrics"]):  # else there may be nothing to test
+        commands.append(command_line("lockstep", "evaluate", run_dir))
+    if commands:
+        print("Next:", *commands, sep="\n  ", flush=True)
 
 
 def show_preempted(run_dir: Path, reason: str) -> None:

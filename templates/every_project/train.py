@@ -1,4 +1,4 @@
-"""One run, from the config to its record:  python train.py [GROUP=OPTION ...] [key=value ...]
+"""Train one run:  python train.py [GROUP=OPTION ...] [key=value ...]
 
 What runs is Lockstep's own train.py, with the configs of conf/ before Lockstep's. `lockstep --help` says where it is.
 """

@@ -55,21 +55,22 @@ def describe_code(folder: Path, max_kib: int) -> bytes | None:
     The patch has the changes of tracked files, and files of code of at most `max_kib` that are neither tracked nor ignored.
     """
     try:
-        root = Path(os.fsdecode(git(folder, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
-        commit, index = git(root, "rev-parse", "HEAD", "--git-path", "index").splitlines(keepends=True)
+        found = git(folder, "rev-parse", "--show-toplevel", "HEAD", "--git-path", "index")
     except (subprocess.CalledProcessError, OSError):
         return None
+    checkout, commit, index = map(os.fsdecode, found.splitlines())
+    root = Path(checkout)
     names = git(root, "ls-files", "--others", "--exclude-standard", "-z").split(b"\0")
     sizes = {name: (root / os.fsdecode(name)).lstat().st_size for name in names if _is_code(Path(os.fsdecode(name)))}
     small = [name for name, size in sizes.items() if size <= max_kib * 1024]
     if len(small) < len(sizes):
         log.warning(f"{FILE} lacks {len(sizes) - len(small)} untracked file(s) of over {max_kib} KiB")
     with tempfile.TemporaryDirectory() as own:  # a copy of the index: the checkout's is not written to
-        env = {"GIT_INDEX_FILE": shutil.copy2(root / os.fsdecode(index.removesuffix(b"\n")), own)}
+        env = {"GIT_INDEX_FILE": shutil.copy2(folder / index, own)}
         if small:
             add = ("add", "--intent-to-add", "--pathspec-from-file=-", "--pathspec-file-nul")
             git(root, *add, stdin=b"\0".join(small), env=env)
-        return COMMIT + commit + git(root, "diff", "--binary", "--no-ext-diff", "--no-color", "HEAD", env=env)
+        return COMMIT + os.fsencode(f"{commit}\n") + git(root, "diff", "--binary", "--no-ext-diff", "--no-color", "HEAD", env=env)
 
 
 def _is_code(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,9 @@ from lockstep.config.overrides import nodes
 from lockstep.errors import ConfigError, config_error
 
 _lookup = functools.cache(lambda path: instantiate({"_target_": path, "_partial_": True}).func)
+_ARGUMENTS = re.compile(r"(unexpected keyword|missing \d+ required|multiple values for).* argument")
+_NAMES_ARGUMENT = re.compile(r"[\w.]+=\S*[^:]*: ")  # NAME=VALUE: problem; fix
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", types.NoneType: "null"}
 _PLAIN = (bool, int, float, str, types.NoneType, Literal, list, tuple, Sequence)
 
 
@@ -65,14 +69,23 @@ def targets_in(config: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 @contextmanager
 def naming(key: str) -> Iterator[None]:
-    """Put the key before what a class refuses in the block. Raise any other error of the class as it is."""
+    """Raise a ConfigError for what a target of the node at `key` refuses in the block: a ValueError, an invalid regular
+    expression, a library that is not installed, Lightning's MisconfigurationException, or arguments that it does not take. Raise
+    a bug as it is."""
     try:
         yield
     except Exception as error:
-        from lockstep.config.hydra_errors import refusal
-
-        refused = refusal(key, error)
-        raise refused from refused.__cause__
+        cause: BaseException = error
+        while isinstance(cause, InstantiationException) and cause.__cause__ is not None:
+            cause = cause.__cause__
+        is_refusal = isinstance(cause, ValueError | ImportError | re.error | InstantiationException)
+        is_refusal |= type(cause).__name__ == "MisconfigurationException"  # not imported here
+        is_refusal |= isinstance(cause, TypeError) and _ARGUMENTS.search(str(cause)) is not None
+        if isinstance(cause, ConfigError) or not is_refusal:
+            raise cause from cause.__cause__
+        reason = " ".join(str(cause).partition("\nfull_key")[0].split()) or type(cause).__name__
+        where = f"{key}.{str(error).partition('full_key: ')[2].strip()}".rstrip(".")
+        raise ConfigError(f"{where}{'.' if _NAMES_ARGUMENT.match(reason) else ': '}{reason}") from None
 
 
 class Arguments:
@@ -130,10 +143,18 @@ def check_type(key: str, value: object, annotation: Any) -> None:
     """Raise ConfigError if a value has none of the plain types in an annotation. A class fits every value, but not text if a
     number is accepted, too."""
     kinds = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
-    if isinstance(value, str) and {int, float} & {*kinds}:
-        kinds = [kind for kind in kinds if kind is str or get_origin(kind) is Literal]
-    if not any(_is_of(value, kind) for kind in kinds):
-        raise config_error(key, shown(value), f"use a value of type {inspect.formatannotation(annotation)}")
+    is_text = isinstance(value, str) and {int, float} & {*kinds}
+    fitting = [kind for kind in kinds if kind is str or get_origin(kind) is Literal] if is_text else kinds
+    if not any(_is_of(value, kind) for kind in fitting):
+        words = [_in_words(kind) for kind in kinds]
+        raise config_error(key, shown(value), f"use {' or '.join(filter(None, words)) or inspect.formatannotation(annotation)}")
+
+
+def _in_words(kind: Any) -> str | None:
+    """Return a plain type in words, None for a class."""
+    if get_origin(kind) is Literal:
+        return " or ".join(map(shown, get_args(kind)))
+    return "a list" if (get_origin(kind) or kind) in (list, tuple, Sequence) else _WORDS.get(kind)
 
 
 def _is_of(value: object, annotation: Any) -> bool:

@@ -1,20 +1,16 @@
-"""Errors of Hydra, OmegaConf and constructors as one line that names the override or the key."""
+"""Errors of Hydra and OmegaConf as one line that names the override or the key."""
 
-import re
 import sys
 from difflib import get_close_matches
 from typing import Any
 
-from hydra.errors import HydraException, InstantiationException, MissingConfigException, OverrideParseException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import MarkedYAMLError
 
 from lockstep.config.overrides import is_group, nodes, override_key
 from lockstep.errors import ConfigError
-
-_ARGUMENTS = re.compile(r"(unexpected keyword|missing \d+ required|multiple values for).* argument")
-_NAMES_ARGUMENT = re.compile(r"[\w.]+=\S*[^:]*: ")  # NAME=VALUE: problem; fix
 
 
 def explain(error: Exception) -> str | None:
@@ -50,19 +46,3 @@ def _unknown_key(key: str, parent: Any) -> str:
     close = [one for one in close if one.rpartition(".")[0] == group] or close
     guess = f"did you mean {', '.join(close)}? " if 0 < len(close) <= 3 else ""
     return f"{override}: unknown key; {guess}use a key that `--cfg job` prints; +{override} adds a new one"
-
-
-def refusal(key: str, error: BaseException) -> BaseException:
-    """Return a ConfigError for what a target of the node at `key` refuses: a ValueError, an invalid regular expression, a library
-    that is not installed, Lightning's MisconfigurationException, or arguments that it does not take. Return a bug as it is."""
-    cause = error
-    while isinstance(cause, InstantiationException) and cause.__cause__ is not None:
-        cause = cause.__cause__
-    is_refusal = isinstance(cause, ValueError | ImportError | re.error | InstantiationException)
-    is_refusal |= type(cause).__name__ == "MisconfigurationException"  # not imported here
-    is_refusal |= isinstance(cause, TypeError) and _ARGUMENTS.search(str(cause)) is not None
-    if isinstance(cause, ConfigError) or not is_refusal:
-        return cause
-    reason = " ".join(str(cause).partition("\nfull_key")[0].split()) or type(cause).__name__
-    where = f"{key}.{str(error).partition('full_key: ')[2].strip()}".rstrip(".")
-    return ConfigError(f"{where}{'.' if _NAMES_ARGUMENT.match(reason) else ': '}{reason}")

@@ -16,7 +16,7 @@ def saved_config(run_dir: Path, overrides: list[str]) -> DictConfig:
     """Return the config of a run, with values overridden in Hydra's grammar; groups can't be chosen anew."""
     cfg = read_config(run_dir)
     if cfg is None:
-        raise config_error("RUN_DIR", run_dir, f"no run is there, since it has no {FILE}; use the directory of a run")
+        raise config_error("RUN_DIR", run_dir, f"is not the directory of a run (it has no {FILE})")
     cfg.fork, cfg.run_id = None, None
     for override in OverridesParser.create().parse_overrides(overrides):
         key, value = override.key_or_group, override.value()

@@ -61,7 +61,7 @@ def _notes(comparison: Comparison) -> list[str]:
 def _extent(comparison: Comparison) -> str:
     """Say how far a verdict holds."""
     step, epoch = comparison.sides.other.parity.steps, comparison.facts["epoch"] + 1
-    return f"up to step {step}, in epoch {epoch}; what comes later was not compared"
+    return f"up to step {step}, in epoch {epoch}; later steps were not compared"
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Cause:
 def explain(comparison: Comparison, train: Train, tried: Sequence[Cause] = ()) -> Iterator[tuple[Cause, Comparison]]:
     """Yield each cause of the first difference, with the comparison after it is switched off too; none if none is known."""
     for cause in (cause for cause in CAUSES if cause not in tried and cause.applies(comparison)):
-        log.info(f"Training without {cause.what.partition(':')[0]} ...")
+        log.info(f"Training again with this switched off: {cause.what.partition(':')[0]} ...")
         try:
             without = compare(comparison.sides.changed(cause.switch), train)
         except (ConfigError, NamedFailure, SideFailed):

@@ -19,7 +19,7 @@ def answer(measured: Measurements, series: Series) -> str:
             f"{one.metric.mean:.4g} on {_place(one)}{f' ({one.change.verdict})' * (one is not series.base)}"
             for one in series.points
         ]
-        words = f"Nothing can be said of speed: {why}. {measured.metric} is {', '.join(points)}."
+        words = f"The speed is not known: {why}. {measured.metric} is {', '.join(points)}."
     else:
         words = _recommendation(series, measured.metric)
     shown = len(measured.rows)
@@ -34,7 +34,7 @@ def why_unclear(series: Series) -> str | None:
         return "neither the batch of a device nor the global batch is the same over the counts"
     if doubtful := [one for one in series.points if one.efficiency.mean > IMPOSSIBLE]:
         faster = f"{doubtful[0].devices} devices were {doubtful[0].speedup.mean:.3g}x as fast as {series.base.devices}"
-        return f"{faster}, more than they can be; the machine was busy with something else, say"
+        return f"{faster}, more than ideal; probably other programs were running"
     return _unclear(series.points[1], series.base)
 
 

@@ -26,7 +26,7 @@ Block = dict[str, Any]
 Times = dict[int, tuple[list[int], list[float]]]  # bytes and seconds of an all-reduce by number of processes
 _HEADINGS = {WEAK: "Weak scaling: {} samples per device", STRONG: "Strong scaling: {} samples in every global batch"}
 _TERMS = f"""Speed is samples per second of the whole training, with validation and checkpoints, as metrics.json and the \
-terminal have it; efficiency is the speed-up over that of ideal devices. Brackets hold 95% confidence intervals over repeats. \
+terminal have it; efficiency is the speed-up over that of ideal devices. Brackets hold 95% confidence intervals over jobs. \
 More devices are taken as long as the metric does not get worse and twice as many give {2**WORTH:.2f}x the speed."""
 _ORIGIN = ("git_commit", "device_name", "host", "cpu_count", "platform", "threads", "precision", "python", "versions")
 _AGREES = 1.1  # a step that takes so many times what explains it is doubted
@@ -70,7 +70,7 @@ def scaling(measured: Measurements, series: Series) -> Iterator[Block]:
         yield {"picture": "scaling", "alt": alt, "draw": lambda: charts.scaling(series)}
     if series.points:
         taken = choose(series)
-        columns = ["devices", "best lr", measured.metric, "its change", "samples/s", "speed-up", "efficiency"]
+        columns = ["devices", "best lr", measured.metric, "change", "samples/s", "speed-up", "efficiency"]
         rows = [_row(point, point is series.base, point is taken) for point in series.points]
         yield {"heading": _HEADINGS.get(series.kind, "Devices").format(series.batch)}
         yield {"columns": [*columns, "global batch", "jobs"], "table": rows}
@@ -98,7 +98,7 @@ def missing(measured: Measurements, series: Series) -> Iterator[Block]:
     if others := len(measured.finished) - sum(len(point.rows) for point in series.points):
         items.append(f"{count(others, 'job')} of other batch sizes left out, or without a speed: --only KEY=VALUE chooses some.")
     if series.points and all(one.interval is None for point in series.points for one in point.rates.values()):
-        items.append("Nothing was repeated: seed=0,1,2 in the sweep would say how far the metric is chance.")
+        items.append("Nothing was repeated: seed=0,1,2 in the sweep would show how much the metric varies by chance.")
     if len(devices := _distinct(measured, "device_name")) > 1:
         items.append(f"Jobs ran on several kinds of device: {', '.join(devices)}.")
     if items:

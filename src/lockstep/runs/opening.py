@@ -14,7 +14,7 @@ from lockstep.launchers.environment import SWEPT_KEYS, can_resume, restarts, thi
 from lockstep.runs.directory import absolute, lock_new_run
 from lockstep.runs.locks import Lock
 from lockstep.runs.run import Run
-from lockstep.runs.saved import FILE, RUN_ID, fix_times, is_queued, read_config, read_overrides, write_config
+from lockstep.runs.saved import FILE, RUN_ID, fix_times, is_queued, read_overrides, read_run_id, write_config
 from lockstep.runs.validation import check_run_dir, check_single, refusing, validated
 
 
@@ -33,25 +33,27 @@ def open_run(cfg: DictConfig) -> Run:
     fix_times(cfg)
     directory, rank = absolute(cfg.run_dir), this_rank()
     goes_on = cfg.get(RUN_ID) is not None or has_begun(directory, overrides)
-    saved: Any = read_config(directory) if goes_on else None
-    is_resumed = saved is not None and not is_queued(directory)
+    run_id, queued = read_run_id(directory) if goes_on else None, is_queued(directory)
     if cfg.forked_from is None and cfg.get("fork") is not None:
         from lockstep.runs.fork import describe_origin
 
         cfg.forked_from = describe_origin(cfg)
+    is_resumed = run_id is not None and not queued
     run = Run(*validated(cfg.copy(), hydra), is_resumed=is_resumed)  # which sets values that follow from others
     if rank is not None and rank.global_rank > 0:
         return run
-    if saved is None:
+    if run_id is None:
         if cfg.get("mirror") is not None:
             get_object("lockstep.mirror.check_new")(cfg.mirror, directory)
         run.lock, run_id = lock_new_run(directory, cfg.overwrite), uuid.uuid4().hex
     else:
-        run.lock, run_id = Lock(directory, "resume"), saved.run_id
+        run.lock = Lock(directory, "resume")
         if is_resumed:
             from lockstep.runs.resume import check_resumable  # only resumed runs need it
 
-            check_resumable(saved, cfg, directory)
+            check_resumable(directory, cfg)
+        elif {*overrides} <= {*read_overrides(directory)}:  # its sweep has written this config
+            return run
     write_config(directory, cfg, hydra, run_id, run.plan.global_batch_size)
     return run
 

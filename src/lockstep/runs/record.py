@@ -56,6 +56,8 @@ def write_failure(
 
 def environment() -> dict[str, Any]:
     """Return versions, host, its load and commit, which are needed to judge or reproduce a measurement."""
+    status = (_git("status", "--porcelain=v2", "--branch") or "").splitlines()  # begins with "# branch.oid COMMIT"
+    changes = [line for line in status if not line.startswith("# ")]
     return {
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in _PACKAGES},
@@ -63,8 +65,8 @@ def environment() -> dict[str, Any]:
         "host": platform.node(),
         "cpu_count": os.cpu_count(),
         "load": os.getloadavg()[0],
-        "git_commit": _git("rev-parse", "HEAD"),
-        "git_dirty": None if (changes := _git("status", "--porcelain")) is None else bool(changes),
+        "git_commit": status[0].split()[-1] if status else None,
+        "git_dirty": bool(changes) if status else None,
     }
 
 

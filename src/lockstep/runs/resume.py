@@ -14,7 +14,7 @@ from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
 from lockstep.runs.directory import SWEEP_FILE, absolute, has_run, run_directories
 from lockstep.runs.record import actual_status
-from lockstep.runs.saved import FILE, FOLDER, read_overrides
+from lockstep.runs.saved import FILE, FOLDER, read_config, read_overrides
 
 _FIXED = ("model.optimizer.", "model.lr_scheduler.", "seed.", "lr_scaling.", "base_batch_size.", "init_from.", "fork.")
 _DEPTH = 4  # levels of folders below the working directory; logs/NAME/RUN has 3
@@ -31,7 +31,7 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
     wanted = values_by_key(overrides)["resume"]
     run_dir = locate_run(wanted)
     if not (run_dir / FILE).is_file():
-        raise config_error("resume", wanted, f"no run is there, since it has no {FILE}; use the directory of a run")
+        raise config_error("resume", wanted, f"is not the directory of a run (it has no {FILE})")
     known = read_overrides(run_dir)
     new = [item for item in overrides if override_key(item) not in _NOT_OF_THE_RUN and item not in known]
     has_finished = actual_status(run_dir) == "finished" and (run_dir / "metrics.json").is_file()
@@ -69,9 +69,10 @@ def newest_unfinished(folder: Path) -> Path:
     return max(candidates, key=lambda run: str((read_json(run / "status.json") or {}).get("updated", "")))
 
 
-def check_resumable(saved: DictConfig, cfg: DictConfig, run_dir: Path) -> None:
-    """Raise ConfigError if the run can't be resumed from its checkpoint with a config."""
-    check_unchanged(saved, cfg, run_dir)
+def check_resumable(run_dir: Path, cfg: DictConfig) -> None:
+    """Raise ConfigError if the directory's run can't be resumed from its checkpoint with a config."""
+    if (saved := read_config(run_dir)) is not None:
+        check_unchanged(saved, cfg, run_dir)
     from lockstep.checkpointing import latest_valid_checkpoint  # torch
 
     if (checkpoint := latest_valid_checkpoint(run_dir / "checkpoints")) is not None:
@@ -82,7 +83,7 @@ def check_unchanged(saved: DictConfig, cfg: DictConfig, run_dir: Path) -> None:
     """Raise ConfigError if a resumed run's config changes a value that the checkpoint decides."""
     before, now = _fixed_values(saved), _fixed_values(cfg)
     for key in (key for key in before | now if before.get(key) != now.get(key)):
-        words = f"is decided by the run's checkpoint, with {shown(before.get(key))}; begin a new run by fork={run_dir}"
+        words = f"can't change in a resumed run, whose checkpoint has {shown(before.get(key))}; use fork={run_dir} for a new run"
         raise config_error(key, shown(now.get(key)), words)
 
 
@@ -102,6 +103,6 @@ def read_start(cfg: DictConfig, key: str, checkpoint: Path) -> dict[str, Any]:
     average = content.get("callbacks", {}).get("StochasticWeightAveraging", {})
     if 0 <= average.get("latest_update_epoch", -1) < epoch - 1:  # the callback has appended an epoch for BatchNorm
         epoch -= 1
-    if 0 < (epochs or -1) < epoch:
-        raise config_error("trainer.max_epochs", epochs, f"{checkpoint} is of epoch {epoch}; use {epoch} or more, or -1")
+    if 0 < (epochs or -1) < epoch + (key == "fork"):  # a fork would train nothing
+        raise config_error("trainer.max_epochs", epochs, f"{checkpoint} is of epoch {epoch}; use more than {epoch}, or -1")
     return content

@@ -40,7 +40,7 @@ def test_forks_of_a_run(tmp_path: Path) -> None:
     done = train("-m", "fork=source", "trainer.max_epochs=4,1", "hydra.sweep.dir=short", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("job 1 (")
-    assert done.stderr.endswith("last.ckpt is of epoch 2; use 2 or more, or -1\n")
+    assert done.stderr.endswith("last.ckpt is of epoch 2; use more than 2, or -1\n")
 
     # killed before its first checkpoint, then after it: it goes on, and is not forked again
     fault = "+callbacks.fault={{_target_:faults.Fault,rank:0,how:kill,epoch:1,batch:{},once:true}}"

@@ -26,7 +26,7 @@ def test_the_most_devices_that_pay_are_taken_and_the_next_count_is_compared(tmp_
 
 
 BOOM = {"status": "failed", "reason": "boom"}
-NOTHING = "Nothing can be said of speed: "
+NOTHING = "The speed is not known: "
 OF_CPU = {"accelerator": "cpu", "cpu_count": 2}
 ANSWERS = {
     "costs accuracy": (
@@ -61,7 +61,7 @@ ANSWERS = {
     "not so busy": ([cell(n, step=step, **OF_CPU, load=2.4) for n, step in ((1, 0.01), (2, 0.012))], "Take 2 devices"),
     "more than can be": (
         [cell(1, step=0.0876), cell(2, step=0.010)],
-        f"{NOTHING}2 devices were 17.5x as fast as 1, more than they can be;",
+        f"{NOTHING}2 devices were 17.5x as fast as 1, more than ideal;",
     ),
     "caches": ([cell(1, step=0.0105), cell(2, step=0.010)], "Take 2 devices"),
 }

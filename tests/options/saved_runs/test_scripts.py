@@ -44,7 +44,7 @@ def test_one_checkpoint_gives_the_same_counts_on_any_number_of_processes(run: Pa
 def test_a_wrong_evaluation_is_refused_and_leaves_nothing(run: Path, tmp_path: Path) -> None:
     before = {*run.rglob("*")}
     for arguments, line in {
-        (str(tmp_path),): f"RUN_DIR={tmp_path}: no run is there, since it has no .hydra/config.yaml; use the directory of a run",
+        (str(tmp_path),): f"RUN_DIR={tmp_path}: is not the directory of a run (it has no .hydra/config.yaml)",
         (str(run), "--checkpoint", "nowhere.ckpt"): "init_from=nowhere.ckpt: no such file",
     }.items():
         done = python(EVALUATE, *arguments, cwd=tmp_path, code=2)

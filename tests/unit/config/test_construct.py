@@ -45,7 +45,7 @@ def node(name: str, /, **values: Any) -> dict[str, Any]:
     ("name", "values", "line"),
     [
         ("Typed", {"count": 1, "foo": 2}, "part: Closed.__init__() got an unexpected keyword argument 'foo'"),
-        ("Derived", {"count": "many"}, "part.count=many: use a value of type int"),
+        ("Derived", {"count": "many"}, "part.count=many: use a whole number"),
         ("Outer", {"inner": node("Typed", count=101)}, "part.inner.count=101: is above 100; use less"),
     ],
 )

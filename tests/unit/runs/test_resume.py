@@ -63,7 +63,7 @@ def test_what_the_checkpoint_decides_can_not_change(key: str, value: Any, was: s
     cfg.trainer.max_epochs = 20
     check_unchanged(saved, cfg, run)
     OmegaConf.update(cfg, key, value, force_add=True)
-    line = f"^{key}={value}: is decided by the run's checkpoint, with {was}; begin a new run by fork={run}$"
+    line = f"^{key}={value}: can't change in a resumed run, whose checkpoint has {was}; use fork={run} for a new run$"
     with pytest.raises(ConfigError, match=line):
         check_unchanged(saved, cfg, run)
 
