@@ -52,7 +52,7 @@ def _predict_data(run_dir: Path, overrides: list[str], checkpoint: Path, output:
     import torch
 
     from lockstep.build import build
-    from lockstep.plain_lightning.loaders import SharedLists
+    from lockstep.datamodules.base import DataModule
 
     log_plainly()
     cfg = config_to_evaluate(run_dir.absolute(), overrides, "predictions")
@@ -60,10 +60,9 @@ def _predict_data(run_dir: Path, overrides: list[str], checkpoint: Path, output:
     cfg, plan = validated(cfg)
     datamodule, model, trainer = build(cfg, plan)
     predictions: Any = trainer.predict(model, datamodule)
-    sampler = getattr(trainer.predict_dataloaders, "sampler", None)
-    if isinstance(sampler, SharedLists) and all(isinstance(each, torch.Tensor) for each in predictions):
-        # a DataModule of this package evaluates in an order of its own
-        predictions = torch.cat(predictions)[torch.tensor([number for batch in sampler for number in batch]).argsort()]
+    if isinstance(datamodule, DataModule) and all(isinstance(each, torch.Tensor) for each in predictions):
+        order: list[int] = trainer.predict_dataloaders.sampler.order()  # pyright: ignore[reportOptionalMemberAccess]
+        predictions = torch.cat(predictions)[torch.tensor(order).argsort()]
     path = output or run_dir / "predictions.pt"
     with replacing(path, mode="wb") as file:
         torch.save(predictions, file)

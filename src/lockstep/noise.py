@@ -6,8 +6,8 @@ In a training step, an evaluation or a prediction, of a LightningModule of any k
     other = noise.gather(x)[noise.randperm(len(x))]           # another sample of the global batch, for mixup
     weight = noise.of_batch().beta(0.2, 0.2)                  # one number for the whole batch, from a numpy Generator
 
-Outside of a step the functions draw as torch's do. A step may draw as often as it likes, each time other numbers; what is drawn
-within torch.utils.checkpoint is drawn anew when that is computed again, so use lockstep.nets.Dropout there.
+Outside of a step the functions draw as torch's do. Each call in a step draws other numbers, also when torch.utils.checkpoint
+computes a part again, so use lockstep.nets.Dropout there.
 """
 
 import math
@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.nn.functional import all_gather
 from torch.nn import functional
 
-_STREAM = 100_000  # stream of a step's first draw; lockstep.callbacks.CounterBasedRandomness has those below
+# Streams of random numbers: augmentation has those from 0 on, layers of dropout follow, then the draws of a step.
+FIRST_LAYER = 1000
+_FIRST_DRAW = 100_000
 _MASK = (1 << 64) - 1
 _GOLDEN, _MIX_1, _MIX_2 = (  # as signed 64-bit integers, which torch has
     constant - (1 << 64) for constant in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -33,10 +34,10 @@ class Step:
     """A batch that is trained on or evaluated.
 
     Attributes:
-        seed, epoch: from which the noise of a sample is drawn, with its place.
-        first: the place in the epoch of the batch's first sample, over all processes.
+        seed, epoch: seeds of the noise, beside a sample's place in the epoch.
+        first: place of the batch's first sample.
         rank, ranks: this process has every ranks-th sample of the batch, from the rank-th on.
-        samples: this process's number of samples in the batch, 0 where it computes on a dummy; None where it is not known.
+        size: number of samples of the batch over all processes; None if it is unknown, as for a stream.
     """
 
     seed: int
@@ -44,42 +45,46 @@ class Step:
     first: int
     rank: int
     ranks: int
-    samples: int | None = None
+    size: int | None = None
     draws: int = 0
-    lengths: list[int] | None = None  # of all processes' shares of the batch
 
-    def places(self, rows: int, device: torch.device) -> Tensor:
-        """Return the places of samples, (rows,) int64. Raises ValueError for rows that are no samples."""
-        if self.samples and rows != self.samples:
-            raise ValueError(f"noise for {rows} rows in a batch of {self.samples} samples: each row must be a sample")
-        return torch.arange(rows, device=device) * self.ranks + (self.first + self.rank)
+    def lengths(self, rows: int) -> list[int]:
+        """Return each process's number of samples; if the batch's size is unknown, all have as many `rows` as this one."""
+        size = rows * self.ranks if self.size is None else self.size
+        return [len(range(rank, size, self.ranks)) for rank in range(self.ranks)]
+
+    def keys(self, x: Tensor, stream: int) -> Tensor:
+        """Return a random integer for each row of x (n, ...), int64 (n,). Raises ValueError for rows that are no samples."""
+        own = self.lengths(len(x))[self.rank]
+        if own not in (0, len(x)):  # without a sample this process computes on a dummy
+            raise ValueError(f"noise for {len(x)} rows in a batch of {own} samples: each row must be a sample")
+        places = torch.arange(len(x), device=x.device) * self.ranks + (self.first + self.rank)
+        return random_bits(self.seed, self.epoch, places, stream)
 
     def next_stream(self) -> int:
         self.draws += 1
-        return _STREAM + self.draws
+        return _FIRST_DRAW + self.draws
 
-    def exchange_lengths(self, own: int) -> list[int]:
-        """Return the lengths of all processes' shares; a collective, once in a step."""
-        if self.lengths is None:
-            self.lengths = [0 if self.samples == 0 else own] * self.ranks
-            if self.ranks > 1:
-                dist.all_gather_object(self.lengths, self.lengths[0])
-        return self.lengths
+    def batch_seed(self) -> int:
+        return derive_seed(self.seed, self.epoch, self.first, self.next_stream())
+
+    def part(self, rows: slice) -> "Step":
+        """Return the step of some consecutive rows of this process's samples."""
+        size = None if self.size is None else (rows.stop - rows.start) * self.ranks
+        return replace(self, first=self.first + rows.start * self.ranks, size=size)
 
 
 class _Now:
     step: Step | None = None
 
 
+def step() -> Step | None:
+    return _Now.step
+
+
 def begin(step: Step | None) -> None:
-    """Set the batch that comes next; None: no step is under way. lockstep.callbacks.CounterBasedRandomness does."""
+    """Set the batch that comes next; None after the last. lockstep.callbacks.CounterBasedRandomness calls this."""
     _Now.step = step
-
-
-def take_all() -> None:
-    """Draw the noise of the whole batch in each process, if each has all of it."""
-    if _Now.step is not None:
-        _Now.step = replace(_Now.step, rank=0, ranks=1, samples=None)
 
 
 def rand_like(x: Tensor) -> Tensor:
@@ -100,83 +105,64 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     """torch.nn.functional.dropout of x (n, ...)."""
     if _Now.step is None or not training or p == 0:
         return functional.dropout(x, p, training)
-    return drop(x, _keys(_Now.step, x), p)
+    return _drop(x, _Now.step.keys(x, _Now.step.next_stream()), p)
 
 
 def randperm(n: int, device: Any = None) -> Tensor:
     """Return the rows of `gather` that take the places of this process's n samples: int64 (n,). Over all processes they are a
     permutation."""
-    if _Now.step is None:
+    if (step := _Now.step) is None:
         return torch.randperm(n, device=device)
-    total = sum(_Now.step.exchange_lengths(n))
-    generator = torch.Generator().manual_seed(_batch_seed(_Now.step))
-    own = torch.randperm(total, generator=generator)[_Now.step.rank :: _Now.step.ranks][:n]
-    return (torch.zeros(n, dtype=torch.int64) if _Now.step.samples == 0 else own).to(device)
+    generator = torch.Generator().manual_seed(step.batch_seed())
+    own = torch.randperm(sum(step.lengths(n)), generator=generator)[step.rank :: step.ranks]
+    return (own if len(own) else torch.zeros(n, dtype=torch.int64)).to(device)  # a dummy takes the first row
 
 
 def gather(x: Tensor) -> Tensor:
     """Return the global batch's rows, in their order on any number of processes, from each process's x (n, ...); with gradients
-    if x has them. A collective."""
+    if x has them. A collective. Processes that read streams must have equally many rows."""
     step = _Now.step
     if step is None or step.ranks == 1:
         return x
-    lengths = step.exchange_lengths(len(x))
+    lengths = step.lengths(len(x))
     own, longest = lengths[step.rank], max(lengths)
     padded = torch.cat([x[:own], x.new_zeros(longest - own, *x.shape[1:])]).contiguous()
     rows = torch.stack(all_gather(padded), dim=1)  # (longest, ranks, ...): a rank has every ranks-th sample
-    is_sample = torch.arange(longest)[:, None] < torch.tensor(lengths)
-    return rows[is_sample.to(x.device)]
+    return rows.flatten(0, 1)[: sum(lengths)]
 
 
 def of_batch() -> numpy.random.Generator:
     """Return a generator for numbers that are of the whole batch: in the same state in all processes."""
-    return numpy.random.default_rng(None if _Now.step is None else _batch_seed(_Now.step))
-
-
-def drop(x: Tensor, keys: Tensor, p: float) -> Tensor:
-    """Zero elements of x (n, ...) with probability p by random integers (n,), and divide the others by 1 - p."""
-    bits = _bits(x, keys)
-    kept = (bits >= round((p - 0.5) * 2**64)) if p < 1 else torch.zeros_like(bits, dtype=torch.bool)
-    scale = 0.0 if p == 1 else 1 / (1 - p)
-    return x * (kept * scale).to(x.dtype)
+    return numpy.random.default_rng(None if _Now.step is None else _Now.step.batch_seed())
 
 
 class Dropout(nn.Dropout):
     """torch.nn.Dropout whose mask is counted from (seed, epoch, layer, sample, element).
 
-    `count` tells it the samples of the next batch, which the callback CounterBasedRandomness does in any LightningModule; without
-    it, it is torch.nn.Dropout. Used twice in one step, it drops the same elements twice: give each place a layer of its own, or
-    call `dropout`.
+    The callback CounterBasedRandomness numbers a model's layers; without it, and for batches of unknown size, this is
+    torch.nn.Dropout. A layer that is used twice in a step drops the same elements twice: use two layers, or `dropout`.
     """
 
-    def __init__(self, p: float = 0.5) -> None:
-        super().__init__(p)
-        self.keys: Tensor | None = None
-
-    def count(self, keys: Tensor | None) -> None:
-        """Set random integers (n,), int64 on the device, one per sample of the batch; see `random_bits`."""
-        self.keys = keys
+    stream: int | None = None
 
     def forward(self, input: Tensor) -> Tensor:
         """Map (n, ...) to the same shape: elements zeroed with probability p, the others divided by 1 - p."""
-        if not self.training or self.p == 0:
-            return input
-        if self.keys is None:
+        step = _Now.step
+        if not self.training or self.p == 0 or self.stream is None or step is None or step.size is None:
             return super().forward(input)
-        if not len(self.keys):
-            return input  # dummy inputs, on a process without a sample: their outputs are not used
-        if len(self.keys) != len(input):
-            raise ValueError(f"dropout of {len(input)} rows in a batch of {len(self.keys)} samples: the batch must come first")
-        return drop(input, self.keys, self.p)
+        return _drop(input, step.keys(input, self.stream), self.p)
+
+
+def _drop(x: Tensor, keys: Tensor, p: float) -> Tensor:
+    bits = _bits(x, keys)
+    is_kept = (bits >= round((p - 0.5) * 2**64)) if p < 1 else torch.zeros_like(bits, dtype=torch.bool)
+    scale = 0.0 if p == 1 else 1 / (1 - p)
+    return x * (is_kept * scale).to(x.dtype)
 
 
 def _uniform(step: Step, x: Tensor, kind: torch.dtype) -> Tensor:
     number = 1 - round(math.log2(torch.finfo(kind).eps))  # bits that a number of this type has
-    return _shift(_bits(x, _keys(step, x)), 64 - number).to(kind) * 2.0**-number
-
-
-def _keys(step: Step, x: Tensor) -> Tensor:
-    return random_bits(step.seed, step.epoch, step.places(len(x), x.device), step.next_stream())
+    return _shift(_bits(x, step.keys(x, step.next_stream())), 64 - number).to(kind) * 2.0**-number
 
 
 def _bits(x: Tensor, keys: Tensor) -> Tensor:
@@ -184,10 +170,6 @@ def _bits(x: Tensor, keys: Tensor) -> Tensor:
     if not len(x):
         return torch.empty(x.shape, dtype=torch.int64, device=x.device)
     return mix(keys[:, None] + mix(torch.arange(x[0].numel(), device=x.device))).view(x.shape)
-
-
-def _batch_seed(step: Step) -> int:
-    return derive_seed(step.seed, step.epoch, step.first, step.next_stream())
 
 
 # Random numbers counted from what they are for, without a state that is carried from call to call.

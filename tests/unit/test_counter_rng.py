@@ -39,15 +39,6 @@ def test_draw_is_seed_epoch_id_and_purpose_mixed_in_turn(seed: int, epoch: int, 
     assert random_bits(seed, epoch, torch.tensor(ids), stream).tolist() == expected
 
 
-def test_draw_is_of_the_sample_not_of_its_batch() -> None:
-    ids = torch.arange(1000)
-    whole = random_bits(1, 2, ids, 0)
-    order = torch.randperm(1000, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(random_bits(1, 2, ids[order], 0), whole[order])
-    assert torch.equal(torch.cat([random_bits(1, 2, part, 0) for part in ids.split(7)]), whole)
-    assert torch.equal(random_bits(1, 2, ids.view(10, 100), 0), whole.view(10, 100))
-
-
 def test_seeds_are_the_same_each_time_and_differ_for_every_combination() -> None:
     combinations = list(product(range(5), range(100), range(8)))  # seed, step, rank
     seeds = [derive_seed(*counters) for counters in combinations]

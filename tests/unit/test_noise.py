@@ -56,7 +56,7 @@ def test_numbers_are_distributed_as_they_should_be() -> None:
 
 
 def test_of_the_whole_batch_one_number_and_one_permutation() -> None:
-    step(samples=7)
+    step(size=7)
     assert sorted(noise.randperm(7).tolist()) == [*range(7)]
     numbers = []
     for rank in range(2):
@@ -69,10 +69,10 @@ def test_of_the_whole_batch_one_number_and_one_permutation() -> None:
 
 
 def test_rows_that_are_no_samples_are_refused() -> None:
-    step(samples=4)
+    step(size=4)
     with pytest.raises(ValueError, match="noise for 8 rows in a batch of 4 samples: each row must be a sample"):
         noise.randn_like(torch.zeros(8, 2))
-    step(samples=0)  # of dummy inputs
+    step(1, 2, size=1)  # of dummy inputs
     assert noise.randn_like(torch.zeros(1, 2)).shape == (1, 2)
     assert noise.randn_like(torch.zeros(0, 2)).shape == (0, 2)
 

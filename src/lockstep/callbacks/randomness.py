@@ -10,13 +10,12 @@ from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
 from lockstep import noise
 from lockstep.datamodules.seeded import seed_generators
-from lockstep.noise import Dropout, derive_seed, random_bits
+from lockstep.noise import Dropout, derive_seed
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.strategies.ddp import has_same_bits
 from lockstep.trainer.steps import batches_trained
 
-_DROPOUT = 1000  # random stream of the first dropout layer; augmentation uses the streams from 0 on
-_UNKNOWN = 1 << 20  # samples; more than any batch has
+_MOST_SAMPLES = 1 << 20  # of a batch of unknown size
 
 
 def draw_alike_in_setup(source: Any) -> None:
@@ -35,14 +34,14 @@ def _set_up(setup: Callable[..., None], seed: int, *arguments: Any, **named: Any
 
 class CounterBasedRandomness(Callback):
     """Seed the generators of torch, numpy and Python from (seed, epoch, batch, rank) at every training batch, and before the
-    first, because data workers take their seeds from them. Pass each batch's samples to lockstep.noise and lockstep.nets.Dropout.
+    first, because data workers take their seeds from them. Tell lockstep.noise which batch it draws for.
 
-    Except for these two, ranks draw different numbers. A batch's draws do not depend on earlier draws.
+    Except for lockstep.noise and lockstep.nets.Dropout, ranks draw different numbers. A batch's draws do not depend on earlier
+    draws.
     """
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self._dropouts: list[Dropout] = []
         self._loader: Any = None  # the first training loader
         self._step: noise.Step | None = None  # the training batch
 
@@ -55,7 +54,9 @@ class CounterBasedRandomness(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin here too, because Lightning does not start the epoch again when a run is resumed within it."""
-        self._dropouts = [layer for layer in pl_module.modules() if isinstance(layer, Dropout) and layer.p > 0]
+        layers = [layer for layer in pl_module.modules() if isinstance(layer, Dropout) and layer.p > 0]
+        for stream, layer in enumerate(layers, noise.FIRST_LAYER):
+            layer.stream = stream
         self._begin_epoch(trainer, batches_trained(trainer))
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -73,10 +74,6 @@ class CounterBasedRandomness(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self.count(trainer, batch_idx)
-        if self._dropouts and (step := self._step) is not None:
-            places = None if step.samples is None else step.places(step.samples, pl_module.device)
-            for layer, dropout in enumerate(self._dropouts, _DROPOUT):
-                dropout.count(None if places is None else random_bits(self.seed, step.epoch, places, layer))
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.begin(trainer, batch_idx + 1)
@@ -105,9 +102,7 @@ def _step(trainer: Any, loader: Any, batch_idx: int, seed: int, epoch: int) -> n
     """Return the samples of a batch, as the loader's sampler divides them among ranks."""
     rank, ranks = dp_rank_and_size(trainer)
     sampler: Any = getattr(loader, "sampler", None)
-    size = getattr(sampler, "global_batch_size", None)
-    if size is None:
-        return noise.Step(seed, epoch, batch_idx * _UNKNOWN, rank, ranks)
-    first = batch_idx * size
-    left = min(size, sampler.samples_per_epoch - first)  # a loader that is shorter than another one restarts
-    return noise.Step(seed, epoch, first, rank, ranks, len(range(rank, left, ranks)) if left > 0 else None)
+    if not hasattr(sampler, "samples_in"):  # it is not a SharedSampler
+        return noise.Step(seed, epoch, batch_idx * _MOST_SAMPLES, rank, ranks)
+    size = sampler.samples_in(batch_idx)[1]
+    return noise.Step(seed, epoch, batch_idx * sampler.global_batch_size, rank, ranks, size)

@@ -11,12 +11,12 @@ import numpy
 import torch
 from lightning import LightningDataModule
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, Subset
+from torch.utils.data import DataLoader, Subset
 
 from lockstep.config.construct import naming
 from lockstep.datamodules.augment import CropFlip
 from lockstep.datamodules.batches import Augment, Batches, InMemory
-from lockstep.datamodules.samplers import EpochOrder, GlobalBatches, Reorder, shuffled
+from lockstep.datamodules.seeded import EpochOrder, GlobalBatches, shuffled
 from lockstep.errors import check_at_least, config_error
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.noise import derive_seed
@@ -143,23 +143,21 @@ class DataModule(LightningDataModule):
             self.scaler.partial_fit(as_features(train[ids.tolist()][0]))
 
     def train_dataloader(self) -> DataLoader[Any]:
-        """Return a loader of the batches of one process, or of the global batches, which lockstep.plain_lightning divides.
-
-        Raises:
-            ConfigError: A step takes more samples than there are.
-        """
+        """Return a loader of the global batches, which lockstep.plain_lightning divides. Raise ConfigError if a step takes more
+        samples than there are."""
         length, (processes, accumulate) = len(self.splits.train), self._parts
         step = self.samples_per_batch * accumulate
         samples = length - length % step if self.drop_last else length
         if not samples:
-            parts, many = processes * accumulate, f"a step has {step} samples, and the training split {length}"
-            most = {"batch_size": length // parts, "global_batch_size": length // parts * parts}
-            name = "batch_size" if self.global_batch_size is None else "global_batch_size"
-            fix = f"use at most {most[name]}, or datamodule.drop_last=false"
-            raise config_error(f"datamodule.{name}", getattr(self, name), f"{many}; {fix}")
+            parts = processes * accumulate
+            name, times = ("batch_size", 1) if self.global_batch_size is None else ("global_batch_size", parts)
+            fix = f"use at most {length // parts * times}, or datamodule.drop_last=false"
+            why = f"a step has {step} samples, and the training split {length}; {fix}"
+            raise config_error(f"datamodule.{name}", getattr(self, name), why)
         self.samples_per_epoch = samples
         log.info(f"{samples} of {length} samples per epoch")
-        order = EpochOrder(length, samples, self.seed if self.shuffle else None, self._reorder)
+        reorder = None if self.curriculum is None else self.curriculum.reorder(self.splits.train)
+        order = EpochOrder(length, samples, self.seed if self.shuffle else None, reorder)
         return self._loader(self.splits.train, order, self.augment)
 
     @property
@@ -172,10 +170,6 @@ class DataModule(LightningDataModule):
     def _parts(self) -> tuple[int, int]:
         """Number of data-parallel groups, and number of accumulated batches."""
         return (dp_rank_and_size(self.trainer)[1], self.trainer.accumulate_grad_batches) if self.trainer else (1, 1)
-
-    @cached_property
-    def _reorder(self) -> Reorder | None:
-        return None if self.curriculum is None else self.curriculum.reorder(self.splits.train)
 
     def val_dataloader(self) -> DataLoader[Any] | list[Any]:
         return self.eval_loader(self.splits.val)
@@ -195,14 +189,10 @@ class DataModule(LightningDataModule):
         return self._loader(dataset, order, None)
 
     def _loader(self, dataset: Any, order: Any, augment: Augment | None) -> DataLoader[Any]:
-        if self.global_batch_size is None:
-            batches = BatchSampler(order, self.batch_size, drop_last=False)
-        else:
-            batches = GlobalBatches(order, self.samples_per_batch, drop_last=False)
         return DataLoader(
             Batches(dataset, self.seed, augment),
             batch_size=None,
-            sampler=batches,
+            sampler=GlobalBatches(order, self.samples_per_batch, drop_last=False),
             collate_fn=unchanged,
             num_workers=self.num_workers,
             persistent_workers=self.num_workers > 0,

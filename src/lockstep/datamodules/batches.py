@@ -1,6 +1,6 @@
 """Batches of tensors, fetched at once; the tensors in a batch of any structure."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -12,10 +12,6 @@ from torch.utils.data import Dataset, default_collate
 from lockstep.datamodules.seeded import Draws, Seeded
 
 Augment = Callable[[Tensor, Tensor, int], Tensor]
-# Bytes up to which one thread is faster than several. torch copies more than 32,768 numbers with all of its threads
-# (GRAIN_SIZE, ATen/TensorIterator.h), and a step then waits for the thread whose core another process is using.
-_SMALL = 1 << 20
-_NUMPY_TYPES = {torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64}
 
 
 class InMemory(Dataset[tuple[Tensor, Tensor]]):
@@ -36,10 +32,9 @@ class InMemory(Dataset[tuple[Tensor, Tensor]]):
 
 
 def _rows(data: Tensor, index: Tensor) -> Tensor:
-    """Return `data[index]`, copied sample by sample instead of element by element. A small batch is copied in this thread by
-    numpy, but only from contiguous data, because numpy would first copy all of it otherwise."""
-    can_be_taken = data.device.type == "cpu" and data.dtype in _NUMPY_TYPES and data.is_contiguous() and not data.requires_grad
-    if can_be_taken and len(index) * data.stride(0) * data.itemsize <= _SMALL:
+    """Return `data[index]`, copied by numpy in this thread where it can, without a copy of all data: torch copies with several,
+    and waits for the one whose core another process uses."""
+    if data.is_cpu and data.is_contiguous() and data.dtype is not torch.bfloat16:
         return torch.from_numpy(data.numpy().take(index.numpy(), axis=0))
     return data.index_select(0, index)
 
@@ -76,20 +71,15 @@ def leaves(batch: Any, name: str = "batch") -> Iterator[tuple[str, Tensor]]:
     """Yield every tensor of a batch with its path, in nested tuples, dictionaries or dataclasses."""
     if isinstance(batch, Tensor):
         yield name, batch
-    for key, part in _parts(batch):
-        yield from leaves(part, f"{name}.{key}")
-
-
-def _parts(batch: Any) -> Iterable[tuple[Any, Any]]:
+        return
     if is_dataclass(batch) and not isinstance(batch, type):
-        return ((field.name, getattr(batch, field.name)) for field in fields(batch))
-    if isinstance(batch, Mapping):
-        return batch.items()
-    return enumerate(batch) if isinstance(batch, Sequence) and not isinstance(batch, str | bytes) else ()
+        batch = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
+        batch = dict(enumerate(batch))
+    for key, part in batch.items() if isinstance(batch, Mapping) else ():
+        yield from leaves(part, f"{name}.{key}")
 
 
 def samples_in(batch: Any) -> int | None:
     """Return the number of samples of a batch: the length of its first tensor that has dimensions, or None without one."""
-    if isinstance(batch, Tensor):
-        return len(batch) if batch.ndim else None
-    return next((number for _, part in _parts(batch) if (number := samples_in(part)) is not None), None)
+    return next((len(tensor) for _, tensor in leaves(batch) if tensor.ndim), None)

@@ -2,6 +2,7 @@
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy
 import torch
@@ -33,8 +34,6 @@ def digits() -> tuple[Tensor, Tensor]:
 
     Its file is read directly, because importing scikit-learn takes more than a second and 66 MiB, mostly for SciPy.
     """
-    spec = find_spec("sklearn")
-    assert spec is not None
-    assert spec.origin is not None
+    spec: Any = find_spec("sklearn")
     rows = numpy.loadtxt(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", numpy.uint8, delimiter=",")
     return torch.tensor(rows[:, :-1], dtype=torch.float32).reshape(-1, 1, 8, 8) / 16, torch.tensor(rows[:, -1]).long()

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from lockstep.datamodules.seeded import Seeded, seed_generators
 from lockstep.noise import derive_seed
-from lockstep.plain_lightning.loaders import SharedLists, division_of, loading_arguments, takes_lists
+from lockstep.plain_lightning.loaders import SharedSampler, division_of, loading_arguments, takes_lists
 
 
 class Drawn(NamedTuple):
@@ -39,13 +39,13 @@ class Shares(list[Share]):
     """The shares of a process's workers."""
 
 
-class WorkersSampler(SharedLists):
+class WorkersSampler(SharedSampler):
     """Yield Drawn batches, with the samples of all workers of the process."""
 
     def __iter__(self) -> Iterator[Any]:
-        for batch, draws in enumerate(self._batches(), self.first):
+        for batch in range(self.first, self.batches):
             own, whole = self.samples_in(batch)
-            yield Drawn(draws, self.epoch, whole, is_dummy=own == 0)
+            yield Drawn(self.draws(batch), self.epoch, whole, is_dummy=own == 0)
 
 
 class WorkerBatches(Dataset[Shares]):
@@ -81,7 +81,7 @@ def workers_loader(
     if division is None:
         return None
     order, size, dropped = division
-    sampler = WorkersSampler(order, size, share, seed, dropped, training)
+    sampler = WorkersSampler(order, size, share, seed, dropped, training, in_lists=True)
     loading: dict[str, Any] = loading_arguments(loader) | {"collate_fn": _as_it_is}
     return DataLoader(WorkerBatches(loader, own, seed), batch_size=None, sampler=sampler, **loading)
 

@@ -3,6 +3,7 @@
 import functools
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy
@@ -11,7 +12,6 @@ from lightning import Callback, LightningModule, Trainer
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from lockstep import noise
-from lockstep.callbacks import CounterBasedRandomness
 from lockstep.noise import derive_seed
 from lockstep.plain_lightning.processes import all_ranks
 from lockstep.trainer.batchnorm import Synchronised
@@ -43,10 +43,8 @@ class WholeBatch(Callback):
 
     def _step(self, trainer: Any, step: Callable[..., Any], batch: Any, *rest: Any) -> Any:
         whole, index = _join(all_ranks(batch), trainer.global_rank), trainer.fit_loop.batch_idx
-        for callback in trainer.callbacks if trainer.training else ():
-            if isinstance(callback, CounterBasedRandomness):  # which tells dropout the samples
-                callback.on_train_batch_start(trainer, trainer.lightning_module, whole, index)
-                noise.take_all()
+        if (own := noise.step()) is not None:
+            noise.begin(replace(own, rank=0, ranks=1))
         for seed in (torch.manual_seed, random.seed, numpy.random.seed) if self.draws else ():
             seed(derive_seed(trainer.current_epoch, index) % 2**32)
         return step(whole, *rest)

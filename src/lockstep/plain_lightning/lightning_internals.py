@@ -48,14 +48,14 @@ def leaves_samplers(trainer: Any) -> bool:
 
 
 def change_asked_loaders(
-    trainer: Any, change: Callable[[str, list[Any]], list[Any]], around: Callable[[str], AbstractContextManager[None]]
+    trainer: Any, change: Callable[[str, list[Any]], list[Any]], around: Callable[[], AbstractContextManager[None]]
 ) -> None:
     """Make the trainer request loaders from a module or a datamodule within `around`, and change these (see `change_loaders`).
     Loaders that user code requests are not changed."""
     evaluations = (trainer.fit_loop.epoch_loop.val_loop, trainer.validate_loop, trainer.test_loop, trainer.predict_loop)
     for source in (loop._data_source for loop in (trainer.fit_loop, *evaluations)):
         if "dataloader" not in vars(source):
-            source.dataloader = _asked(source, partial(change, source.name), partial(around, source.name))
+            source.dataloader = _asked(source, partial(change, source.name), around)
 
 
 def _asked(source: Any, change: Callable[..., Any], around: Callable[[], AbstractContextManager[None]]) -> Callable[[], Any]:

@@ -8,6 +8,7 @@ used once. Lightning's own sampler repeats samples until ranks have equal number
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
+from itertools import chain
 from typing import Any
 
 import torch
@@ -16,8 +17,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
-from lockstep.datamodules.samplers import GlobalBatches
-from lockstep.datamodules.seeded import Draws, Seeded, one_by_one, seed_generators
+from lockstep.datamodules.seeded import Draws, GlobalBatches, Seeded, one_by_one, seed_generators
 from lockstep.errors import config_error
 from lockstep.noise import derive_seed
 
@@ -26,7 +26,6 @@ LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dat
 # their seeds, is left out: its state comes from the previous epoch, and differs after a resumption.
 _LOADING = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
 _LOADING += ("prefetch_factor", "persistent_workers", "in_order")
-_DRAWING = ("__iter__", "__len__", "_get_iterator", "_index_sampler", "_auto_collation")  # of loaders and samplers
 
 
 def change_loaders(source: Any, change: Callable[[str, list[Any]], list[Any]]) -> None:
@@ -52,15 +51,23 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
 
     The loader's own sampler draws an order in each epoch, with generators seeded from (seed, epoch), so it is the same on every
     rank and after a resumption. The last `dropped` samples of an epoch are left out. If a training batch has fewer samples than
-    there are ranks, each rank without one gets the batch's last sample as a dummy (see `samples_in`).
+    there are ranks, each rank without one gets the batch's last sample as a dummy (see `samples_in`). With `in_lists` it yields
+    the list of each batch's samples, for a loader with batch_size=None and a dataset that is indexed by lists.
     This is a SequentialSampler, because trainer.overfit_batches replaces any other sampler by one.
     """
 
     def __init__(
-        self, sampler: Any, global_batch_size: int, share: tuple[int, int], seed: int, dropped: int, training: bool
+        self,
+        sampler: Any,
+        global_batch_size: int,
+        share: tuple[int, int],
+        seed: int,
+        dropped: int,
+        training: bool,
+        in_lists: bool = False,
     ) -> None:
         super().__init__(range(len(sampler)), *reversed(share), shuffle=False, seed=seed)  # pyright: ignore[reportArgumentType]
-        self.sampler, self.global_batch_size, self.training = sampler, global_batch_size, training
+        self.sampler, self.global_batch_size, self.training, self.in_lists = sampler, global_batch_size, training, in_lists
         self.length = len(sampler)
         self.samples_per_epoch = self.length - dropped
         self.batches = -(-self.samples_per_epoch // global_batch_size)
@@ -79,8 +86,7 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
 
     def begin_with(self, epoch: int) -> None:
         """Make this epoch the first one for which the sampler draws."""
-        self.epoch, self._next = epoch, epoch
-        self._drawn: int | None = None  # the epoch whose order is known
+        self.epoch, self._drawn = epoch, epoch - 1  # the latest epoch whose order was drawn
 
     def samples_in(self, batch: int) -> tuple[int, int]:
         """Return how many samples of the epoch's batch this rank has, 0 for a dummy, and how many all ranks have. A loader that
@@ -90,43 +96,36 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
         return len(range(self.rank, whole, self.num_replicas)), whole
 
     def __len__(self) -> int:
-        if not self.batches:
-            return 0
+        if self.in_lists or not self.batches:
+            return self.batches
         last = max(self.samples_in(self.batches - 1)[0], int(self.training))
         return (self.batches - 1) * self.samples_in(0)[0] + last
 
     def __iter__(self) -> Iterator[Any]:
-        for batch in self._batches():
-            yield from one_by_one(batch)
-
-    def _batches(self) -> Iterator[list[Any]]:
-        """Yield this rank's samples of each batch, from the first that is not skipped."""
-        order = self.order()
-        for batch in range(self.first, self.batches):
-            places = self._places(batch)
-            samples = order[places.start : places.stop : places.step]
-            yield Draws(samples, self.epoch, places) if self.training else samples
+        batches = map(self.draws, range(self.first, self.batches))
+        if self.in_lists:
+            return batches
+        return chain.from_iterable(map(one_by_one, batches) if self.training else batches)
 
     def numbers(self, batch: int) -> list[Any]:
         """Return the dataset's indices of this rank's samples in a batch of the epoch."""
-        order = self.order()
-        return [order[place] for place in self._places(batch)]
+        return [*self.draws(batch)]
 
-    def _places(self, batch: int) -> range:
-        """Return the places in the epoch of this rank's samples in a batch."""
+    def draws(self, batch: int) -> list[Any]:
+        """Return these indices as a dataset is given them: those of a training batch are Draws."""
         begin = batch * self.global_batch_size
         end = min(begin + self.global_batch_size, self.samples_per_epoch)
-        return range(begin + self.rank, end, self.num_replicas) or range(end - int(self.training), end)
+        places = range(begin + self.rank, end, self.num_replicas) or range(end - int(self.training), end)
+        samples = self.order()[places.start : places.stop : places.step]
+        return Draws(samples, self.epoch, places) if self.training else samples
 
     def order(self) -> list[Any]:
-        """Return the epoch's order. A user's sampler may have its own generator, so it also draws the orders of earlier epochs,
-        each of them once."""
+        """Return the epoch's order. A user's own sampler may have its own generator, so it draws earlier epochs' orders, too."""
         if self.epoch != self._drawn:
             is_told = hasattr(self.sampler, "set_epoch") or type(self.sampler).__module__.startswith("torch.utils.data")
-            first = self.epoch if is_told or self.epoch < self._next else self._next
-            for epoch in range(first, self.epoch + 1):
+            for epoch in range(self.epoch if is_told else min(self.epoch, self._drawn + 1), self.epoch + 1):
                 self._order = self._draw(epoch)
-            self._drawn, self._next = self.epoch, self.epoch + 1
+            self._drawn = self.epoch
         return self._order
 
     def _draw(self, epoch: int) -> list[Any]:
@@ -143,16 +142,6 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
         return zlib.crc32(repr(self.order()[:1000]).encode())
 
 
-class SharedLists(SharedSampler):
-    """A sampler for a dataset that is indexed by the list of a batch's samples, and a loader with batch_size=None."""
-
-    def __len__(self) -> int:
-        return self.batches
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._batches()
-
-
 def shared_loader(loader: DataLoader[Any], share: tuple[int, int], seed: int, training: bool) -> DataLoader[Any] | None:
     """Return the loader of one part of each batch, `share` = (rank, size); None if the loader draws batches in another way.
 
@@ -162,7 +151,7 @@ def shared_loader(loader: DataLoader[Any], share: tuple[int, int], seed: int, tr
     if division is None:
         return None
     order, size, dropped = division
-    sampler = (SharedLists if takes_lists(loader) else SharedSampler)(order, size, share, seed, dropped, training)
+    sampler = SharedSampler(order, size, share, seed, dropped, training, takes_lists(loader))
     data: Any = loader.dataset if isinstance(loader.dataset, Seeded) else Seeded(loader.dataset, derive_seed(seed, training))
     batch_size = None if loader.batch_sampler is None else sampler.batch_size
     return DataLoader(data, batch_size=batch_size, sampler=sampler, **loading_arguments(loader))
@@ -171,8 +160,10 @@ def shared_loader(loader: DataLoader[Any], share: tuple[int, int], seed: int, tr
 def division_of(loader: DataLoader[Any], shares: int, training: bool) -> tuple[Any, int, int] | None:
     """Return a loader's sampler, its global batch size over `shares`, and the number of samples dropped at the end; None if it
     draws batches in another way. Raise ConfigError if it has fewer samples than shares."""
-    batches = loader.sampler if takes_lists(loader) else loader.batch_sampler
-    order = _own_sampler(loader, batches)
+    batches: Any = loader.sampler if takes_lists(loader) else loader.batch_sampler
+    if not (draws_as(loader, DataLoader) and (batches is None or draws_as(batches, BatchSampler))):
+        return None
+    order = _whole_order(loader.sampler if batches is None else batches.sampler)
     if order is None:
         return None
     of_one = getattr(batches, "batch_size", 1)
@@ -181,11 +172,18 @@ def division_of(loader: DataLoader[Any], shares: int, training: bool) -> tuple[A
     dropped = len(order) % whole if getattr(batches, "drop_last", False) else 0
     samples = len(order) - dropped
     if 0 < samples < shares:
-        accepted = f"use at least {shares}, one for each process or worker, or fewer of them"
-        raise config_error("datamodule", f"{samples} sample(s)", accepted)
+        raise config_error("datamodule", f"{samples} sample(s)", f"use at least {shares}, one for each process or worker")
     while not training and 0 < samples % size < shares:
         size += shares  # so that every process has a sample of each batch, and takes part in collectives of a validation step
     return order, size, dropped
+
+
+def _whole_order(sampler: Any) -> Any | None:
+    """Return a sampler of all samples; None if their number is unknown, or if the user's code has divided them."""
+    if draws_as(sampler, DistributedSampler):
+        return RandomSampler(sampler.dataset) if sampler.shuffle else SequentialSampler(sampler.dataset)
+    is_share = isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1
+    return sampler if hasattr(sampler, "__len__") and not is_share else None
 
 
 def takes_lists(loader: DataLoader[Any]) -> bool:
@@ -193,23 +191,10 @@ def takes_lists(loader: DataLoader[Any]) -> bool:
     return loader.batch_sampler is None and draws_as(loader.sampler, BatchSampler)
 
 
-def loading_arguments(loader: DataLoader[Any]) -> dict[str, Any]:
-    return {name: value for name in _LOADING if (value := getattr(loader, name, None)) is not None}
-
-
-def _own_sampler(loader: DataLoader[Any], batches: Any) -> Any | None:
-    """Return the sampler of single samples from which `batches` makes the loader's batches; None if batches are drawn in another
-    way than torch's, if their number is unknown, or if the user's code has divided them among processes."""
-    if not draws_as(loader, DataLoader) or not (batches is None or draws_as(batches, BatchSampler)):
-        return None
-    sampler: Any = loader.sampler if batches is None else batches.sampler
-    if draws_as(sampler, DistributedSampler):
-        return RandomSampler(sampler.dataset) if sampler.shuffle else SequentialSampler(sampler.dataset)
-    is_share = isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1
-    return sampler if hasattr(sampler, "__len__") and not is_share else None
-
-
 def draws_as(part: Any, kind: type) -> bool:
     """Return whether an object of torch's class `kind`, or of a subclass, draws as `kind` does; it may override other methods."""
-    methods = (name for name in _DRAWING if hasattr(kind, name))
-    return isinstance(part, kind) and all(getattr(type(part), name) is getattr(kind, name) for name in methods)
+    return isinstance(part, kind) and all(getattr(type(part), name) is getattr(kind, name) for name in ("__iter__", "__len__"))
+
+
+def loading_arguments(loader: DataLoader[Any]) -> dict[str, Any]:
+    return {name: value for name in _LOADING if (value := getattr(loader, name, None)) is not None}

@@ -33,6 +33,10 @@ _OTHER_NUMBER = (
     "continuing on {} process(es) what {} began: the same global batches, but sums in another order, so that the weights will "
     "not be bit-equal"
 )
+_OTHER_PLACE = (
+    "is within an epoch of other batches, or in another order: some samples would be trained on twice, or not at all; use the "
+    "same seed, data, shuffling and number of samples in a batch over all processes"
+)
 _GOES_ON = "Resuming within an epoch, after its first {} batches; Lightning's warning about loaders does not apply."
 
 
@@ -49,8 +53,8 @@ class SharedLoading(Records):
         self._begins_again = False  # True in the first epoch after a resumption
         self._samplers: list[Any] = []  # samplers of the training loaders
         self._made_in = 0  # the epoch in which the current loaders were made
-        self._samples: list[int | None] = []  # samples per batch of each training loader, over all processes
-        self._before: dict[str, Any] = {}  # the checkpoint, without its large parts
+        self._sizes: list[int | None] = []  # samples per batch of each training loader, over all processes
+        self._before: dict[str, Any] = {}  # what the checkpoint says of the data
         self._accumulated = 1
         self._has_uneven_data = False
 
@@ -61,7 +65,7 @@ class SharedLoading(Records):
             log.warning(f"Not as on one process: {line}")
 
     @contextmanager
-    def _drawing_alike(self, trainer: Any, name: str) -> Iterator[None]:
+    def _drawing_alike(self, trainer: Any) -> Iterator[None]:
         """While loaders are made, draw the numbers of one process for the current epoch; they may select a part of the data."""
         self._made_in = _epoch_of_loaders(trainer)
         count_reloads_from(trainer, self._made_in)
@@ -71,19 +75,18 @@ class SharedLoading(Records):
 
     def _share_all(self, trainer: Any, name: str, loaders: list[Any]) -> list[Any]:
         """Return loaders with this rank's part of each loader's batches."""
-        training, shares = name == LOADERS[0], dp_rank_and_size(trainer)[1]
+        training, ranks = name == LOADERS[0], dp_rank_and_size(trainer)[1]
         shared = [self._share(trainer, loader, name, training) for loader in loaders]
         samplers = [getattr(loader, "sampler", None) for loader in shared]
         divided = [(loader.dataset, one) for loader, one in zip(loaders, samplers, strict=True) if isinstance(one, SharedSampler)]
         for _, sampler in divided:
             sampler.begin_with(self._made_in)
-        if shares > 1 and not isinstance(trainer.datamodule, DataModule):
+        if ranks > 1 and not isinstance(trainer.datamodule, DataModule):
             from lockstep.plain_lightning.module_checks import check_processes
 
             check_processes(name, divided)
         if training:
-            self._samplers = samplers
-            self._samples = [_samples_per_batch(loader, shares) for loader in shared]
+            self._samplers, self._sizes = samplers, [_batch_size(loader, ranks) for loader in shared]
             self._count(trainer, -1)  # Lightning starts loading right after this
         return shared
 
@@ -110,35 +113,24 @@ class SharedLoading(Records):
         self._accumulated = trainer.accumulate_grad_batches
         self._begins_again = trainer.ckpt_path is not None
         count_reloads_from(trainer, _epoch_of_loaders(trainer))
-        number, before = dp_rank_and_size(trainer)[1], self._before.get("shares")
-        if (self._before.get("samples_per_batch") or self._samples) != self._samples:  # empty in those of Lightning's finders
-            self._check_batches(trainer)
-        elif before not in (None, number) and not has_same_bits(trainer):
-            log.info(_OTHER_NUMBER.format(number, before))
-        if batches := batches_trained(trainer):
-            self._check_order(trainer)
+        batches = batches_trained(trainer)
+        self._compare_position(trainer, is_within=batches > 0)
+        if batches:
             log.info(_GOES_ON.format(batches))
             self._begin_again(trainer)
 
-    def _check_batches(self, trainer: Any) -> None:
-        """Raise ConfigError if a run would resume within an epoch with another batch size: some samples would be trained on
-        twice, or not at all."""
-        before, now = (", ".join(map(str, sizes)) for sizes in (self._before["samples_per_batch"], self._samples))
-        if batches_trained(trainer):
-            words = f"is within an epoch whose batches have {before} samples over all processes; here they have {now}"
-            raise config_error("checkpoint", trainer.ckpt_path, f"{words}; use a batch size with which they have as many")
-        log.warning(f"From here on batches have {now} samples over all processes; before they had {before}")
-
-    def _check_order(self, trainer: Any) -> None:
-        """Raise ConfigError if a run would resume within an epoch with its samples in another order."""
+    def _compare_position(self, trainer: Any, is_within: bool) -> None:
+        """Log how batches differ from the checkpoint's. Raise ConfigError if its epoch can't go on with them."""
         for sampler in self._shared_samplers:
             sampler.set_epoch(trainer.current_epoch)
-        if self._before["order"] not in (None, self._orders()):
-            words = "is within an epoch that has its samples in another order; use the same seed, data and shuffling"
-            raise config_error("checkpoint", trainer.ckpt_path, words)
-
-    def _orders(self) -> list[int]:
-        return [sampler.order_checksum() for sampler in self._shared_samplers]
+        before, now = self._before, self._position(trainer)
+        changed = {name for name, value in before.items() if value and value != now[name]}  # Lightning's finders have no batches
+        if is_within and changed & {"samples_per_batch", "order"}:
+            raise config_error("checkpoint", trainer.ckpt_path, _OTHER_PLACE)
+        if (key := "samples_per_batch") in changed:
+            log.warning(f"From here on batches have {now[key]} samples; before they had {before[key]}")
+        elif "shares" in changed and now["shares"]:
+            log.info(_OTHER_NUMBER.format(now["shares"], before["shares"]))
 
     def on_train_epoch_start(self, trainer: Any, pl_module: LightningModule) -> None:
         if self._begins_again:
@@ -167,12 +159,16 @@ class SharedLoading(Records):
             return {}
         return {"batch_size": samplers[0].batch_size, "global_batch_size": samplers[0].global_batch_size * self._accumulated}
 
+    def _position(self, trainer: Any) -> dict[str, Any]:
+        """Return what a resumed run must have in common with the checkpoint to go on within its epoch."""
+        orders = [sampler.order_checksum() for sampler in self._shared_samplers]
+        shares = None if has_same_bits(trainer) else dp_rank_and_size(trainer)[1]
+        return {"samples_per_batch": self._sizes, "order": orders, "shares": shares}
+
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn == "fit":
             without_loader_states(checkpoint)
-            checkpoint["samples_per_batch"] = self._samples
-            checkpoint["order"] = self._orders()
-            checkpoint["shares"] = None if has_same_bits(trainer) else dp_rank_and_size(trainer)[1]
+            checkpoint |= self._position(trainer)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._before = {key: checkpoint.get(key) for key in ("samples_per_batch", "order", "shares")}
@@ -184,11 +180,11 @@ def _epoch_of_loaders(trainer: Any) -> int:
     return trainer.current_epoch // every * every if every else 0
 
 
-def _samples_per_batch(loader: Any, shares: int) -> int | None:
+def _batch_size(loader: Any, ranks: int) -> int | None:
     """Return the number of samples of a batch over all processes, or None if it is unknown."""
     if isinstance(sampler := getattr(loader, "sampler", None), SharedSampler):
         return sampler.global_batch_size
-    return None if (size := getattr(loader, "batch_size", None)) is None else size * shares
+    return None if (size := getattr(loader, "batch_size", None)) is None else size * ranks
 
 
 class Weight(NamedTuple):
@@ -211,19 +207,19 @@ class Weight(NamedTuple):
 
 def weight_of(batch: int, samplers: list[Any], accumulated: int, batches: float) -> Weight:
     """Return the weight of a batch in an epoch of `batches` batches. `samplers` are those of the training loaders."""
-    shared = [(sampler.num_replicas, *sampler.samples_in(batch)) for sampler in samplers if isinstance(sampler, SharedSampler)]
+    shared = [sampler for sampler in samplers if isinstance(sampler, SharedSampler)]
     if not shared:
         return Weight()
-    in_step = 1.0
+    (own, whole), ranks, in_step = shared[0].samples_in(batch), shared[0].num_replicas, 1.0
     if are_counted(samplers):
         first = batch - batch % accumulated
         others = range(first, int(min(first + accumulated, batches)))
-        in_step = accumulated * shared[0][2] / sum(samplers[0].samples_in(other)[1] for other in others)
-    uneven = {whole if whole % ranks else 0 for ranks, _, whole in shared} | ({0} if len(shared) < len(samplers) else set())
-    if len(uneven) > 1:
+        in_step = accumulated * whole / sum(shared[0].samples_in(other)[1] for other in others)
+    sizes = [sampler.samples_in(batch)[1] for sampler in shared]
+    is_even = not any(size % ranks for size in sizes)
+    if not is_even and (len({*sizes}) > 1 or len(shared) < len(samplers)):
         return Weight(in_step=in_step, is_known=False)
-    ranks, own, whole = shared[0]
-    return Weight(own * ranks / whole, in_step, own, uneven == {0})
+    return Weight(own * ranks / whole, in_step, own, is_even)
 
 
 def are_counted(samplers: list[Any]) -> bool:

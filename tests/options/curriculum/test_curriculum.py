@@ -11,8 +11,7 @@ from torch.utils.data import DataLoader
 from lockstep.datamodules import DataModule, Digits, InMemory
 from lockstep.datamodules import curriculum as module
 from lockstep.datamodules.curriculum import Curriculum, linear, step
-from lockstep.datamodules.samplers import EpochOrder, GlobalBatches
-from lockstep.datamodules.seeded import indices
+from lockstep.datamodules.seeded import EpochOrder, GlobalBatches
 from lockstep.plain_lightning.loaders import shared_loader
 
 LENGTH = 40
@@ -38,8 +37,7 @@ def order(epoch: int, reorder: Any, ranks: int = 1, batch_size: int = 8, **optio
         shared.sampler.set_epoch(epoch)
         samplers.append(shared.sampler)
     together: list[int] = []
-    for draws in zip(*samplers, strict=True):
-        rows = [indices(draw_of_rank) for draw_of_rank in draws]
+    for rows in zip(*samplers, strict=True):
         together += [int(rows[place % ranks][place // ranks]) for place in range(sum(map(len, rows)))]
     return together
 

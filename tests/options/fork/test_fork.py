@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from lockstep.callbacks import SteppedRate
 from lockstep.checkpointing import read_checkpoint
 from lockstep.datamodules.batches import Batches
-from lockstep.datamodules.samplers import EpochOrder, GlobalBatches
+from lockstep.datamodules.seeded import EpochOrder, GlobalBatches
 from lockstep.plain_lightning.loaders import shared_loader
 
 FORKED_AT = 6  # of twelve steps, in the second of three epochs

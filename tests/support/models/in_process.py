@@ -25,7 +25,7 @@ from lockstep.config.plan import Plan
 from lockstep.launchers.environment import PARENT_PID, register_resolvers, this_rank
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.places import CONF
-from lockstep.plain_lightning.loaders import SharedLists
+from lockstep.plain_lightning.loaders import SharedSampler
 from lockstep.runs.validation import derive
 
 torch.set_num_threads(1)  # of these small nets; several tests share the cores
@@ -170,10 +170,10 @@ def become_rank(rank: int, world_size: int) -> None:
 
 def without_batches(monkeypatch: pytest.MonkeyPatch, *left_out: int) -> None:
     """Takes batches out of every epoch."""
-    draws, length = SharedLists._batches, SharedLists.__len__
+    draws, length = SharedSampler.__iter__, SharedSampler.__len__
 
-    def some(self: SharedLists) -> Iterator[list[Any]]:
+    def some(self: SharedSampler) -> Iterator[Any]:
         return (draw for number, draw in enumerate(draws(self)) if not self.training or number not in left_out)
 
-    monkeypatch.setattr(SharedLists, "_batches", some)
-    monkeypatch.setattr(SharedLists, "__len__", lambda self: length(self) - self.training * len(left_out))
+    monkeypatch.setattr(SharedSampler, "__iter__", some)
+    monkeypatch.setattr(SharedSampler, "__len__", lambda self: length(self) - self.training * len(left_out))

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
-from lockstep.datamodules.samplers import EpochOrder, GlobalBatches
-from lockstep.datamodules.seeded import indices
+from lockstep.datamodules.seeded import EpochOrder, GlobalBatches
 from lockstep.plain_lightning.callback import weight_of
-from lockstep.plain_lightning.loaders import SharedLists, shared_loader
+from lockstep.plain_lightning.loaders import SharedSampler, shared_loader
 
 WORLDS = (1, 2, 3, 4)
 Batches = list[list[int]]
@@ -27,7 +26,7 @@ class Numbers(Dataset[Any]):
         return numbers
 
 
-def samplers(length: int, size: int, world_size: int, training: bool = True, **order: Any) -> list[SharedLists]:
+def samplers(length: int, size: int, world_size: int, training: bool = True, **order: Any) -> list[SharedSampler]:
     """Those of all ranks, for batches of so many samples over all of them."""
     batches = GlobalBatches(EpochOrder(length, length, **{"seed": 0, **order}), size, drop_last=False)
     loader = DataLoader(Numbers(length), batch_size=None, sampler=batches)
@@ -35,14 +34,14 @@ def samplers(length: int, size: int, world_size: int, training: bool = True, **o
     return [one.sampler for one in shared]
 
 
-def draws(sampler: SharedLists) -> Batches:
+def draws(sampler: SharedSampler) -> Batches:
     """The samples of each batch, without dummies."""
-    batches = [indices(batch) for batch in sampler]
+    batches = list(sampler)
     assert len(batches) == len(sampler)
     return [batch[: sampler.samples_in(number)[0]] for number, batch in enumerate(batches)] if sampler.training else batches
 
 
-def every(training: bool, world_size: int) -> Iterator[tuple[list[SharedLists], list[Batches]]]:
+def every(training: bool, world_size: int) -> Iterator[tuple[list[SharedSampler], list[Batches]]]:
     for length, size in product((*range(4, 14), 49, 100), (4, 5, 6, 12)):
         ranks = samplers(length, size, world_size, training)
         yield ranks, [draws(rank) for rank in ranks]
@@ -75,12 +74,6 @@ def test_ids_of_two_ranks_written_out() -> None:
     """7 samples in order, 2 ranks of 2: the global batches are 0 1 2 3 and 4 5 6; of 5, they are 0 1 2 3 4 and 5 6."""
     assert [draws(rank) for rank in samplers(7, 4, 2, seed=None)] == [[[0, 2], [4, 6]], [[1, 3], [5]]]
     assert [draws(rank) for rank in samplers(7, 5, 2, seed=None)] == [[[0, 2, 4], [5]], [[1, 3], [6]]]
-
-
-def test_a_rank_without_a_sample_takes_the_last_one_as_a_dummy() -> None:
-    rank = samplers(49, 48, 2, seed=None)[1]
-    assert indices(list(rank)[1]) == [48]
-    assert rank.samples_in(1) == (0, 1)
 
 
 def test_order_changes_with_the_epoch_and_with_the_seed_and_is_otherwise_the_same() -> None:

@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, WeightedRandomSampler
 
 from lockstep.datamodules.batches import Batches
-from lockstep.datamodules.samplers import EpochOrder, GlobalBatches
-from lockstep.datamodules.seeded import Draw, Seeded
+from lockstep.datamodules.seeded import Draw, EpochOrder, GlobalBatches, Seeded
 from lockstep.plain_lightning.loaders import shared_loader
 
 
@@ -33,7 +32,7 @@ def loaded(loader: DataLoader[Any], ranks: int, epoch: int, training: bool = Tru
     samples: dict[int, list[list[float]]] = {}
     for rank in range(ranks):
         shared: Any = shared_loader(loader, (rank, ranks), 3, training)
-        shared.sampler.set_epoch(epoch - 1)
+        shared.sampler.set_epoch(max(epoch - 1, 0))
         list(shared)  # workers that persist have loaded another epoch
         shared.sampler.set_epoch(epoch)
         for batch, _ in shared:

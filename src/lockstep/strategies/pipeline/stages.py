@@ -11,8 +11,8 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import Schedule1F1B, ScheduleGPipe
 
+from lockstep import noise
 from lockstep.models.supervised import Supervised
-from lockstep.noise import Dropout
 
 
 def layers_of(stage: int, stages: int, count: int) -> range:
@@ -173,15 +173,13 @@ class Stage(nn.Module):
 
     @contextmanager
     def _noise_of(self, samples: slice) -> Iterator[None]:
-        """Give dropout that is counted from the samples of a batch the keys of some of them."""
-        keys = {layer: layer.keys for layer in self.net.modules() if isinstance(layer, Dropout) and layer.keys is not None}
-        for layer, all_keys in keys.items():
-            layer.keys = all_keys[samples]
+        """Draw the noise of some samples of the batch until the block exits."""
+        whole = noise.step()
+        noise.begin(None if whole is None else whole.part(samples))
         try:
             yield
         finally:
-            for layer, all_keys in keys.items():
-                layer.keys = all_keys
+            noise.begin(whole)
 
 
 class _Differentiated(torch.autograd.Function):
