@@ -41,7 +41,7 @@ def test_after_lightning_s_epoch_for_the_batchnorm_of_averaged_weights_there_is_
     assert whole["epoch"] == 3
     resumed = trained(tmp_path / "run", *options, ckpt_path=tmp_path / "run" / "checkpoints" / "last.ckpt")[0]
     assert not differences(resumed["state_dict"], whole["state_dict"])
-    with pytest.raises(ConfigError, match=r"^trainer.max_epochs=1: \S+ is of epoch 2; use 2 or more"):
+    with pytest.raises(ConfigError, match=r"^trainer.max_epochs=1: \S+ is of epoch 2; use more than 2, or -1"):
         trained(tmp_path / "run", *options, "trainer.max_epochs=1", ckpt_path=tmp_path / "run" / "checkpoints" / "last.ckpt")
 
 
