@@ -56,7 +56,7 @@ class Batches(Seeded):
         return Batches, (self.dataset, self.seed, self.augment)
 
     def __getitem__(self, drawn: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        ids = torch.tensor(drawn)
+        ids = torch.tensor([*drawn])  # a plain list, since Draws is a subclass, is read in C
         if isinstance(self.dataset, InMemory):
             inputs, targets = self.dataset.__getitems__(ids)
         else:
