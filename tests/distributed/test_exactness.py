@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lockstep.runs.results import logged_numbers
-from lockstep.trainer.batchnorm import synchronise_batchnorm
+from lockstep.trainer.batchnorm import synchronise_batchnorm, without_statistics
 
 
 @pytest.fixture(scope="module", params=(2, 3))
@@ -29,7 +30,7 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def check_all(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
     trained = {name: check_training(rank, world_size, name, folder) for name in CASES}
-    return {"batchnorm": check_batchnorm(rank, world_size)} | trained
+    return {"batchnorm": check_batchnorm(rank, world_size), "few": check_few_values(rank)} | trained
 
 
 TASK = "+model.torchmetrics.auroc.task=multiclass"
@@ -152,6 +153,20 @@ def check_batchnorm(rank: int, world_size: int) -> dict[str, Any]:
     return results
 
 
+def check_few_values(rank: int) -> list[bool]:
+    """One value a channel is refused in all processes, as on one, where there is none beside it; a dummy is no value."""
+    layer = nn.BatchNorm1d(3)
+    synchronise_batchnorm(layer)
+    with pytest.raises(ValueError, match="Expected more than 1 value per channel when training"):
+        layer(torch.randn(int(rank == 0), 3))
+    seen = [bool(layer(torch.randn(int(rank < 2), 3)).isfinite().all())]
+    x = torch.randn(2, 3, requires_grad=True)
+    with without_statistics() if rank else nullcontext():
+        y = layer(x)
+    y.square().sum().backward()
+    return [*seen, bool(y.any()), bool(torch.as_tensor(x.grad).any())]
+
+
 def slopes() -> Tensor:
     x = pictures()
     return torch.arange(x.numel(), dtype=torch.float64).reshape(x.shape).sin()
@@ -170,6 +185,10 @@ def test_batchnorm_over_ranks_is_batchnorm_over_the_batch(name: str, results: li
         torch.testing.assert_close(rank["buffers"], ranks[0]["buffers"], rtol=0, atol=0)  # DDP does not send them
         passes = 2 if "twice" in name else 1
         assert rank["exchanges"] == 2 * passes  # one forward, one backward: on CPUs each takes a millisecond
+
+
+def test_batchnorm_of_few_values_is_that_of_one_process(results: list[dict[str, Any]]) -> None:
+    assert [rank["few"] for rank in results] == [[True, True, True], *[[True, False, False]] * (len(results) - 1)]
 
 
 def test_a_synchronised_layer_stays_what_it_is() -> None:

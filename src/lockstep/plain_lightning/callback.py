@@ -1,8 +1,8 @@
 """The callback that gives any LightningModule and its data, on several processes, the result of one, and its guard."""
 
 import logging
-import re
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial, wraps
 from typing import Any
@@ -20,6 +20,7 @@ from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import samples_in
 from lockstep.models.supervised import Supervised
 from lockstep.plain_lightning.lightning_internals import (
+    SKIPPED,
     change_asked_loaders,
     log_batch_as,
     remember_logs,
@@ -27,13 +28,13 @@ from lockstep.plain_lightning.lightning_internals import (
 )
 from lockstep.plain_lightning.processes import (
     GATHERED,
-    agree_on_batches,
-    combine_outputs,
+    any_process,
     gather_lists_whole,
+    gather_number,
     gather_unequal_lengths,
     names_that_differ,
 )
-from lockstep.plain_lightning.reduced_logs import ReducedLogs, source_of
+from lockstep.plain_lightning.reduced_logs import ReducedLogs, own_classes, source_of
 from lockstep.plain_lightning.shared_loading import SharedLoading, Weight, are_counted, weight_of
 from lockstep.runs.results import ended_by, logged_numbers
 from lockstep.trainer.steps import begins_step
@@ -71,7 +72,6 @@ class PlainLightning(SharedLoading):
         self._objects: set[str] = set()  # hyperparameters that checkpoints don't have
         self._weight = Weight()
         self._batches = 0  # number of batches started
-        self._is_even: bool | None = None  # True if ranks have equal numbers of samples in this training batch; None outside
         self._around_batch = ExitStack()
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
@@ -84,13 +84,11 @@ class PlainLightning(SharedLoading):
         self._logs.defer_sync(model)
         if trainer.world_size == 1 or _is_shipped(model) or "all_gather" in vars(model):
             return
-        gather_unequal_lengths(model, self._gathers_unequally, self.warn)
+        gather_unequal_lengths(model, partial(self._gathers_unequally, trainer), self.warn)
+        take_skipped_steps(trainer)
+        _change_result(model, "training_step", partial(self._combine_outputs, trainer, model))
         if is_overridden("on_train_batch_start", model, LightningModule):
-            agree_on_batches(model, self.warn, self._around_batch.close)
-        if "training_step" not in vars(model):
-            take_skipped_steps(trainer)
-            step, agree = model.training_step, partial(self._agree, trainer, model)
-            model.training_step = wraps(step)(lambda *arguments, **named: agree(step(*arguments, **named)))
+            _change_result(model, "on_train_batch_start", self._agree_to_skip)
 
     def on_validation_start(self, trainer: Any, pl_module: LightningModule) -> None:
         if trainer.world_size > 1:
@@ -98,32 +96,45 @@ class PlainLightning(SharedLoading):
 
     on_test_start = on_validation_start
 
-    def _agree(self, trainer: Any, model: LightningModule, output: Any) -> Any:
-        """Return a step's output, weighted by the samples of the processes that have an output."""
+    def _agree_to_skip(self, answer: int | None) -> int | None:
+        """Return -1, with which an epoch ends, in all processes if one of them does."""
+        if not any_process(answer == -1, "on_train_batch_start returns -1", self.warn):
+            return answer
+        self._around_batch.close()
+        return -1
+
+    def _combine_outputs(self, trainer: Any, model: LightningModule, output: Any) -> Any:
+        """Return a step's output, weighted by the samples of the processes that have one.
+
+        A process whose step returned None takes part in the backward pass with zero gradients. If all have returned None, the
+        batch is skipped, unless earlier batches of the optimizer step have accumulated gradients, which are still to be reduced.
+        """
         self._logs.exchange_step()
         if not model.automatic_optimization or not isinstance(trainer.strategy, DDPStrategy):
             return output
-        wrapper: Any = trainer.strategy.model
         samples = 0 if output is None else self._weight.samples
-        begins = begins_step(trainer, trainer.fit_loop.epoch_loop.batch_idx)
-        output, number = combine_outputs(output, samples, model, wrapper.find_unused_parameters, begins)
-        if number:
+        if number := sum(gather_number(samples)):
             self._weight = self._weight._replace(samples=samples, in_batch=samples * trainer.world_size / number)
-        return output
+        elif begins_step(trainer, trainer.fit_loop.epoch_loop.batch_idx) or all(one.grad is None for one in model.parameters()):
+            return SKIPPED
+        if output is not None:
+            return output
+        return sum(parameter.reshape(-1)[:0].sum() for parameter in model.parameters() if parameter.requires_grad)
 
-    def _gathers_unequally(self) -> bool:
-        if self._is_even is False:
+    def _gathers_unequally(self, trainer: Any) -> bool:
+        if trainer.training and self._weight.is_even:
+            return False
+        if trainer.training and self._has_uneven_data:
             self.warn(GATHERED)
-        return self._has_uneven_data and not self._is_even
+        return self._has_uneven_data
 
     def on_fit_start(self, trainer: Any, pl_module: LightningModule) -> None:
         parts = [part for part in (pl_module, trainer.datamodule) if part is not None]
         own = [type(part).__name__ for part in parts if not _is_shipped(part)]
         if own and trainer.world_size > 1:
             log.info(f"{' and '.join(own)}: your own code; {_NOT_KNOWN}")
-        if trainer.world_size > 1 and (names := _sizes_in_rates(type(pl_module))):
-            why = "its rates may be others than on one process, where they are not known"
-            self.warn(f"configure_optimizers reads {' and '.join(names)}: {why}")
+        if own and trainer.world_size > 1 and (names := _sizes_in_source(pl_module)):
+            self.warn(f"{own[0]} reads {' and '.join(names)}: a rate that depends on it is another one than on one process")
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
         self.on_validation_start(trainer, pl_module)
@@ -139,7 +150,6 @@ class PlainLightning(SharedLoading):
             self._compare(pl_module)
         loop = trainer.fit_loop.epoch_loop  # a step with a dataloader_iter gets the previous batch's index as argument
         self._weight = weight_of(loop.batch_idx, self._samplers, trainer.accumulate_grad_batches, trainer.num_training_batches)
-        self._is_even = self._weight.is_even
         if not self._weight.is_known:
             self.warn("training loaders divide a batch unequally, whose gradient is not weighted; drop_last=True leaves it out")
         if self._weight.samples == 0:  # the batch has no sample for this rank, which has a dummy: nothing of it is counted
@@ -177,7 +187,6 @@ class PlainLightning(SharedLoading):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         self._around_batch.close()
         self._logs.add_before()
-        self._is_even = None
         is_skipped = self._weight.samples == 0 or (pl_module.automatic_optimization and not outputs)
         self.samples_trained += 0 if is_skipped else samples_in(batch) or 0
 
@@ -218,13 +227,17 @@ def _is_shipped(part: Any) -> bool:
     return type(part).__module__.startswith("lockstep.")
 
 
-def _sizes_in_rates(kind: type[LightningModule]) -> list[str]:
-    """Return which numbers of processes the source of `configure_optimizers` names, or that of the methods, properties and
-    attributes of the class that it uses."""
-    source, whole = source_of(kind.configure_optimizers), source_of(kind)
-    for name in dict.fromkeys(re.findall(r"self\.(\w+)", source)):
-        parts = rf"^    def {name}\(.*?(?=^    \S|\Z)|^ *self\.{name}\b[^=\n]*=[^\n]*"
-        source += "".join(re.findall(parts, whole, re.DOTALL | re.MULTILINE))
+def _change_result(model: LightningModule, name: str, change: Callable[[Any], Any]) -> None:
+    """Make a method of the model return `change(result)`."""
+    method = getattr(model, name)
+    if name not in vars(model):  # otherwise it is changed already
+        setattr(model, name, wraps(method)(lambda *arguments, **named: change(method(*arguments, **named))))
+
+
+def _sizes_in_source(model: LightningModule) -> list[str]:
+    """Return which numbers of processes are named in the source of the model's methods and properties, except for its steps."""
+    members = [member for kind in own_classes(model) for name, member in vars(kind).items() if not name.endswith("_step")]
+    source = "".join(source_of(getattr(member, "fget", member)) for member in members)
     return [name for name in _SIZES if name in source]
 
 

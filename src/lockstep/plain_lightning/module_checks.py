@@ -9,17 +9,15 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress
 from copy import copy
-from io import BytesIO
 from typing import Any
 
-import numpy as np
 import torch
 from lightning import Callback, LightningModule
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.seed import isolate_rng
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import Dataset, IterableDataset
 from torchmetrics import Metric
@@ -38,7 +36,6 @@ log = logging.getLogger(__name__)
 
 _OF_LIGHTNING = {*vars(LightningModule()), "_hparams", "_hparams_initial", "_hparams_name"}
 _LIBRARIES = ("torch", "lightning", "pytorch_lightning", "lockstep", "torchmetrics", "builtins", "omegaconf")
-_GENERATORS = (random.Random, np.random.Generator, torch.Generator)
 _NAMED = 20  # changed values that are named
 
 
@@ -164,13 +161,14 @@ class UnsavedState(Callback):
 
 
 def _checksums(trainer: Any, module: LightningModule) -> Iterator[tuple[str, int]]:
-    """Yield the name and a checksum of each value that Lightning does not save."""
+    """Yield the name and a checksum of each value that Lightning does not save. Metrics are reset in each epoch."""
     saved = {id(one) for one in (*module.parameters(), *module.buffers(), *trainer.optimizers)}
     saved |= {id(config.scheduler) for config in trainer.lr_scheduler_configs}
-    for prefix, part in _parts(module):
-        yield from ((prefix + name, checksum(part._buffers[name])) for name in part._non_persistent_buffers_set)
-        own = {} if _is_of_library(part) and part is not module else vars(part)
-        yield from ((prefix + name, checksum(value, saved)) for name, value in own.items() if name not in _OF_LIGHTNING)
+    for prefix, part in module.named_modules():
+        own = {} if isinstance(part, Metric) or (_is_of_library(part) and part is not module) else vars(part)
+        sums = {name: checksum(value, saved) for name, value in own.items() if name not in _OF_LIGHTNING}
+        sums |= {name: checksum(part._buffers[name]) for name in part._non_persistent_buffers_set}
+        yield from ((f"{prefix}.{name}".lstrip("."), number) for name, number in sums.items())
     for loader in CombinedLoader(trainer.train_dataloader).flattened:
         stream = getattr(loader, "dataset", loader)
         goes_on = isinstance(stream, IterableDataset) or stream is loader
@@ -178,51 +176,35 @@ def _checksums(trainer: Any, module: LightningModule) -> Iterator[tuple[str, int
             yield f"the place in {type(stream).__name__}", checksum(vars(stream))
 
 
-def _parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Yield a module and its submodules, except metrics, which are reset in each epoch."""
-    yield prefix, module
-    for name, part in module.named_children():
-        if not isinstance(part, Metric):
-            yield from _parts(part, f"{prefix}{name}.")
-
-
 def _is_of_library(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] in _LIBRARIES
 
 
 def checksum(value: Any, saved: Set[int] = frozenset()) -> int:
-    """Return a checksum of a value, with what it contains; 0 for an empty container, or one that can't be pickled. Objects whose
-    ids are in `saved` are left out."""
-    if isinstance(value, list | dict | set | deque) and not value:
-        return 0
+    """Return a checksum of a value, with what it contains; 0 for an empty container, or one that can't be read. Objects whose ids
+    are in `saved` are left out. Equal values have equal checksums, in any process."""
     with suppress(Exception):
-        _Values(content := BytesIO(), saved).dump(value)
-        return zlib.crc32(content.getbuffer())
+        content = _content(value, saved)
+        return zlib.crc32(repr(content).encode()) if content else 0
     return 0
 
 
-class _Values(pickle.Pickler):
-    """Write tensors, arrays and images as their bytes, other objects as their attributes, and functions and objects of libraries
-    as the names of their types. Equal values are equal bytes, in any process."""
-
-    def __init__(self, file: BytesIO, saved: Set[int]) -> None:
-        super().__init__(file)
-        self.fast = True  # no references to what was written before: it need not be the same object
-        self._saved = saved
-
-    def reducer_override(self, value: Any) -> Any:
-        if id(value) in self._saved:
-            return str, ()
-        if isinstance(value, Tensor):
-            value = value.detach().cpu().to_dense().contiguous().flatten().view(torch.uint8).numpy()  # NumPy has no bfloat16
-        if hasattr(value, "tobytes"):
-            return bytes, (value.tobytes(),)
-        if isinstance(value, (type, deque, *_GENERATORS)):
-            return NotImplemented
-        if isinstance(value, Mapping):
-            return dict, (dict(value),)
-        if is_stateful(value):
-            return dict, (value.state_dict(),)
-        if _is_of_library(value):
-            return str, (type(value).__qualname__,)
-        return (dict, (vars(value),)) if hasattr(value, "__dict__") else NotImplemented
+def _content(value: Any, saved: Set[int]) -> Any:
+    """Return a value as plain containers: of tensors, arrays and images the checksums of their bytes, of other objects the
+    attributes, of functions and objects of libraries the names of their types."""
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return value
+    if isinstance(value, type) or id(value) in saved:
+        return value.__qualname__ if isinstance(value, type) else None
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().to_dense().contiguous().flatten().view(torch.uint8).numpy()  # NumPy has no bfloat16
+    if hasattr(value, "tobytes"):
+        return zlib.crc32(value.tobytes())
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        return [_content(one, saved) for one in value]
+    is_mapping, is_generator = isinstance(value, Mapping), isinstance(value, random.Random | torch.Generator)
+    if is_mapping or is_stateful(value):
+        return {key: _content(one, saved) for key, one in (value if is_mapping else value.state_dict()).items()}
+    if is_generator or not (hasattr(value, "__dict__") or _is_of_library(value)):
+        return pickle.dumps(value)
+    return type(value).__qualname__ if _is_of_library(value) else _content(vars(value), saved)

@@ -15,7 +15,6 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 from torchmetrics.utilities.distributed import gather_all_tensors
 
-from lockstep.plain_lightning.lightning_internals import SKIPPED
 from lockstep.runs.shares import dp_rank_and_size
 
 _NONE = object()
@@ -94,39 +93,6 @@ def any_process(wish: bool, what: str, warn: Callable[[str], None]) -> bool:
     if 0 < sum(wishes) < len(wishes):
         warn(f"{what} in {sum(wishes)} of {len(wishes)} processes alone, and all follow")
     return any(wishes)
-
-
-def agree_on_batches(module: LightningModule, warn: Callable[[str], None], skip: Callable[[], None]) -> None:
-    """Make all processes call `skip` and skip the rest of an epoch if the module's on_train_batch_start returns -1 in one of
-    them."""
-    begin = module.on_train_batch_start
-
-    @wraps(begin)
-    def begun(batch: Any, batch_idx: int) -> Any:
-        answer = begin(batch, batch_idx)
-        if not any_process(isinstance(answer, int) and answer == -1, "on_train_batch_start returns -1", warn):
-            return answer
-        skip()
-        return -1
-
-    module.on_train_batch_start = begun
-
-
-def combine_outputs(
-    output: Any, samples: int, model: LightningModule, finds_unused: bool, begins_step: bool = True
-) -> tuple[Any, int]:
-    """Return the output of a training step, and the number of samples of all processes, given this one's. A process whose step
-    returned None takes part in the backward pass with zero gradients. If all have returned None, the batch is skipped, unless
-    earlier batches of the optimizer step have accumulated gradients, which the backward pass reduces."""
-    number = sum(gather_number(samples))
-    if not number and (begins_step or all(parameter.grad is None for parameter in model.parameters())):
-        return SKIPPED, 0
-    if output is not None:
-        return output, number
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if finds_unused:  # where others have used one of these
-        parameters = [parameter for parameter in parameters if parameter.grad is not None][:1] or parameters[:1]
-    return torch.stack([parameter.reshape(-1)[:0].sum().float() for parameter in parameters]).sum(), number
 
 
 def gather_lists_whole(module: nn.Module) -> None:

@@ -219,15 +219,19 @@ def _logged(results: Any, item: Any, parts: Parts, on_step: bool) -> Logged:
 
 
 def is_named(trainer: Any, name: str) -> bool:
-    """Return whether the source files of the model's and the callbacks' classes contain `name`, not counting this package, torch
-    and Lightning."""
-    modules = {kind.__module__ for part in (trainer.lightning_module, *trainer.callbacks) for kind in type(part).__mro__}
-    own = [module for module in modules if module.partition(".")[0] not in ("lightning", "lockstep", "torch", "torchmetrics")]
-    return any(name in source_of(sys.modules.get(module)) for module in own)
+    """Return whether the source files of the model's and the callbacks' own classes contain `name`."""
+    modules = {kind.__module__ for part in (trainer.lightning_module, *trainer.callbacks) for kind in own_classes(part)}
+    return any(name in source_of(sys.modules.get(module)) for module in modules)
+
+
+def own_classes(part: Any) -> list[type]:
+    """Return the class of an object and its base classes that are not of this package, torch or Lightning."""
+    libraries = ("lightning", "lockstep", "torch", "torchmetrics", "builtins")
+    return [kind for kind in type(part).__mro__ if kind.__module__.partition(".")[0] not in libraries]
 
 
 def source_of(code: Any) -> str:
-    """Return the source of a function or a module; empty if it is compiled or was typed at a prompt."""
+    """Return the source of a function, a class or a module; empty if it is compiled or was typed at a prompt."""
     with suppress(OSError, TypeError):
         return inspect.getsource(code)
     return ""

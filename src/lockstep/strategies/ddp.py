@@ -1,7 +1,5 @@
 """Data-parallel training over processes, by Lightning's DDPStrategy."""
 
-import os
-import socket
 from datetime import timedelta
 from inspect import signature
 from typing import Any
@@ -12,7 +10,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.errors import ConfigError, check_at_least, config_error
-from lockstep.launchers.environment import this_rank
 from lockstep.runs.shares import EqualBuffers
 
 _BROADCAST = {"broadcast_buffers", "forward_sync_buffers"}  # DDP's argument; torch 2.15 has renamed it
@@ -33,9 +30,7 @@ class PlannedWorldSize(ParallelStrategy):
     communication: str | None = None
 
     def setup_environment(self) -> None:
-        store = _store_on_loopback()
         super().setup_environment()
-        del store  # Lightning's process group shares it by now
         launched: Any = self
         sizes = self.planned_world_size, launched.num_nodes * launched.num_processes, torch.distributed.get_world_size()
         if len(set(sizes)) > 1:
@@ -103,16 +98,3 @@ def have_equal_buffers(model: nn.Module) -> bool:
     in all processes."""
     layers = ((layer, name) for layer in model.modules() for name, _ in layer.named_buffers(recurse=False))
     return all(isinstance(layer, EqualBuffers) and name in layer.equal_buffers for layer, name in layers)
-
-
-def _store_on_loopback() -> torch.distributed.TCPStore | None:
-    """Serve the key-value store of a run's ranks, in rank zero on one machine. The one that torch makes for MASTER_ADDR listens
-    on every interface, unless this process has one at that port already, which it then shares."""
-    rank = this_rank()
-    is_elsewhere = rank is None or rank.started_by != "parent" or rank.global_rank > 0
-    if is_elsewhere or torch.distributed.is_initialized():
-        return None
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    listener = socket.create_server((address, port)).detach()  # it is the store's from here on
-    options: dict[str, Any] = {"is_master": True, "wait_for_workers": False, "multi_tenant": True, "master_listen_fd": listener}
-    return torch.distributed.TCPStore(address, port, **options)

@@ -1,6 +1,5 @@
 """What one process decides by itself: said, or followed by all."""
 
-import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from test_plain_lightning import fitted
 from torch import Tensor
 from torch.utils.data import Subset
 
-from lockstep.plain_lightning.callback import PlainLightning, _sizes_in_rates
+from lockstep.plain_lightning.callback import PlainLightning
 
 pytestmark = pytest.mark.slow
 
@@ -28,29 +27,6 @@ class SomeDigits(DigitsData):
 class RateOfDevices(LitClassifier):
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.5 * self.trainer.num_devices)
-
-
-class RateOfSetup(LitClassifier):
-    def setup(self, stage: str) -> None:
-        self.rate = 0.1 * self.trainer.world_size
-        self.other = self.trainer.num_nodes
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=self.rate)
-
-
-class RateOfMethod(LitClassifier):
-    @property
-    def rate(self) -> float:
-        return 0.1 * int(os.environ["WORLD_SIZE"])
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=self.rate)
-
-
-def test_rates_by_the_number_of_processes_are_seen_where_they_are_computed() -> None:
-    kinds = (RateOfSetup, RateOfMethod, RateOfDevices, LitClassifier)
-    assert [_sizes_in_rates(kind) for kind in kinds] == [["world_size"], ["WORLD_SIZE"], ["num_devices"], []]
 
 
 class StopsAlone(RateOfDevices):
@@ -76,7 +52,7 @@ def stopped(folder: Path, where: str, *overrides: str) -> tuple[int, list[str]]:
     kind = ("model._target_=test_deciding.StopsAlone", "datamodule._target_=test_deciding.SomeDigits")
     trainer = fitted(folder, *kind, "trainer.max_epochs=3", *overrides)
     causes = next(one.causes for one in trainer.callbacks if isinstance(one, PlainLightning))
-    return trainer.global_step, [cause for cause in causes if "should_stop" in cause or "rates" in cause]
+    return trainer.global_step, [cause for cause in causes if "should_stop" in cause or "a rate" in cause]
 
 
 def stop_ranks(rank: int, world_size: int, folder: Path, hooks: list[str]) -> list[tuple[int, list[str]]]:
@@ -88,7 +64,10 @@ def test_a_process_that_stops_alone_stops_all_and_is_named(tmp_path: Path) -> No
     """The others waited for it until they were ended."""
     hooks = {"training_step2": 8, "on_validation_end": 10}
     first, second = in_ranks(2, partial(stop_ranks, folder=tmp_path, hooks=[*hooks]), tmp_path)
-    rates = "configure_optimizers reads num_devices: its rates may be others than on one process, where they are not known"
-    lines = [rates, "trainer.should_stop is set in 1 of 2 processes alone, and all follow"]
+    sizes = "StopsAlone reads num_devices and world_size"  # in a base class, in itself
+    lines = [
+        f"{sizes}: a rate that depends on it is another one than on one process",
+        "trainer.should_stop is set in 1 of 2 processes alone, and all follow",
+    ]
     assert first == second == [(steps, lines) for steps in hooks.values()]
     assert stopped(tmp_path / "one", "training_step2", "datamodule.batch_size=100") == (8, [])

@@ -1,8 +1,6 @@
-"""What a run on one machine opens to the network: nothing beyond the loopback."""
+"""Buffers that DDP sends before each step."""
 
-from collections.abc import Iterator
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,43 +10,11 @@ from lightning import LightningModule
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from lockstep.launchers.environment import PARENT_PID, reserved_port, this_rank
 from lockstep.models.preprocess import Preprocess
-from lockstep.strategies.ddp import DDP, _store_on_loopback
+from lockstep.strategies.ddp import DDP
 from lockstep.trainer.batchnorm import synchronise_batchnorm
 
 FLAG = "forward_sync_buffers" if "forward_sync_buffers" in signature(DistributedDataParallel).parameters else "broadcast_buffers"
-
-
-def listening() -> set[str]:
-    """The ADDRESS:PORT this process listens on, as /proc/net has them: hexadecimal, IPv4 in the machine's order."""
-    inodes = {file.stat().st_ino for file in Path("/proc/self/fd").iterdir() if file.exists()}
-    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/self/net/{name}").read_text().splitlines()[1:]]
-    return {row[1] for row in rows if row[3] == "0A" and int(row[9]) in inodes}
-
-
-@pytest.fixture
-def _rank_zero(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with reserved_port() as port:
-        variables = {PARENT_PID: "-1", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-        for name, value in (variables | {"MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}).items():
-            monkeypatch.setenv(name, value)
-        this_rank.cache_clear()
-        yield
-        this_rank.cache_clear()
-
-
-@pytest.mark.usefixtures("_rank_zero", "no_process_group")
-def test_a_local_run_listens_on_the_loopback_alone() -> None:
-    before = listening()
-    store = _store_on_loopback()
-    dist.init_process_group("gloo")  # as Lightning does
-    del store
-    try:
-        dist.barrier()
-        assert {place.partition(":")[0] for place in listening() - before} == {"0100007F"}
-    finally:
-        dist.destroy_process_group()
 
 
 class Counting(nn.BatchNorm1d):
@@ -77,7 +43,7 @@ class OwnForward(nn.BatchNorm1d):
         (nn.BatchNorm1d(4), True, True, {FLAG: True}),
     ],
 )
-@pytest.mark.usefixtures("_rank_zero", "no_process_group")
+@pytest.mark.usefixtures("no_process_group")
 def test_buffers_are_sent_before_a_step_unless_all_processes_have_the_same(
     layer: nn.Module, is_synchronised: bool, is_sent: bool, asked: dict[str, bool]
 ) -> None:
@@ -87,7 +53,7 @@ def test_buffers_are_sent_before_a_step_unless_all_processes_have_the_same(
         synchronise_batchnorm(model)
     strategy = DDP(world_size=1, timeout=60, process_group_backend="gloo", **asked)
     strategy.parallel_devices, strategy.model = [torch.device("cpu")], model
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         strategy.configure_ddp()
         wrapped: Any = strategy.model
