@@ -26,7 +26,7 @@ class Supervised(LightningModule):
 
     Args:
         net: maps inputs (n, *input_shape) to outputs (n, num_outputs).
-        optimizer: called with the parameters, and with fused=False where a fused one is configured but does not work.
+        optimizer: called with the parameters, and with fused=False where Lightning would refuse a fused one.
         lr_scheduler: called with the optimizer and the TrainingLength; returns Lightning's scheduler dictionary.
         metrics: names of the values of a step that are logged, as train/NAME, val/NAME and test/NAME.
         torchmetrics: further metrics by name, for what is no mean over samples; logged as val/NAME and test/NAME.
@@ -127,7 +127,8 @@ class Supervised(LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Return the optimizer, and its schedule for the length of training."""
-        options = {"fused": False} if self._must_not_fuse() else {}
+        is_fused = getattr(self.make_optimizer, "keywords", {}).get("fused", False)
+        options = {} if not is_fused or self._can_fuse() else {"fused": False}
         optimizer = make_optimizer(self.make_optimizer, self, self.param_groups, **options)
         self.trainer.fit_loop.setup_data()  # without an end in epochs, Lightning has not counted the batches yet
         steps = self.trainer.estimated_stepping_batches
@@ -135,14 +136,11 @@ class Supervised(LightningModule):
         training = TrainingLength(steps=steps, epochs=steps / per_epoch, steps_per_epoch=int(per_epoch))
         return {"optimizer": optimizer, "lr_scheduler": self.make_schedule(optimizer, training)}
 
-    def _must_not_fuse(self) -> bool:
-        """True if a fused optimizer is configured that can't be: Lightning neither scales its gradients nor clips them in mixed
-        precision, and torch has none for complex parameters."""
+    def _can_fuse(self) -> bool:
+        """False where Lightning refuses a fused optimizer: with a gradient scaler, and with clipping in mixed precision."""
         precision = self.trainer.precision_plugin
-        is_scaled = getattr(precision, "scaler", None) is not None
-        is_clipped = isinstance(precision, MixedPrecision) and bool(self.trainer.gradient_clip_val)
-        is_complex = any(parameter.is_complex() for parameter in self.parameters())
-        return getattr(self.make_optimizer, "keywords", {}).get("fused", False) and (is_scaled or is_clipped or is_complex)
+        is_mixed = isinstance(precision, MixedPrecision)
+        return not is_mixed or (precision.scaler is None and not self.trainer.gradient_clip_val)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["hyper_parameters"] = self.model_config
