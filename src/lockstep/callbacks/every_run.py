@@ -33,12 +33,12 @@ def is_own_checkpoint(trainer: Trainer) -> bool:
 
 
 class SteppedRate(Records):
-    """Record `lr`, the highest learning rate of the first parameter group in any step, and `lr_last`, the latest one, together
-    with the samples and seconds of training before this start of the run."""
+    """Record `lr`, the highest learning rate of the first parameter group in any step, together with the samples and seconds of
+    training before this start of the run."""
 
     def __init__(self) -> None:
-        self._rates: dict[str, float | None] = {"lr": None, "lr_last": None}
-        self._before = {"samples_before": 0, "seconds_before": 0.0}
+        self._rate: float | None = None
+        self._before: dict[str, float] = {"samples_before": 0, "seconds_before": 0.0}
         self._began = time.monotonic()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -46,38 +46,38 @@ class SteppedRate(Records):
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         if optimizer is trainer.optimizers[0]:
-            rate = float(optimizer.param_groups[0]["lr"])
-            self._rates = {"lr": max(rate, self._rates["lr"] or 0.0), "lr_last": rate}
+            self._rate = max(float(optimizer.param_groups[0]["lr"]), self._rate or 0.0)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
         HEARTBEAT.has_stepped |= steps_made(trainer) > 0
 
     def facts(self) -> dict[str, float | None]:
-        return self._rates | self._before
+        return {"lr": self._rate, **self._before}
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint["samples_trained"] = self._before["samples_before"] + samples_trained(trainer)
         checkpoint["seconds_trained"] = self._before["seconds_before"] + time.monotonic() - self._began
 
     def on_load_checkpoint(self, trainer: Any, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        states = checkpoint.get("callbacks", {})
         if trainer.state.fn == "fit":
-            seconds = checkpoint.get("seconds_trained", 0.0) if is_own_checkpoint(trainer) else 0.0
-            self._before = {"samples_before": checkpoint.get("samples_trained", 0), "seconds_before": seconds}
-        else:  # the best checkpoint, for the test: these callbacks describe the end of the run
-            ours = {one.state_key for one in trainer.callbacks if type(one).__module__.startswith(("lockstep.", "lightning."))}
-            checkpoint["callbacks"] = {key: state for key, state in checkpoint["callbacks"].items() if key not in ours}
-            if "current_model_state" in checkpoint:  # Lightning's WeightAveraging would test these, not the average
-                checkpoint["current_model_state"] = checkpoint["state_dict"]
+            self._before["samples_before"] = checkpoint.get("samples_trained", 0)
+            if is_own_checkpoint(trainer):
+                self._before["seconds_before"] = checkpoint.get("seconds_trained", 0.0)
+            else:  # a fork has taken its own time and rates alone
+                states.pop(self.state_key, None)
+            return
+        for callback in trainer.callbacks:  # the best checkpoint, for the test: these callbacks describe the end of the run
+            if type(callback).__module__.startswith(("lockstep.", "lightning.")):
+                states.pop(callback.state_key, None)
+        if "current_model_state" in checkpoint:  # Lightning's WeightAveraging would test these, not the average
+            checkpoint["current_model_state"] = checkpoint["state_dict"]
 
     def state_dict(self) -> dict[str, Any]:
-        return self._rates
+        return {"lr": self._rate}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._rates = {name: state_dict[name] for name in self._rates}
-
-    def forget(self) -> None:
-        """Reset the rates recorded before this run."""
-        self._rates = dict.fromkeys(self._rates)
+        self._rate = state_dict["lr"]
 
 
 class FirstValidation(Callback):

@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lockstep.callbacks.checkpoints import rewind_progress
-from lockstep.callbacks.every_run import SteppedRate
 from lockstep.runs.resume import read_start
 from lockstep.trainer.steps import batches_trained
 
@@ -70,7 +69,6 @@ class Forked(Callback):
         if self._checkpoint:
             for config in trainer.lr_scheduler_configs:
                 _move(config, trainer)
-            next(callback for callback in trainer.callbacks if isinstance(callback, SteppedRate)).forget()
         self._checkpoint = {}
 
     def on_fit_end(self, trainer: Any, pl_module: LightningModule) -> None:
