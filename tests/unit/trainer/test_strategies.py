@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.launchers.environment import PARENT_PID, reserved_port, this_rank
-from lockstep.models.preprocess import Preprocess
+from lockstep.models.supervised import Preprocess
 from lockstep.strategies.ddp import DDP, _store_on_loopback
 from lockstep.trainer.batchnorm import synchronise_batchnorm
 
