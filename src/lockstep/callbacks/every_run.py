@@ -13,7 +13,6 @@ from lightning.pytorch.callbacks import (
     LearningRateFinder,
     StochasticWeightAveraging,
 )
-from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -173,18 +172,14 @@ def _check_length(schedule: Any, configured: dict[str, Any], trainer: Any) -> No
 def _follow_function(schedule: LambdaLR) -> None:
     """Make the next step with the rate of the configured function. The checkpoint's optimizer has the rate of the earlier
     function, which torch would replace only after a step."""
-    for number, group in enumerate(schedule.optimizer.param_groups):
-        before = float(group["lr"])
-        rate = schedule.base_lrs[number] * schedule.lr_lambdas[number](schedule.last_epoch)
-        if rate == schedule._last_lr[number] or before != schedule._last_lr[number]:
-            continue  # the function is unchanged, or something else has set the rate
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
-        else:
-            group["lr"] = rate
-        schedule._last_lr[number] = rate
-        if number == 0:
-            log.warning(f"The schedule has another length: the rate continues at {rate:g}; it would have been {before:g}")
+    functions = zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)
+    rates = [float(base * function(schedule.last_epoch)) for base, function in functions]
+    before = [float(group["lr"]) for group in schedule.optimizer.param_groups]
+    if rates == before or before != [*map(float, schedule.get_last_lr())]:
+        return  # the function is unchanged, or something else has set the rate
+    schedule.last_epoch -= 1
+    schedule.step()
+    log.warning(f"The schedule has another length: the rate continues at {rates[0]:g}; it would have been {before[0]:g}")
 
 
 def _start_epoch(trainer: Any, model: LightningModule) -> None:
