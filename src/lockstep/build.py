@@ -8,8 +8,8 @@ from lightning.pytorch.callbacks import Callback, Checkpoint, LambdaCallback, Pr
 from lightning.pytorch.plugins.precision import DoublePrecision
 from omegaconf import DictConfig, OmegaConf
 
-from lockstep.callbacks.checkpoints import LastCheckpoint, SavesFirst, check_resumption
-from lockstep.callbacks.every_run import FirstValidation, LightningCallbacks, SchedulesAsBefore, SteppedRate, TrainedParameters
+from lockstep.callbacks.checkpoints import LastCheckpoint, SavesFirst
+from lockstep.callbacks.every_run import FirstValidation, Resumption, SteppedRate, TrainedParameters
 from lockstep.callbacks.randomness import draw_alike_in_setup
 from lockstep.config.construct import construct
 from lockstep.config.plan import Plan
@@ -17,7 +17,7 @@ from lockstep.datamodules.base import DataSpec
 from lockstep.datamodules.from_config import build_datamodule, check_data
 from lockstep.launchers.environment import launcher
 from lockstep.models.from_config import build_model
-from lockstep.trainer.lightning_internals import disable_sigterm_handling, drop_commentary
+from lockstep.trainer.lightning_internals import disable_sigterm_handling, drop_commentary, read_logged_step
 from lockstep.trainer.loggers import build_loggers
 
 
@@ -54,7 +54,11 @@ def build_trainer(cfg: DictConfig, plan: Plan, checkpoint: Path | None = None) -
     if str(settings.get("precision")).startswith("64"):  # Lightning refuses this name for ModelParallelStrategy
         plugins.append(DoublePrecision())
         del settings["precision"]
-    step = check_resumption(cfg, checkpoint)
+    step = None
+    if checkpoint is not None and checkpoint.is_relative_to(cfg.run_dir):
+        from lockstep.runs.resume import read_start  # only resumed runs need it
+
+        step = read_logged_step(read_start(cfg, "resume", checkpoint))  # from which loggers go on
     callbacks = _callbacks(cfg, plan, checkpoint if step is None else None)
     objects = {
         "strategy": strategy if plan.world_size > 1 or strategy.has_same_bits else "auto",
@@ -76,8 +80,7 @@ def _callbacks(cfg: DictConfig, plan: Plan, origin: Path | None) -> list[Callbac
     own: list[Callback] = [*guards, *(construct(key, entry) for key, entry in _entries(cfg, "callbacks").items())]
     own = [one for one in own if cfg.trainer.enable_progress_bar or not isinstance(one, ProgressBar)]
     savers = [one for one in own if isinstance(one, LastCheckpoint)]
-    # schedules first: Lightning's weight averaging removes them when it resumes; others unfreeze at the start of an epoch
-    first: list[Callback] = [SchedulesAsBefore(), TrainedParameters(), SteppedRate(), *map(SavesFirst, savers)]
+    first: list[Callback] = [TrainedParameters(), SteppedRate(), *map(SavesFirst, savers)]
     last: list[Callback] = [*savers, FirstValidation()]  # which save the state of the best checkpoint's callback
     if cfg.trainer.sync_batchnorm and plan.world_size > 1:
         from lockstep.trainer.batchnorm import synchronise_batchnorm
@@ -88,7 +91,7 @@ def _callbacks(cfg: DictConfig, plan: Plan, origin: Path | None) -> list[Callbac
         from lockstep.callbacks.forked import forked_from
 
         last.append(forked_from(cfg, origin))
-    return [*first, *(one for one in own if one not in savers), *last, LightningCallbacks()]
+    return [*first, *(one for one in own if one not in savers), *last, Resumption()]
 
 
 def _entries(cfg: DictConfig, group: str) -> dict[str, Any]:

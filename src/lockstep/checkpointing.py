@@ -20,7 +20,7 @@ from lightning.fabric.plugins.io import CheckpointIO
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 
-from lockstep.atomic_files import remove_partial_files, replacing, sync_folder
+from lockstep.atomic_files import Stamp, read_stamp, remove_partial_files, replacing, sync_folder
 from lockstep.errors import ConfigError, NamedFailure, config_error
 from lockstep.launchers.environment import is_rank_zero
 
@@ -29,12 +29,12 @@ log = logging.getLogger(__name__)
 # Keys of the state that a resumed run needs; a save with an object in it fails. Elsewhere an object is left out.
 _NEEDED = ("state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "current_model_state", "averaging_state")
 # From the newest to the oldest. best.ckpt comes last: it was saved after a validation, not at a step boundary.
-CONTINUED_FROM = ("last.ckpt", "previous.ckpt", "best.ckpt")
+_RESUMED_FROM = ("last.ckpt", "previous.ckpt", "best.ckpt")
 
 
 def write_checkpoint(content: dict[str, Any], path: Path, keep_as: str | None = None) -> None:
-    """Replace `path` in one step with a checkpoint that has been verified and synced. The earlier file stays until then, and
-    afterwards under the name `keep_as`.
+    """Replace `path` by a checkpoint that has been verified and synced. The earlier file stays until then, and afterwards under
+    the name `keep_as`.
 
     Raises:
         OSError: The disk is full or read-only, for example.
@@ -43,10 +43,11 @@ def write_checkpoint(content: dict[str, Any], path: Path, keep_as: str | None = 
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path, "wb") as file:
         torch.save(_with_plain_numbers(content), file)
-        file.flush()  # because the next line opens the file by its name
+        file.flush()
+        os.fsync(file.fileno())
         read_checkpoint("checkpoint", Path(file.name), whole=())
         if keep_as is not None and path.is_file():
-            _keep(path, path.with_name(keep_as))
+            path.replace(path.with_name(keep_as))
     sync_folder(path.parent)
 
 
@@ -61,7 +62,15 @@ def read_checkpoint(key: str, path: Path, whole: Sequence[str] | None = None) ->
     Raises:
         ConfigError: The file is missing or damaged, or has objects that are no plain containers or tensors.
     """
-    check_checkpoint(key, path)
+    if not path.is_file():
+        words = f"no such file: {path.absolute()}; use a checkpoint, RUN_DIR/checkpoints/best.ckpt for example"
+        raise config_error(key, path, words)
+    try:
+        damaged = _first_damaged(path, read_stamp(path))
+    except Exception as error:  # BadZipFile, zlib.error, RuntimeError, ...
+        raise config_error(key, path, f"not a readable checkpoint ({error})") from error
+    if damaged is not None:
+        raise config_error(key, path, f"the checkpoint is corrupt (at {damaged})")
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # EOFError, RuntimeError, UnpicklingError, ...
@@ -71,30 +80,16 @@ def read_checkpoint(key: str, path: Path, whole: Sequence[str] | None = None) ->
     return checkpoint
 
 
-def check_checkpoint(key: str, path: Path) -> None:
-    """Raise ConfigError unless a checkpoint exists and is a sound zip archive, the format of torch.save."""
-    if not path.is_file():
-        words = f"no such file: {path.absolute()}; use a checkpoint, RUN_DIR/checkpoints/best.ckpt for example"
-        raise config_error(key, path, words)
-    try:
-        stat = path.stat()
-        damaged = _first_damaged(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
-    except Exception as error:  # BadZipFile, zlib.error, RuntimeError, ...
-        raise config_error(key, path, f"not a readable checkpoint ({error})") from error
-    if damaged is not None:
-        raise config_error(key, path, f"the checkpoint is corrupt (at {damaged})")
-
-
 @functools.cache
-def _first_damaged(path: Path, *_: int) -> str | None:
-    """Return the first member whose checksum is wrong. This reads the whole file, so once for each inode, time and size."""
+def _first_damaged(path: Path, _stamp: Stamp | None) -> str | None:
+    """Return the first member whose checksum is wrong. This reads the whole file, so once for each of its stamps."""
     with zipfile.ZipFile(path) as archive:
         return archive.testzip()
 
 
 def latest_valid_checkpoint(folder: Path) -> Path | None:
-    """Return the checkpoint to resume a run from, or None if there is none. Skip damaged ones with a warning, and rename them to
-    NAME.damaged, so that the next save does not keep one in place of a sound one.
+    """Return the checkpoint to resume a run from, or None if there is none. Rename damaged ones to NAME.damaged, with a warning,
+    so that the next save does not keep one in place of a sound one.
 
     Raises:
         ConfigError: All are damaged. A new start would overwrite them.
@@ -102,7 +97,7 @@ def latest_valid_checkpoint(folder: Path) -> Path | None:
     if is_rank_zero():
         remove_partial_files(folder)  # a save that was killed leaves them
     damaged: list[Path] = []
-    for path in (folder / name for name in CONTINUED_FROM if (folder / name).is_file()):
+    for path in (folder / name for name in _RESUMED_FROM if (folder / name).is_file()):
         try:
             read_checkpoint("checkpoint", path, whole=())
         except ConfigError as error:
@@ -138,19 +133,6 @@ def why_unreadable(value: Any) -> str | None:
     return None
 
 
-def _keep(path: Path, other: Path) -> None:
-    """Give the file `path` a second name, in one step in place of what has that name."""
-    link = other.with_name(f".{other.name}.partial")
-    link.unlink(missing_ok=True)
-    try:
-        os.link(path, link)
-    except OSError:  # the file system has no links
-        path.replace(other)
-    else:
-        link.replace(other)
-        link.unlink(missing_ok=True)  # rename(2) does nothing if both are names of one file
-
-
 class AtomicCheckpointIO(CheckpointIO):
     """Write checkpoints whole or not at all, and read none that is damaged or runs code.
 
@@ -166,17 +148,18 @@ class AtomicCheckpointIO(CheckpointIO):
             write_checkpoint(self._loadable(checkpoint), Path(path), (storage_options or {}).get("keep_as"))
 
     def _loadable(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
-        states = checkpoint.get("callbacks", {})
         added = {name: value for name, value in checkpoint.items() if name not in _NEEDED}
-        added |= {f"callbacks.{name}": state for name, state in states.items()}
-        if why_unreadable(added) is None:
+        states = checkpoint.get("callbacks", {})
+        if why_unreadable([added, states]) is None:
             return checkpoint
-        for name, value in added.items():
-            if name not in self._left_out and (reason := why_unreadable(value)) is not None:
-                log.warning(f"Checkpoints are written without {name}, which a resumption will lack: {reason}")
-                self._left_out.add(name)
-        kept = {name: state for name, state in states.items() if f"callbacks.{name}" not in self._left_out}
-        return {name: value for name, value in checkpoint.items() if name not in self._left_out} | {"callbacks": kept}
+        kept = {name: value for name, value in checkpoint.items() if name in _NEEDED or self._loads(name, value)}
+        return kept | {"callbacks": {name: state for name, state in states.items() if self._loads(f"callbacks.{name}", state)}}
+
+    def _loads(self, name: str, value: Any) -> bool:
+        if name not in self._left_out and (reason := why_unreadable(value)) is not None:
+            log.warning(f"Checkpoints are written without {name}, which a resumption will lack: {reason}")
+            self._left_out.add(name)
+        return name not in self._left_out
 
     def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         """Load to the CPU, always with weights_only=True."""
@@ -198,8 +181,7 @@ def naming_failed_write(path: str | Path) -> Iterator[None]:
     except Exception as error:
         system = error.__context__ if isinstance(error, RuntimeError) else error  # torch's writer raises RuntimeError for OSError
         reason = system.strerror if isinstance(system, OSError) and system.strerror else _reason(error)
-        line = f"{path}: the checkpoint was not written ({reason}); earlier ones are untouched"
-        raise CheckpointError(line) from (None if isinstance(error, ConfigError) else error)
+        raise CheckpointError(f"{path}: the checkpoint was not written ({reason}); earlier ones are untouched") from None
 
 
 def _with_plain_numbers(content: Any) -> Any:

@@ -1,13 +1,11 @@
 """The two checkpoints of a run: last.ckpt, from which a run is resumed exactly, and best.ckpt."""
 
 import logging
-import time
 from pathlib import Path
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
-from omegaconf import DictConfig
 
 from lockstep.datamodules.base import DataModule
 from lockstep.errors import check_at_least
@@ -16,7 +14,6 @@ from lockstep.trainer.lightning_internals import SavesUncountedSteps, end_restar
 from lockstep.trainer.steps import batches_trained, begins_step
 
 log = logging.getLogger(__name__)
-_CLOCK = 10  # optimizer steps between two broadcasts of rank zero's clock
 
 
 class LastCheckpoint(Checkpoint):
@@ -27,19 +24,11 @@ class LastCheckpoint(Checkpoint):
     resumed run then skips, and its save_last writes only with a best checkpoint (Lightning issue 18931).
     """
 
-    def __init__(
-        self,
-        dirpath: str,
-        every_n_epochs: int | None = 1,
-        every_n_steps: int | None = None,
-        every_n_minutes: float | None = None,
-    ) -> None:
+    def __init__(self, dirpath: str, every_n_epochs: int | None = 1, every_n_steps: int | None = None) -> None:
         check_at_least(1, every_n_epochs=every_n_epochs, every_n_steps=every_n_steps)
-        check_at_least(0.001, every_n_minutes=every_n_minutes)
         self.path = Path(dirpath) / "last.ckpt"
-        self.every_n_epochs, self.every_n_steps, self.every_n_minutes = every_n_epochs, every_n_steps, every_n_minutes
+        self.every_n_epochs, self.every_n_steps = every_n_epochs, every_n_steps
         self._saved_at: tuple[int, int] | None = None  # epoch and step
-        self._saved_time = time.monotonic()
         self._is_saving = False
         self._logged_step: int | None = None  # Lightning's logging step in the loaded checkpoint
 
@@ -55,10 +44,20 @@ class LastCheckpoint(Checkpoint):
             trainer.save_checkpoint(self.path, storage_options={"keep_as": "previous.ckpt"})
         finally:
             self._is_saving = False
-        self._saved_at, self._saved_time = now, time.monotonic()
+        self._saved_at = now
+
+    def save_if_due(self, trainer: Trainer, batch_idx: int) -> None:
+        """Save if a checkpoint is due; called before each batch."""
+        if begins_step(trainer, batch_idx) and self._is_due(steps_made(trainer), trainer.current_epoch, batch_idx):
+            self.save(trainer)
+
+    def _is_due(self, step: int, epoch: int, batch_idx: int) -> bool:
+        if self.every_n_steps is not None and step and step % self.every_n_steps == 0:
+            return True
+        return self.every_n_epochs is not None and step > 0 and batch_idx == 0 and epoch % self.every_n_epochs == 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._saved_at, self._saved_time = (trainer.current_epoch, steps_made(trainer)), time.monotonic()
+        self._saved_at = (trainer.current_epoch, steps_made(trainer))
         if not batches_trained(trainer):  # no batch to resume after, so clear Lightning's restart flag
             trainer.fit_loop.epoch_loop.restarting = False
 
@@ -66,23 +65,6 @@ class LastCheckpoint(Checkpoint):
         if self._logged_step is not None:
             set_logged_step(trainer, self._logged_step)
             self._logged_step = None
-
-    def save_if_due(self, trainer: Trainer, batch_idx: int) -> None:
-        """Save if a checkpoint is due; called before each batch."""
-        if begins_step(trainer, batch_idx) and self._is_due(trainer, batch_idx):
-            self.save(trainer)
-
-    def _is_due(self, trainer: Trainer, batch_idx: int) -> bool:
-        step, epoch = steps_made(trainer), trainer.current_epoch
-        if not step:
-            return False
-        if self.every_n_steps is not None and step % self.every_n_steps == 0:
-            return True
-        if self.every_n_epochs is not None and batch_idx == 0 and epoch % self.every_n_epochs == 0:
-            return True
-        if self.every_n_minutes is None or step % _CLOCK:
-            return False
-        return trainer.strategy.broadcast(time.monotonic() - self._saved_time > 60 * self.every_n_minutes)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         end_restart(trainer)
@@ -99,11 +81,10 @@ class LastCheckpoint(Checkpoint):
             rewind_progress(checkpoint["loops"]["fit_loop"], batches_trained(trainer) > 0)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        loop = checkpoint["loops"]["fit_loop"]
         self._logged_step = read_logged_step(checkpoint)
         datamodule: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
         if isinstance(datamodule, DataModule):
-            _rescale_progress(loop, checkpoint, datamodule.samples_per_batch)
+            _rescale_progress(checkpoint, datamodule.samples_per_batch)
 
 
 class SavesFirst(Callback):
@@ -136,31 +117,17 @@ def rewind_progress(loop: dict[str, Any], within: bool) -> None:
     batches["is_last_batch"] = False
 
 
-def _rescale_progress(loop: dict[str, Any], checkpoint: dict[str, Any], now: int) -> None:
+def _rescale_progress(checkpoint: dict[str, Any], now: int) -> None:
     """Convert the counts of batches to batches of `now` samples, since a run may accumulate another number of them."""
-    saved, batches = checkpoint.get("samples_per_batch"), loop["epoch_loop.batch_progress"]
-    if not saved or len(saved) > 1 or saved[0] in (None, now):
-        return
-    if batches["current"]["processed"] * saved[0] % now:
-        return  # the shared sampler refuses a position within a batch
+    before, *others = checkpoint.get("samples_per_batch") or [None]
+    batches = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+    if others or before in (None, now) or batches["current"]["processed"] * before % now:
+        return  # unknown or the same, or a position within a batch, which the shared sampler refuses
     is_ending = batches["total"]["processed"] > batches["total"]["completed"]  # Lightning completes such a batch when it resumes
     for counters in (batches["total"], batches["current"]):
-        counters |= {name: value * saved[0] // now for name, value in counters.items()}
+        counters |= {name: value * before // now for name, value in counters.items()}
         counters["completed"] = counters["processed"] - is_ending
     checkpoint["samples_per_batch"] = [now]
-
-
-def check_resumption(cfg: DictConfig, checkpoint: Path | None) -> int | None:
-    """Return the step at which loggers resume after the run's own checkpoint, or None without one.
-
-    Raises:
-        ConfigError: Training can't be resumed from it. The loggers have not changed their files yet.
-    """
-    if checkpoint is None or not checkpoint.is_relative_to(cfg.run_dir):
-        return None
-    from lockstep.runs.resume import read_start  # only resumed runs need it
-
-    return read_logged_step(read_start(cfg, "resume", checkpoint))
 
 
 class BestCheckpoint(SavesUncountedSteps):
@@ -175,16 +142,13 @@ class BestCheckpoint(SavesUncountedSteps):
         checkpoint.setdefault("metrics", logged_numbers(trainer))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        folder = Path(str(self.dirpath))
-        state = dict(state_dict)
-        for name in ("best_model_path", "kth_best_model_path", "last_model_path"):
-            state[name] = _moved(state[name], folder)
-        if not Path(state["best_model_path"]).is_file():
-            return
-        state["best_k_models"] = {_moved(path, folder): score for path, score in state["best_k_models"].items()}
-        super().load_state_dict(state | {"dirpath": self.dirpath})
-        self.current_score = state["current_score"]
+        state: dict[str, Any] = {}
+        for name, value in state_dict.items():
+            state[name] = self._here(value) if name.endswith("_model_path") else value
+        if Path(state["best_model_path"]).is_file():
+            state["best_k_models"] = {self._here(path): score for path, score in state["best_k_models"].items()}
+            super().load_state_dict(state | {"dirpath": self.dirpath})
+            self.current_score = state["current_score"]
 
-
-def _moved(path: str, folder: Path) -> str:
-    return str(folder / Path(path).name) if path else path
+    def _here(self, path: str) -> str:
+        return str(Path(self.dirpath or "") / Path(path).name) if path else path

@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lockstep.callbacks.checkpoints import rewind_progress
-from lockstep.callbacks.every_run import SteppedRate
 from lockstep.runs.resume import read_start
 from lockstep.trainer.steps import batches_trained
 
@@ -23,10 +22,7 @@ _LOADING = ("num_workers", "pin_memory")  # datamodule options that do not chang
 
 
 def forked_from(cfg: DictConfig, checkpoint: Path) -> "Forked":
-    """Return the callback of a run that starts from another run's checkpoint.
-
-    Raise ConfigError if the checkpoint's epoch is larger than trainer.max_epochs.
-    """
+    """Return the callback of a run that starts from another run's checkpoint. Raise ConfigError if nothing is left to train."""
     log.info(f"Forked from {checkpoint}, at step {read_start(cfg, 'fork', checkpoint).get('global_step', 0)}")
     return Forked(cfg.forked_from.changed)
 
@@ -41,7 +37,6 @@ class Forked(Callback):
 
     def __init__(self, changed: Sequence[str]) -> None:
         self._changed = changed
-        self._has_trained = False
         self._checkpoint: dict[str, Any] = {}
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
@@ -66,16 +61,10 @@ class Forked(Callback):
                 saved |= {name: value for name, value in group.items() if name != "params"}
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
-        self._has_trained = True
         if self._checkpoint:
             for config in trainer.lr_scheduler_configs:
                 _move(config, trainer)
-            next(callback for callback in trainer.callbacks if isinstance(callback, SteppedRate)).forget()
         self._checkpoint = {}
-
-    def on_fit_end(self, trainer: Any, pl_module: LightningModule) -> None:
-        if not self._has_trained:
-            log.warning("Nothing was trained: the checkpoint is at the end of training; use a larger trainer.max_epochs")
 
 
 def _changes_batches(key: str) -> bool:

@@ -19,7 +19,6 @@ from torch.optim import Optimizer
 from torchmetrics.classification import MulticlassConfusionMatrix
 
 from lockstep.atomic_files import write_json
-from lockstep.callbacks.every_run import AfterEachStep
 from lockstep.datamodules.batches import samples_in
 from lockstep.errors import ConfigError
 from lockstep.models import Classifier
@@ -31,7 +30,7 @@ from lockstep.trainer.steps import log_metrics
 log = logging.getLogger(__name__)
 INTERVAL = 10.0  # seconds between two writes of progress.json
 NAMED = 20  # classes up to which the confusion matrix shows their names and numbers
-_WATCHED = ("setup", "teardown", "load_state_dict", "stepped")  # in addition to the hooks, whose names begin with on_
+_WATCHED = ("setup", "teardown", "load_state_dict")  # in addition to the hooks, whose names begin with on_
 _WATCHED_TO_THE_END = ("facts", "state_dict")  # still called after a monitor was switched off
 
 
@@ -95,13 +94,13 @@ def _is_due(trainer: Any, step: int) -> bool:
     return every > 0 and (step % every == 0 or step in (1, trainer.max_steps) or trainer.is_last_batch)
 
 
-class LearningRate(Monitor, AfterEachStep):
+class LearningRate(Monitor, Callback):
     """Log the learning rate that a step was made with: lr of the first parameter group, lr/1 and so on of the others."""
 
     def __init__(self) -> None:
         self._rates: dict[str, float] = {}
 
-    def stepped(self, trainer: Trainer, optimizer: Optimizer) -> None:
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         if _is_due(trainer, trainer.global_step + 1):
             groups = [group for one in trainer.optimizers for group in one.param_groups]
             self._rates = {f"lr/{i}" if i else "lr": float(group["lr"]) for i, group in enumerate(groups)}

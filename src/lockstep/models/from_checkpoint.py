@@ -18,10 +18,8 @@ from lockstep.models.from_config import build_model
 from lockstep.places import import_from_project, project
 
 log = logging.getLogger(__name__)
-# What a checkpoint may name, beside the project's own. Metrics in torchmetrics' other packages load networks.
-_CLASSES = ("lockstep.", "torch.nn.", "torch.optim.", "torchvision.models.")
-_CLASSES += ("torchmetrics.classification.", "torchmetrics.regression.")
-_FUNCTIONS = ("lockstep.nets.", "lockstep.models.schedules", "torchvision.models.")
+_PACKAGES = ("lockstep.", "torch.nn.", "torch.optim.", "torchvision.models.", "torchmetrics.")  # imported for a checkpoint
+_FUNCTIONS_OF = ("lockstep.nets.", "lockstep.models.schedules", "torchvision.models.")
 
 
 def load_model(checkpoint: str | Path, group: dict[str, Any] | None = None) -> Any:
@@ -47,8 +45,8 @@ def load_model(checkpoint: str | Path, group: dict[str, Any] | None = None) -> A
 
 
 def _check_parts(model_config: dict[str, Any]) -> None:
-    """Raise ConfigError, before another package is imported, for a target that is no part of a model."""
-    if "${" in str(model_config):  # Hydra would resolve it, to a target that was not checked
+    """Raise ConfigError for a target that is no part of a model, and for an interpolation, which Hydra would resolve later."""
+    if "${" in str(model_config):
         raise ConfigError("has an interpolation, ${...}, in the config of its model; use values alone")
     for key, node in targets_in(model_config):
         target = str(node["_target_"])
@@ -58,16 +56,16 @@ def _check_parts(model_config: dict[str, Any]) -> None:
 
 
 def _is_part(key: str, target: str) -> bool:
+    """True for a class of networks, metrics, optimizers or schedules, and for a function that makes nets or schedules. Only
+    these packages and the project's modules are imported."""
     root = target.partition(".")[0]
-    files = (folder / name for folder in (project(), project() / "src") for name in (f"{root}.py", f"{root}/__init__.py"))
-    is_own = any(file.is_file() for file in files)
-    if not is_own and root not in ("lockstep", "torch", "torchvision", "torchmetrics"):
+    modules = [folder / f"{root}{end}" for folder in (project(), project() / "src") for end in (".py", "/__init__.py")]
+    if not target.startswith(_PACKAGES) and not any(module.is_file() for module in modules):
         return False
     part = resolve(key, target)
-    module = str(part.__module__)
     if isinstance(part, type):
-        return (is_own or module.startswith(_CLASSES)) and issubclass(part, nn.Module | Optimizer | LRScheduler)
-    return module.startswith(_FUNCTIONS)
+        return issubclass(part, nn.Module | Optimizer | LRScheduler)  # torchmetrics' metrics are modules
+    return str(part.__module__).startswith(_FUNCTIONS_OF)
 
 
 def load_weights(model: nn.Module, key: str, path: Path, without: str | None = None) -> None:
@@ -77,10 +75,9 @@ def load_weights(model: nn.Module, key: str, path: Path, without: str | None = N
     """
     if isinstance(model, LightningModule):
         model.configure_model()  # which Lightning, too, calls more than once
-    checkpoint = read_checkpoint(key, path, ["state_dict"])
-    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
+    saved = read_checkpoint(key, path, ["state_dict"]).get("state_dict")
+    if saved is None:
         raise config_error(key, path, "not a Lightning checkpoint: it has no state_dict")
-    saved = checkpoint["state_dict"]
     left_out = {name for name in {*saved, *model.state_dict()} if without is not None and re.search(without, name)}
     if without is not None and not left_out:
         raise config_error("init_without", without, f"is found in no name; use part of one such as {next(iter(saved))}")

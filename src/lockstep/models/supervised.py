@@ -1,8 +1,8 @@
-"""Base of the shipped models: a net, the preparation of its inputs, an optimizer and a schedule."""
+"""Base of the shipped models: a net, the standardisation of its inputs, an optimizer and a schedule."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from lightning import LightningModule
@@ -14,11 +14,49 @@ from torchmetrics import Metric, MetricCollection
 from lockstep.datamodules.base import DataSpec
 from lockstep.errors import config_error
 from lockstep.models.optimizers import make_optimizer
-from lockstep.models.preprocess import Preprocess
 from lockstep.models.schedules import TrainingLength
+from lockstep.runs.shares import EqualBuffers
 from lockstep.trainer.lightning_internals import add_to_logged, is_attached
 
+if TYPE_CHECKING:  # the import takes a second
+    from sklearn.preprocessing import StandardScaler
+
 CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]  # modes of torch.compile
+
+
+class Preprocess(EqualBuffers, nn.Module):
+    """Scale uint8 to 0..1, then standardise: (x - mean) / scale, per channel for images, per feature for other inputs.
+
+    Mean and scale are 0 and 1 unless `fit` or a checkpoint sets them.
+    """
+
+    equal_buffers = ("mean", "scale")
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, input_shape: Sequence[int]) -> None:
+        super().__init__()
+        shape = (input_shape[0], 1, 1) if len(input_shape) == 3 else tuple(input_shape)
+        self.register_buffer("mean", torch.zeros(shape))
+        self.register_buffer("scale", torch.ones(shape))
+        self._is_identity = True
+        self.register_load_state_dict_post_hook(Preprocess._look)
+
+    def fit(self, scaler: "StandardScaler") -> None:
+        """Copy the parameters of a fitted scaler, rounded to float32, so that they are the same at any precision."""
+        for buffer, values in ((self.mean, scaler.mean_), (self.scale, scaler.scale_)):
+            buffer.copy_(torch.as_tensor(values, dtype=torch.float32).reshape(buffer.shape))
+        self._look()
+
+    def _look(self, *_: Any) -> None:  # not in each step: a GPU would be waited for
+        self._is_identity = bool((self.mean == 0).all() & (self.scale == 1).all())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (n, *input_shape), uint8 or float, to the same shape in the buffers' type."""
+        values = x.to(self.mean.dtype, copy=True)
+        if x.dtype == torch.uint8:
+            values.div_(255)
+        return values if self._is_identity else values.sub_(self.mean).div_(self.scale)
 
 
 class Supervised(LightningModule):
@@ -26,7 +64,7 @@ class Supervised(LightningModule):
 
     Args:
         net: maps inputs (n, *input_shape) to outputs (n, num_outputs).
-        optimizer: called with the parameters, and with fused=False where a fused one is configured but does not work.
+        optimizer: called with the parameters, and with fused=False where Lightning would refuse a fused one.
         lr_scheduler: called with the optimizer and the TrainingLength; returns Lightning's scheduler dictionary.
         metrics: names of the values of a step that are logged, as train/NAME, val/NAME and test/NAME.
         torchmetrics: further metrics by name, for what is no mean over samples; logged as val/NAME and test/NAME.
@@ -127,7 +165,8 @@ class Supervised(LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Return the optimizer, and its schedule for the length of training."""
-        options = {"fused": False} if self._must_not_fuse() else {}
+        is_fused = getattr(self.make_optimizer, "keywords", {}).get("fused", False)
+        options = {} if not is_fused or self._can_fuse() else {"fused": False}
         optimizer = make_optimizer(self.make_optimizer, self, self.param_groups, **options)
         self.trainer.fit_loop.setup_data()  # without an end in epochs, Lightning has not counted the batches yet
         steps = self.trainer.estimated_stepping_batches
@@ -135,14 +174,11 @@ class Supervised(LightningModule):
         training = TrainingLength(steps=steps, epochs=steps / per_epoch, steps_per_epoch=int(per_epoch))
         return {"optimizer": optimizer, "lr_scheduler": self.make_schedule(optimizer, training)}
 
-    def _must_not_fuse(self) -> bool:
-        """True if a fused optimizer is configured that can't be: Lightning neither scales its gradients nor clips them in mixed
-        precision, and torch has none for complex parameters."""
+    def _can_fuse(self) -> bool:
+        """False where Lightning refuses a fused optimizer: with a gradient scaler, and with clipping in mixed precision."""
         precision = self.trainer.precision_plugin
-        is_scaled = getattr(precision, "scaler", None) is not None
-        is_clipped = isinstance(precision, MixedPrecision) and bool(self.trainer.gradient_clip_val)
-        is_complex = any(parameter.is_complex() for parameter in self.parameters())
-        return getattr(self.make_optimizer, "keywords", {}).get("fused", False) and (is_scaled or is_clipped or is_complex)
+        is_mixed = isinstance(precision, MixedPrecision)
+        return not is_mixed or (precision.scaler is None and not self.trainer.gradient_clip_val)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["hyper_parameters"] = self.model_config

@@ -18,7 +18,7 @@ from torch import Tensor
 # every step, and would load the NVML library each time.
 os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
 _OF_NOBODY = (  # ignored whatever model and data are
-    "Checkpoint directory .* exists and is not empty",  # that is how a run is continued
+    "(Checkpoint|Experiment logs) directory .* exists and is not empty",  # that is how a run is continued
     "The `srun` command is available on your system but is not used",  # a job of one task is a plain machine to us
     r"`isinstance\(treespec, LeafSpec\)`",  # between Lightning and torch
     "Total length of `list` across ranks is zero",  # a split that is not there is an empty list of loaders

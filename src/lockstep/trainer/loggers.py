@@ -1,7 +1,6 @@
 """Loggers that go on where a run was broken off."""
 
 import csv
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -51,21 +50,17 @@ class CSVLogger(loggers.CSVLogger):
 
     def __init__(self, *, purge_step: int | None = None, **settings: Any) -> None:
         super().__init__(**settings)
-        self.purge_step = purge_step
-        self._is_open = False
+        self._kept = [] if purge_step is None else self._rows_before(purge_step)
 
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
-        if not self._is_open:
-            self._is_open = True
-            kept = self._rows_before(self.purge_step) if self.purge_step is not None else []
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="Experiment logs directory .* exists and is not empty")
-                writer: Any = super().experiment
-            writer.metrics.extend(kept)
+        writer: Any = super().experiment
+        if self._kept:
+            writer.metrics.extend(self._kept)
             writer.save()  # at once: Lightning has deleted the file
-        return super().experiment
+            self._kept = []
+        return writer
 
     def log_hyperparams(self, params: Any = None) -> None:
         super().log_hyperparams(_without_tensors(params))

@@ -17,6 +17,7 @@ from lockstep.callbacks import SteppedRate
 from lockstep.checkpointing import read_checkpoint
 from lockstep.datamodules.batches import Batches
 from lockstep.datamodules.seeded import EpochOrder, GlobalBatches
+from lockstep.errors import ConfigError
 from lockstep.plain_lightning.loaders import shared_loader
 
 FORKED_AT = 6  # of twelve steps, in the second of three epochs
@@ -116,14 +117,11 @@ def test_another_batch_or_other_data_counts_from_there_on(tmp_path: Path, caplog
             assert not differences(by_hand(checkpoints / f"{step}.ckpt", (epoch, 0), new[batch]), again["state_dict"])
 
 
-def test_a_fork_from_the_end_says_that_nothing_was_trained(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fork_from_the_end_would_train_nothing_and_is_refused(tmp_path: Path) -> None:
     trained(tmp_path / "run", "trainer.max_epochs=1")
     checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
-    new = ("trainer.max_epochs=1", f"fork={checkpoint}", "forked_from={changed: []}")
-    datamodule, model, trainer = prepared(tmp_path / "fork", *new, ckpt_path=checkpoint)
-    trainer.fit(model, datamodule, ckpt_path=checkpoint)
-    line = "Nothing was trained: the checkpoint is at the end of training; use a larger trainer.max_epochs"
-    assert line in caplog.messages
+    with pytest.raises(ConfigError, match=r"^trainer.max_epochs=1: .* is of epoch 1; use more than 1, or -1$"):
+        fork(tmp_path / "fork", checkpoint, "trainer.max_epochs=1", changed="")
 
 
 def test_the_moments_of_another_optimizer_are_not_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

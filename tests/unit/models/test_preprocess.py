@@ -6,7 +6,7 @@ import numpy
 import torch
 from sklearn.preprocessing import StandardScaler
 
-from lockstep.models.preprocess import Preprocess
+from lockstep.models.supervised import Preprocess
 
 
 def test_bytes_become_zero_to_one_and_floats_stay() -> None:

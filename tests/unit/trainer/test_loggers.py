@@ -11,6 +11,8 @@ from torch import nn
 
 from lockstep.trainer.loggers import CSVLogger, TensorBoardLogger
 
+pytestmark = pytest.mark.filterwarnings("ignore:Experiment logs directory")  # as in a run
+
 
 def rows(folder: Path) -> list[tuple[str, str]]:
     with (folder / "csv" / "metrics.csv").open(newline="") as file:

@@ -10,7 +10,7 @@ from lightning import LightningModule
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from lockstep.models.preprocess import Preprocess
+from lockstep.models.supervised import Preprocess
 from lockstep.strategies.ddp import DDP
 from lockstep.trainer.batchnorm import synchronise_batchnorm
 
