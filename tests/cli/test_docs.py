@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from commands import LONG, ROOT, python, train
+from commands import LONG, ROOT, python, record, train
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(
@@ -24,7 +24,7 @@ SHORT += ("trainer.limit_val_batches=2", "trainer.limit_test_batches=2")
 
 
 class Block(NamedTuple):
-    """A fenced block: where it stands, what it is, and why it is not run, if it is not."""
+    """A fenced block, and why it is not run, if it is not."""
 
     page: Path
     line: int
@@ -104,7 +104,7 @@ def test_the_parts_of_the_recipes_train_together(tmp_path: Path) -> None:
     (tmp_path / "my_parts.py").write_text(parts.text)
     (arguments,) = parse_commands(command)
     python(ROOT / "train.py", *arguments[2:], *SHORT, "hydra.run.dir=run", cwd=tmp_path, PYTHONPATH=str(tmp_path), code=0)
-    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())["metrics"]
+    metrics = record(tmp_path / "run")["metrics"]
     assert 0.1 < metrics["val/confidence"] < 1
 
 
@@ -129,8 +129,8 @@ def test_a_callback_a_net_a_data_set_a_logger_and_a_strategy_are_two_files_each(
     (arguments,) = parse_commands(command)
     done = python(tmp_path / "train.py", *arguments[2:], *SHORT, "hydra.run.dir=run", cwd=tmp_path, code=0)
     assert "validated after 3 steps" in done.stdout
-    record = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    assert (record["world_size"], record["strategy"], "test/acc" in record["metrics"]) == (2, "Halved", True)
+    facts = record(tmp_path / "run")
+    assert (facts["world_size"], facts["strategy"], "test/acc" in facts["metrics"]) == (2, "Halved", True)
     assert "val/acc" in (tmp_path / "run" / "lines" / "metrics.csv").read_text()
 
 
@@ -186,8 +186,8 @@ def test_code_of_one_s_own_gives_on_two_processes_what_it_gives_on_one(block: Bl
         (tmp_path / "conf" / "model" / f"{name.lower()}.yaml").write_text(f"_target_: modules.{name}")
     options = ("-m", *command[2:], "trainer.devices=1,2", *SHORT, "hydra.sweep.dir=sweep")
     python(tmp_path / "train.py", *options, cwd=tmp_path, timeout=LONG, code=0)
-    records = [json.loads(file.read_text()) for file in sorted((tmp_path / "sweep").glob("*/metrics.json"))]
-    one, two = ([record for record in records if record["world_size"] == number] for number in (1, 2))
+    facts = [record(file.parent) for file in sorted((tmp_path / "sweep").glob("*/metrics.json"))]
+    one, two = ([of for of in facts if of["world_size"] == number] for number in (1, 2))
     assert len(one) == len(two) == (1 if block else 3)
     for alone, together in zip(one, two, strict=True):
         assert together["metrics"] == pytest.approx(alone["metrics"], rel=1e-4)

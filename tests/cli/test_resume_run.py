@@ -2,11 +2,10 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from bitwise import differences, state
-from commands import ROOT, python, train
+from commands import record, status, train
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lockstep.checkpointing import read_checkpoint
@@ -15,21 +14,9 @@ from lockstep.runs.saved import read_run_id
 pytestmark = pytest.mark.slow
 
 # two epochs of eight steps
-OPTIONS = (
-    "trainer.max_epochs=2",
-    "datamodule.batch_size=160",
-    "model=mlp",
-    "datamodule.augment=null",
-    "model.net.dropout=0.2",
-    "guards.checkpoint.every_n_steps=1",
-    "++callbacks.pictures=null",
-    "trainer.log_every_n_steps=1",
-    "logger=[tensorboard,csv]",
-)
-
-
-def status(run: Path) -> dict[str, Any]:
-    return json.loads((run / "status.json").read_text())
+OPTIONS = ("trainer.max_epochs=2", "datamodule.batch_size=160", "model=mlp", "model.net.dropout=0.2", "datamodule.augment=null")
+OPTIONS += ("guards.checkpoint.every_n_steps=1", "trainer.log_every_n_steps=1", "++callbacks.pictures=null")
+OPTIONS += ("logger=[tensorboard,csv]",)
 
 
 def curves(run: Path) -> dict[str, dict[int, float]]:
@@ -47,18 +34,16 @@ def since(step: int, curves: dict[str, dict[int, float]]) -> dict[str, dict[int,
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
     """Killed with -9 in the first epoch; continued with a new override; preempted while it is tested; continued."""
     whole = tmp_path / "whole"
-    assert train(*OPTIONS, "hydra.run.dir=whole", cwd=tmp_path).returncode == 0
+    train(*OPTIONS, "hydra.run.dir=whole", cwd=tmp_path, code=0)
     faults = ("+callbacks.fault={_target_:faults.Fault,rank:0,how:kill,batch:5,once:true}",)
     faults += ("+callbacks.asked={_target_:faults.AskedInTest}",)
-    done = train(*OPTIONS, *faults, cwd=tmp_path)
-    assert done.returncode == -9
+    done = train(*OPTIONS, *faults, cwd=tmp_path, code=-9)
     (run,) = tmp_path.glob("logs/*/*")
     assert status(run)["status"] == "running"  # it could not say
     run_id = read_run_id(run)
     first_log = (run / "train.log").read_text()
 
-    done = train(f"resume={run}", "guards.watchdog.seconds=500", cwd=tmp_path)
-    assert done.returncode == 75, done.stderr
+    done = train(f"resume={run}", "guards.watchdog.seconds=500", cwd=tmp_path, code=75)
     assert (status(run)["status"], status(run)["reason"]) == ("preempted", "preempted by SIGTERM")
     assert list(tmp_path.glob("logs/*/*")) == [run]
     assert run_id is not None
@@ -72,22 +57,20 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None
     assert trained["global_step"] == 16
     assert not differences(state(whole), trained)
 
-    done = train(f"resume={run}", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = train(f"resume={run}", cwd=tmp_path, code=0)
     assert (status(run)["status"], status(run)["reason"]) == ("finished", "trainer.max_epochs=2")
     last_log = (run / "train.log").read_text().removeprefix(log)
     assert "seconds: 500" in last_log  # remembered
     assert "epoch 2/2" not in last_log  # it went straight to the test
     assert since(6, curves(run)) == since(6, curves(whole))
-    record = json.loads((run / "metrics.json").read_text())
-    assert record["metrics"]["test/acc"] > 0.5
-    metrics = {name: value for name, value in record["metrics"].items() if not name.startswith("test/")}
+    metrics = record(run)["metrics"]
+    assert metrics["test/acc"] > 0.5
+    metrics = {name: value for name, value in metrics.items() if not name.startswith("test/")}
     assert metrics == read_checkpoint("best", whole / "checkpoints" / "best.ckpt")["metrics"]
     assert not differences(trained, state(run))
 
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
-    done = python(ROOT / "train.py", f"resume={run}", cwd=tmp_path)
-    assert done.returncode == 0
+    done = train(f"resume={run}", cwd=tmp_path, code=0)
     assert done.stderr.startswith("The run has finished already.")
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
@@ -107,13 +90,11 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None
 
     # killed before it takes a step: it goes on with the config that it had, here on two processes and then on one
     fault = "+callbacks.later={_target_:faults.Fault,rank:1,how:kill,batch:0,epoch:2,once:true}"
-    done = train(f"resume={run}", "trainer.max_epochs=3", "trainer.devices=2", fault, cwd=tmp_path)
-    assert done.returncode == 1
+    done = train(f"resume={run}", "trainer.max_epochs=3", "trainer.devices=2", fault, cwd=tmp_path, code=1)
     assert not (run / "metrics.json").exists()
     (run / "status.json").write_text(json.dumps(status(run) | {"status": "running"}))  # as where the parent is killed too
-    done = train(f"resume={run}", "trainer.devices=1", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert json.loads((run / "metrics.json").read_text())["steps"] == 24
+    done = train(f"resume={run}", "trainer.devices=1", cwd=tmp_path, code=0)
+    assert record(run)["steps"] == 24
 
 
 def test_without_callbacks_too_a_killed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
@@ -124,12 +105,11 @@ def test_without_callbacks_too_a_killed_run_goes_on_bit_for_bit(tmp_path: Path) 
     for folder in folders:
         folder.mkdir()
     whole, run = (folder / "run" for folder in folders)
-    assert train(*options, "hydra.run.dir=run", cwd=folders[0]).returncode == 0
+    train(*options, "hydra.run.dir=run", cwd=folders[0], code=0)
     fault = "+callbacks.fault={_target_:faults.Fault,rank:0,how:kill,epoch:1,batch:2,once:true}"
-    assert train(*options, fault, "hydra.run.dir=run", cwd=folders[1]).returncode == -9
+    train(*options, fault, "hydra.run.dir=run", cwd=folders[1], code=-9)
     assert 4 < state(run)["global_step"] < 8  # what was being written is lost
-    done = train("resume=run", cwd=folders[1])
-    assert done.returncode == 0, done.stderr
+    train("resume=run", cwd=folders[1], code=0)
     assert f"Continuing from {run}/checkpoints/last.ckpt" in (run / "train.log").read_text()
     assert state(run)["global_step"] == 12
     assert not differences(state(whole), state(run))
@@ -137,18 +117,15 @@ def test_without_callbacks_too_a_killed_run_goes_on_bit_for_bit(tmp_path: Path) 
 
 def test_a_run_without_a_checkpoint_begins_anew_and_one_without_a_sound_one_is_refused(tmp_path: Path) -> None:
     kill = "+callbacks.fault={_target_:faults.Fault,rank:0,how:kill,batch:0,once:true}"
-    done = train("debug=fast", "hydra.run.dir=run", kill, cwd=tmp_path)
-    assert done.returncode == -9
-    done = train("resume=run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = train("debug=fast", "hydra.run.dir=run", kill, cwd=tmp_path, code=-9)
+    done = train("resume=run", cwd=tmp_path, code=0)
     assert "There is no checkpoint yet: the run starts from the beginning." in done.stdout
     run = tmp_path / "run"
     for path in run.glob("checkpoints/*.ckpt"):
         path.write_bytes(path.read_bytes()[:1000])
     line = f"resume={run}: every checkpoint is damaged: last.ckpt, best.ckpt; move them away to start anew"
     for devices in (1, 2):
-        done = train("resume=run", "trainer.max_epochs=2", f"trainer.devices={devices}", cwd=tmp_path)
-        assert done.returncode == 2, done.stderr
+        done = train("resume=run", "trainer.max_epochs=2", f"trainer.devices={devices}", cwd=tmp_path, code=2)
         assert done.stderr.count(line) == 1
         assert "Traceback" not in done.stderr
         assert status(run)["status"] == "finished"  # as it was

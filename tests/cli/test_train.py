@@ -1,4 +1,4 @@
-"""`python train.py ...` as a user types it: what it does, says, and leaves behind."""
+"""`python train.py ...` as a user types it, `-m` too: what it does, says, and leaves behind."""
 
 import json
 import os
@@ -8,17 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from commands import PLAIN, ROOT, python, runs, started, train
+from commands import PLAIN, ROOT, python, record, runs, started, status, train
 from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from lockstep.sweeps.jobs import SweepJobs
+
 pytestmark = pytest.mark.slow
-JSON = {"status.json", "metrics.json", "seen.0.json", "progress.json"}
 WITNESS = "+callbacks.witness={_target_:faults.Witness}"
-
-
-def record(run: Path) -> dict[str, Any]:
-    return json.loads((run / "metrics.json").read_text())
+JSON = {"status.json", "metrics.json", "seen.0.json", "progress.json"}
 
 
 def seen(run: Path, rank: int) -> dict[str, Any]:
@@ -29,8 +27,7 @@ def seen(run: Path, rank: int) -> dict[str, Any]:
 def one(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The run directory and the terminal output of the default command, with one process."""
     folder = tmp_path_factory.mktemp("one")
-    done = train("trainer.max_epochs=3", "trainer.log_every_n_steps=5", WITNESS, cwd=folder)
-    assert done.returncode == 0, done.stderr
+    done = train("trainer.max_epochs=3", "trainer.log_every_n_steps=5", WITNESS, cwd=folder, code=0)
     (run,) = runs(folder)
     return run, done.stdout
 
@@ -40,8 +37,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The same with two processes, in a directory given by name."""
     folder = tmp_path_factory.mktemp("two")
     overrides = ("trainer.devices=2", "datamodule.global_batch_size=48", "lr_scaling=linear", "trainer.max_epochs=2")
-    done = train(*overrides, "hydra.run.dir='my runs/a,b=1'", WITNESS, cwd=folder)
-    assert done.returncode == 0, done.stderr
+    done = train(*overrides, "hydra.run.dir='my runs/a,b=1'", WITNESS, cwd=folder, code=0)
     return folder / "my runs" / "a,b=1", done.stdout
 
 
@@ -50,7 +46,7 @@ def test_a_run_leaves_one_directory(one: tuple[Path, str]) -> None:
     left = {path.name for path in run.iterdir()} - {"code.patch"}  # in a checkout of git alone
     assert left == {".hydra", "train.log", "lock", *JSON, "checkpoints", "tensorboard"}
     assert {path.name for path in (run / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt", "previous.ckpt"}
-    assert json.loads((run / "status.json").read_text())["status"] == "finished"
+    assert status(run)["status"] == "finished"
     assert (run / ".hydra" / "config.yaml").is_file()
 
 
@@ -87,8 +83,7 @@ def test_tensorboard_shows_the_run(one: tuple[Path, str]) -> None:
 
 def test_the_terminal_is_plain_text_and_says_what_matters(one: tuple[Path, str]) -> None:
     run, output = one
-    assert "\x1b" not in output
-    assert "\r" not in output
+    assert not {"\x1b", "\r"} & {*output}
     assert "one process on the CPU; global batch 64 (64 per process), learning rate 0.002" in output
     assert "1280 of 1293 samples per epoch" in output
     assert output.count("\nepoch ") == 3
@@ -152,16 +147,14 @@ OWN = (PLAIN, "model=mine", "datamodule=mine")
     ids=["shipped", "of one's own"],
 )
 def test_one_batch_is_overfitted(options: tuple[str, ...], loss: str, tmp_path: Path) -> None:
-    done = train("debug=overfit", *options, f"optimized_metric={loss}", "trainer.max_epochs=40", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    train("debug=overfit", *options, f"optimized_metric={loss}", "trainer.max_epochs=40", cwd=tmp_path, code=0)
     (run,) = runs(tmp_path)
     assert record(run)["metrics"][loss] < 0.01
     assert record(run)["steps"] == 40
 
 
 def test_help_is_worth_reading(tmp_path: Path) -> None:
-    done = python(ROOT / "train.py", "--help", cwd=tmp_path)
-    assert done.returncode == 0
+    done = python(ROOT / "train.py", "--help", cwd=tmp_path, code=0)
     for group in ("model", "datamodule", "trainer", "callbacks", "logger", "experiment", "debug"):
         assert f"{group}: " in done.stdout
     examples = [line for line in done.stdout.splitlines() if line.startswith("  python train.py ") and "[" not in line]
@@ -174,8 +167,7 @@ def test_ranks_of_a_relative_script_that_changes_its_folder_have_one_value_of_th
     """Hydra changes the folder before the ranks start; each would read the clock anew."""
     script, tag = os.path.relpath(ROOT / "train.py", tmp_path), "+callbacks.tag={_target_:faults.Tag,tag:'x${now:%H%M%S%f}'}"
     options = ("trainer=cpu", "trainer.devices=2", "trainer.max_epochs=1", "test=false", "hydra.job.chdir=true", tag)
-    done = python(script, *options, "hydra.run.dir=run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    python(script, *options, "hydra.run.dir=run", cwd=tmp_path, code=0)
     run = tmp_path / "run"
     tags = {(run / f"tag.{rank}").read_text() for rank in range(2)}
     assert tags == {OmegaConf.load(run / ".hydra" / "config.yaml").callbacks.tag.tag}
@@ -184,26 +176,57 @@ def test_ranks_of_a_relative_script_that_changes_its_folder_have_one_value_of_th
 def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node=2")
     options = ("trainer.accelerator=cpu", "trainer.devices=auto", "debug=fast", WITNESS)
-    done = python(*launcher, ROOT / "train.py", *options, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = python(*launcher, ROOT / "train.py", *options, cwd=tmp_path, code=0)
     (run,) = runs(tmp_path)
     assert record(run)["world_size"] == 2
     assert [seen(run, rank)["world"]["trainer"] for rank in (0, 1)] == [2, 2]
     assert done.stdout.count("global batch") == 1
-    assert json.loads((run / "status.json").read_text())["status"] == "finished"
+    assert status(run)["status"] == "finished"
 
 
 def test_continuing_in_a_new_run_and_starting_from_weights(tmp_path: Path, one: tuple[Path, str]) -> None:
     last = one[0] / "checkpoints" / "last.ckpt"
-    done = train(f"fork='{last}'", "trainer.max_epochs=4", "logger=csv", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    train(f"fork='{last}'", "trainer.max_epochs=4", "logger=csv", cwd=tmp_path, code=0)
     (run,) = runs(tmp_path)
     assert (record(run)["epochs"], record(run)["steps"], record(run)["samples_trained"]) == (4, 80, 5120)
     assert "train/loss" in (run / "csv" / "metrics.csv").read_text().partition("\n")[0]
-    done = train(f"init_from='{last}'", "trainer.max_epochs=1", "model.optimizer.lr=0.0", "test=false", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    train(f"init_from='{last}'", "trainer.max_epochs=1", "model.optimizer.lr=0.0", "test=false", cwd=tmp_path, code=0)
     old, new = (
         torch.load(path, weights_only=True)["state_dict"] for path in (last, runs(tmp_path)[-1] / "checkpoints/last.ckpt")
     )
     statistics = ("running_mean", "running_var", "num_batches_tracked")  # BatchNorm's move at a rate of zero too
     assert all(torch.equal(old[name], new[name]) for name in old if not name.endswith(statistics))
+
+
+def test_processes_and_rates_are_each_job_s_own_and_a_rank_that_dies_takes_its_job_alone(tmp_path: Path) -> None:
+    fault = "+callbacks.fault={_target_:faults.Fault,rank:2,batch:0,how:raise}"
+    grid = ("trainer.devices=4,2", "model.optimizer.lr=0.1,0.01", "debug=fast", "hydra.sweep.dir=sweep")
+    done = train("-m", *grid, WITNESS, fault, cwd=tmp_path, timeout=200, code=1)
+    assert "Traceback" not in done.stdout + done.stderr
+    jobs = list(SweepJobs(tmp_path / "sweep").jobs.values())
+    *failed, first, second = jobs
+    assert [(job.status, job.reason) for job in failed] == [("failed", "rank 2: ArithmeticError: planted fault")] * 2
+    for job, rate in ((first, 0.1), (second, 0.01)):
+        folder = tmp_path / "sweep" / job.directory.name
+        facts = record(folder)
+        assert (job.status, job.reason) == ("finished", "trainer.max_epochs=1")
+        assert (facts["world_size"], facts["lr"], facts["metrics"]["val/acc"]) == (2, rate, job.metric)
+        for rank in range(2):
+            world = json.loads((folder / f"seen.{rank}.json").read_text())["world"]
+            assert (world["rank"], world["trainer"], world["group"]) == (rank, 2, 2)
+    beside = {path.name for path in (tmp_path / "sweep").iterdir()} - {job.directory.name for job in jobs}
+    assert beside == {"lock", "multirun.yaml", "results.csv"}
+    assert done.stdout.count(": finished  val/acc ") == 2
+    assert "tensorboard --logdir" in done.stdout
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml")))
+def test_each_experiment_trains_evaluates_and_tests(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    given: list[str] = []
+    if name == "mnist_ddp":
+        given = [f"datamodule.data_dir={request.getfixturevalue('mnist')}"]
+    elif name == "finetune_digits":
+        given = ["init_from=cnn/checkpoints/last.ckpt"]
+        train("debug=fast", "model=cnn", "hydra.run.dir=cnn", cwd=tmp_path, code=0)
+    train(f"experiment={name}", "debug=fast", "hydra.run.dir=run", *given, cwd=tmp_path, code=0)
+    assert (tmp_path / "run" / "metrics.json").is_file()

@@ -1,12 +1,21 @@
-"""The command line's words for what Hydra could not apply."""
+"""The command line: quoting, errors in one line each, a project of one's own, and the command `lockstep` in it."""
 
+import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from torch.utils.data import DataLoader, Dataset
 
-from lockstep.cli import start
+from lockstep import __main__ as command
+from lockstep import places
+from lockstep.cli import _as_hydra_reads, start
+from lockstep.config.overrides import quote, values_by_key
+from lockstep.errors import ConfigError, config_error
+from lockstep.runs.composition import compose
 
 pytestmark = pytest.mark.usefixtures("no_process_group")  # a rank that has one leaves at once
 
@@ -25,3 +34,86 @@ def test_a_request_to_stop_before_a_run_has_begun_is_a_line(
     with pytest.raises(SystemExit) as ended:
         start(lambda: signal.raise_signal(signal.SIGTERM))
     assert (ended.value.code, capsys.readouterr().err) == (75, "Stopped by SIGTERM. The same command starts it.\n")
+
+
+class Refusing(Dataset[int]):
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> int:
+        raise config_error("datamodule.data_dir", "cat.png", "not a readable image\n(two lines)")
+
+
+def test_a_refusal_is_one_line() -> None:
+    """With all that a library has said, whose message may be several."""
+    error = config_error("datamodule.data_dir", "data", "could not be downloaded (Tried mirror:\n  got: no network\n)")
+    assert str(error) == "datamodule.data_dir=data: could not be downloaded (Tried mirror: got: no network )"
+
+
+def test_a_data_worker_s_refusal_is_its_own_line() -> None:
+    with pytest.raises(ConfigError) as raised:
+        next(iter(DataLoader(Refusing(), num_workers=1)))
+    assert str(raised.value) == "datamodule.data_dir=cat.png: not a readable image (two lines)"
+
+
+def test_no_logger_and_no_data_are_choices_too() -> None:
+    given = ["seed=1", "logger=null", "datamodule=null", "init_from=epoch=1.ckpt"]
+    assert [*map(_as_hydra_reads, given)] == ["seed=1", "~logger", "datamodule=none", "init_from='epoch=1.ckpt'"]
+
+
+ODD = ["plain", "/data/with space/run 1", "it's", "a,b", "key=value", "null", "", "ends in \\"]
+
+
+@pytest.mark.parametrize("value", ODD)
+def test_a_quoted_value_is_read_back_unchanged(value: str) -> None:
+    assert values_by_key([f"hydra.run.dir={quote(value)}"]) == {"hydra.run.dir": value}
+    assert OverridesParser.create().parse_override(f"key={quote(value)}").value() == value
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a model and a trainer of its own, which is the working directory."""
+    for name, text in {
+        "train.py": '"""Trains what is ours."""',
+        "conf/train.yaml": "defaults: [model: mine, datamodule: digits, base, _self_, experiment: null]\n"
+        "seed: 7\ndefault_max_epochs: 3",
+        "conf/model/mine.yaml": "defaults: [classifier]\nnet: {_target_: own_nets.Net}",
+        "conf/trainer/ddp.yaml": "defaults: [gpu]\nmax_epochs: 77",
+        "conf/trainer/own.yaml": "defaults: [cpu]\nprecision: 64-true",
+        "scripts/count.py": '"""Counts:  lockstep count"""',
+        "src/own_nets.py": "Net = 1",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return tmp_path
+
+
+@pytest.mark.usefixtures("project")
+def test_its_configs_stand_before_lockstep_s_and_win() -> None:
+    cfg = compose("trainer=ddp")
+    assert (cfg.seed, cfg.model.net._target_, cfg.trainer.max_epochs) == (7, "own_nets.Net", 77)
+    assert cfg.trainer.accelerator == "gpu"
+    assert compose("trainer=cpu").trainer.accelerator == "cpu"
+    assert compose("trainer=own").trainer.max_epochs == 3
+    assert compose(config_name="parity").model.net._target_ == "own_nets.Net"
+
+
+def test_the_command_runs_its_programs_before_lockstep_s(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda _, arguments: started.append(arguments))
+    for name in ("train", "count", "sweep"):
+        monkeypatch.setattr(sys, "argv", ["lockstep", name, "a=1"])
+        command.main()
+    scripts = [project / "train.py", project / "scripts" / "count.py", places.HOME / "scripts" / "sweep.py"]
+    assert started == [[sys.executable, str(script), "a=1"] for script in scripts]
+
+
+@pytest.mark.usefixtures("project")
+def test_the_command_lists_each_script_with_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["lockstep"])
+    command.main()
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.startswith("  "))
+    assert {path.stem for path in (places.HOME / "scripts").glob("*.py")} | {"train", "count"} == {*lines}
+    assert lines["count"] == "Counts"

@@ -1,6 +1,6 @@
 """Private names of Lightning that are needed to reduce what virtual workers log.
 
-tests/options/exact/test_exact_plain.py fails when one of them is gone.
+tests/options/exact/test_exact.py fails when one of them is gone.
 """
 
 from collections.abc import Callable

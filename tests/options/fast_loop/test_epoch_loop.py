@@ -2,6 +2,7 @@
 
 import csv
 import inspect
+import warnings
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import pytest
 import torch
 from bitwise import differences
-from in_process import prepared, trained
+from in_process import trained
 from lightning import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loops.optimization.automatic import Closure
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -124,7 +126,9 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def train(folder: Path, is_short: bool, model: Any, ckpt_path: Any = None, **settings: Any) -> tuple[Trainer, dict[str, Any]]:
+def train(
+    folder: Path, is_short: bool, model: Any, ckpt_path: Any = None, data: Any = None, **settings: Any
+) -> tuple[Trainer, dict[str, Any]]:
     """Return the trainer, and all that can be seen of the training."""
     folder.mkdir(exist_ok=True)
     seed_everything(0, verbose=False)
@@ -140,7 +144,10 @@ def train(folder: Path, is_short: bool, model: Any, ckpt_path: Any = None, **set
     )
     if is_short:
         install_fast_loop(trainer)
-    trainer.fit(model, _data(22, 4), _data(8, 4), ckpt_path=ckpt_path)
+    Closure.warning_cache.clear()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        trainer.fit(model, data or _data(22, 4), _data(8, 4), ckpt_path=ckpt_path)
     table = folder / "metrics.csv"  # not there where nothing is logged
     return trainer, {
         "events": events,
@@ -148,6 +155,7 @@ def train(folder: Path, is_short: bool, model: Any, ckpt_path: Any = None, **set
         "logs": list(csv.DictReader(table.read_text().splitlines())) if table.is_file() else [],
         "weights": {name: value.tolist() for name, value in model.state_dict().items()},
         "checkpoints": {path.name: _read_loops(path) for path in sorted(folder.glob("*.ckpt"))},
+        "warnings": {str(one.message) for one in said if "None" in str(one.message)},
         "metrics": (saver.best_model_score, trainer.callback_metrics, trainer.global_step),
     }
 
@@ -158,15 +166,16 @@ def _read_loops(path: Path) -> dict[str, Any]:
     return {name: _seen(checkpoint[name]) for name in ("loops", "optimizer_states", "lr_schedulers", "epoch")}
 
 
-def assert_as_lightning_s(folder: Path, model: Any, **settings: Any) -> None:
-    """Compare what is seen of a training under each of the loops."""
+def assert_as_lightning_s(folder: Path, model: Any, is_plain: bool = True, **settings: Any) -> dict[str, Any]:
+    """Compare what is seen of a training under each of the loops, and return it."""
     _, own = train(folder / "own", False, model, **settings)
     trainer, short = train(folder / "short", True, model, **settings)
     loop = trainer.fit_loop.epoch_loop
     assert isinstance(loop, EpochLoop)
-    assert loop._plain is not None
+    assert (loop._plain is not None) is is_plain
     for part in own:
         assert repr(short[part]) == repr(own[part]), part
+    return short
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -263,17 +272,10 @@ def test_a_hook_that_is_wrapped_on_the_object_is_called(tmp_path: Path) -> None:
     assert sum(isinstance(event, torch.optim.Optimizer) for event in seen["model"]) == trainer.global_step
 
 
-@pytest.mark.parametrize("value", ["null", None])
-def test_it_is_on_unless_it_is_taken_out(value: str | None, tmp_path: Path) -> None:
-    datamodule, model, trainer = prepared(
-        tmp_path / "run", "trainer.max_steps=1", *([] if value is None else [f"guards.fast_loop={value}"])
-    )
-    trainer.fit(model, datamodule)
-    assert isinstance(trainer.fit_loop.epoch_loop, EpochLoop) is (value is None)
-    assert trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor() is None  # which would wait for the device
-
-
 def test_a_run_without_it_ends_with_the_same_bits(tmp_path: Path) -> None:
     options = ("trainer.max_epochs=2", "model.net.dropout=0.2", "datamodule.augment={crop: 1, flip: true}")
-    (short, _), (stock, _) = (trained(tmp_path / str(one), *options, *one) for one in ((), ("guards.fast_loop=null",)))
+    short, trainer = trained(tmp_path / "short", *options)
+    stock, own = trained(tmp_path / "stock", *options, "guards.fast_loop=null")
+    assert [isinstance(one.fit_loop.epoch_loop, EpochLoop) for one in (trainer, own)] == [True, False]
+    assert trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor() is None  # which would wait for the device
     assert not differences(short | {"callbacks": None}, stock | {"callbacks": None})  # these say where the best checkpoint is

@@ -8,91 +8,45 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from lightning import Callback, LightningModule, Trainer
+from lightning import Callback, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
-from lightning.pytorch.loops.optimization.automatic import Closure
-from lightning.pytorch.profilers import PassThroughProfiler, SimpleProfiler
+from lightning.pytorch.profilers import SimpleProfiler
 from lightning.pytorch.strategies import SingleDeviceStrategy
-from torch import Tensor, nn
+from test_epoch_loop import Model, Stateless, assert_as_lightning_s, train
 from torch.optim import SGD
 from torch.utils.data import DataLoader
 
-from lockstep.fast_loop.epoch_loop import EpochLoop, install_fast_loop
-
-pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*log_every_n_steps")
+pytestmark = pytest.mark.filterwarnings("ignore")
 BOTH_LOOPS = pytest.mark.parametrize("is_short", [False, True], ids=["Lightning's", "ours"])
+STEPS = 18  # three epochs of six batches
 
 
-class Model(LightningModule):
-    def __init__(self, optimizer: Any = SGD) -> None:
-        super().__init__()
-        self.net, self.make_optimizer = nn.Linear(2, 1), optimizer
-
-    def training_step(self, batch: Tensor, batch_idx: int) -> Any:
-        return self.net(batch).square().mean()
-
-    def configure_optimizers(self) -> Any:
-        return self.make_optimizer(self.parameters(), lr=0.1)
+class SkipsOdd(Stateless):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return None if batch_idx % 2 else super().training_step(batch)
 
 
-class SkipsOdd(Model):
-    def training_step(self, batch: Tensor, batch_idx: int) -> Any:
-        return None if batch_idx % 2 else super().training_step(batch, batch_idx)
+def odd_are_none() -> DataLoader[Any]:
+    batches: Any = [None if i % 2 else (torch.full((2, 3), 1.0 + i), torch.ones(2, 1)) for i in range(6)]
+    return DataLoader(batches, batch_size=None)
 
 
-class Seen(Callback):
-    """The hooks around steps, and whether each was given a batch and an output."""
-
-    def __init__(self) -> None:
-        self.events: list[Any] = []
-
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        self.events.append(("start", batch_idx, batch is None))
-
-    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        self.events.append(("step", [parameter.grad is None for parameter in pl_module.parameters()]))
-
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        keys = None if outputs is None else sorted(outputs)
-        self.events.append(("end", batch_idx, batch is None, keys, trainer.global_step, pl_module.net.weight.sum().item()))
-
-
-def fit(is_short: bool, model: LightningModule, *, odd_are_none: bool = False, is_plain: bool = True, **settings: Any) -> Trainer:
-    torch.manual_seed(0)
-    model.net.reset_parameters()  # pyright: ignore
-    batches: Any = [None if odd_are_none and i % 2 else torch.full((2, 2), 1.0 + i) for i in range(4)]
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
-    trainer = Trainer(**{"max_epochs": 1, "accelerator": "cpu", **quiet, **settings})
-    if is_short:
-        install_fast_loop(trainer)
-    trainer.fit(model, DataLoader(batches, batch_size=None))
-    loop = trainer.fit_loop.epoch_loop
-    assert not is_short or (isinstance(loop, EpochLoop) and (loop._plain is not None) is is_plain)
-    return trainer
-
-
-@pytest.mark.parametrize(("model", "none"), [(Model, True), (SkipsOdd, False)], ids=["batches", "losses"])
-def test_a_step_without_a_batch_or_a_loss_is_left_out(model: Any, none: bool) -> None:
-    results = []
-    for is_short in (False, True):
-        seen = Seen()
-        Closure.warning_cache.clear()
-        with pytest.warns(UserWarning, match="yielded None" if none else "`training_step` returned `None`"):
-            trainer = fit(is_short, model(), odd_are_none=none, callbacks=[seen])
-        results.append((seen.events, trainer.fit_loop.epoch_loop.state_dict()))
-    assert results[0][0] == results[1][0]
-    assert repr(results[0][1]) == repr(results[1][1])
+@pytest.mark.parametrize(
+    ("model", "data", "warning"),
+    [(Stateless, odd_are_none(), "yielded None"), (SkipsOdd, None, "`training_step` returned `None`")],
+    ids=["batches", "losses"],
+)
+def test_a_step_without_a_batch_or_a_loss_is_left_out(model: Any, data: Any, warning: str, tmp_path: Path) -> None:
+    seen = assert_as_lightning_s(tmp_path, model, data=data)
+    assert any(warning in said for said in seen["warnings"])
 
 
 @BOTH_LOOPS
-def test_several_processes_refuse_a_step_without_a_loss_in_lightning_s_words(is_short: bool) -> None:
+def test_several_processes_refuse_a_step_without_a_loss_in_lightning_s_words(is_short: bool, tmp_path: Path) -> None:
+    several = patch.object(SingleDeviceStrategy, "broadcast", lambda _, value: value), patch.object(Trainer, "world_size", 2)
     refusal = pytest.raises(RuntimeError, match="Skipping the `training_step` by returning None in distributed training")
-    with (
-        patch.object(SingleDeviceStrategy, "broadcast", lambda _, value: value),
-        patch.object(Trainer, "world_size", 2),
-        refusal,
-    ):
-        fit(is_short, SkipsOdd())
+    with several[0], several[1], refusal:
+        train(tmp_path, is_short, SkipsOdd)
 
 
 class CountsZeroGrad(SGD):
@@ -105,57 +59,57 @@ class CountsZeroGrad(SGD):
         super().zero_grad(set_to_none)
 
 
-@BOTH_LOOPS
-def test_an_optimizer_s_own_zero_grad_is_called(is_short: bool) -> None:
-    trainer = fit(is_short, Model(CountsZeroGrad), is_plain=False)
-    assert trainer.optimizers[0].count == 4  # pyright: ignore[reportAttributeAccessIssue]
+class OwnZeroGrad(Stateless):
+    def configure_optimizers(self) -> Any:
+        return CountsZeroGrad(self.parameters(), lr=0.1)
+
+
+class Replaces(Callback):
+    """The method of an object."""
+
+    def __init__(self, zero_grad: Any) -> None:
+        self.zero_grad = zero_grad
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        trainer.optimizers[0].zero_grad = self.zero_grad
 
 
 @BOTH_LOOPS
-def test_a_zero_grad_that_was_replaced_is_called(is_short: bool) -> None:
-    with patch("torch.optim.SGD.zero_grad") as zero_grad:
-        fit(is_short, Model())
-    assert zero_grad.call_count == 4
-
-    class Wraps(Callback):
-        def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-            trainer.optimizers[0].zero_grad = zero_grad
-
-    fit(is_short, Model(), callbacks=[Wraps()])
-    assert zero_grad.call_count == 8
-
-
-@BOTH_LOOPS
-def test_zero_grad_is_called_once_a_step_whatever_is_accumulated(is_short: bool) -> None:
-    with patch("torch.optim.SGD.zero_grad") as zero_grad:
-        fit(is_short, Model(), max_epochs=2, callbacks=[GradientAccumulationScheduler({1: 2})], is_plain=False)
-    assert zero_grad.call_count == 4 + 2
+def test_zero_grad_is_called_once_a_step_whoever_has_written_it(is_short: bool, tmp_path: Path) -> None:
+    trainer: Any = train(tmp_path / "own", is_short, OwnZeroGrad)[0]
+    assert trainer.optimizers[0].count == STEPS
+    with patch("torch.optim.AdamW.zero_grad") as zero_grad:
+        train(tmp_path / "patched", is_short, Stateless)
+    assert zero_grad.call_count == STEPS
+    train(tmp_path / "replaced", is_short, Stateless, callbacks=[Replaces(zero_grad)])
+    assert zero_grad.call_count == 2 * STEPS
+    with patch("torch.optim.AdamW.zero_grad") as zero_grad:
+        train(tmp_path / "accumulated", is_short, Stateless, callbacks=[GradientAccumulationScheduler({1: 2})])
+    assert zero_grad.call_count == 6 + 2 * 3
 
 
-@BOTH_LOOPS
-def test_hooks_before_a_step_of_the_optimizer_come_when_lightning_calls_them(is_short: bool) -> None:
-    gradients = []
+class HookBeforeStep(Model):
+    def configure_optimizers(self) -> Any:
+        configured = super().configure_optimizers()
+        configured["optimizer"].register_step_pre_hook(lambda *_: self.events.append(self.net[0].weight.grad))
+        return configured
 
-    class Hooks(Callback):
-        def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-            trainer.optimizers[0].register_step_pre_hook(lambda *_: gradients.append(pl_module.net.weight.grad))
 
-    fit(is_short, Model(), max_epochs=1, callbacks=[Hooks()], is_plain=False)
-    assert gradients[0] is None
+def test_hooks_before_a_step_of_the_optimizer_come_when_lightning_calls_them(tmp_path: Path) -> None:
+    seen = assert_as_lightning_s(tmp_path, HookBeforeStep, is_plain=False)
+    assert seen["model"][0] is None  # before the backward pass, which is in the optimizer's closure
 
 
 @BOTH_LOOPS
-@pytest.mark.parametrize(("interval", "count"), [(timedelta(0), 4), (timedelta(days=1), 0)])
+@pytest.mark.parametrize(("interval", "count"), [(timedelta(0), STEPS), (timedelta(days=1), 0)])
 def test_checkpoints_by_time_are_saved(is_short: bool, interval: timedelta, count: int, tmp_path: Path) -> None:
-    saver = ModelCheckpoint(tmp_path, filename="{step}", train_time_interval=interval, save_top_k=-1)
-    fit(is_short, Model(), enable_checkpointing=True, callbacks=[saver])
-    assert len(list(tmp_path.glob("*.ckpt"))) == count
+    saver = ModelCheckpoint(tmp_path / "timed", filename="{step}", train_time_interval=interval, save_top_k=-1)
+    train(tmp_path, is_short, Stateless, callbacks=[saver])
+    assert len(list((tmp_path / "timed").glob("*.ckpt"))) == count
 
 
 @BOTH_LOOPS
-def test_a_profile_has_lightning_s_names(is_short: bool) -> None:
-    profiler = SimpleProfiler()
-    fit(is_short, Model(), profiler=profiler, is_plain=False)
-    assert len(profiler.recorded_durations["[_TrainingEpochLoop].train_dataloader_next"]) == 4
+def test_a_profile_has_lightning_s_names(is_short: bool, tmp_path: Path) -> None:
+    train(tmp_path, is_short, Stateless, profiler=(profiler := SimpleProfiler()))
+    assert len(profiler.recorded_durations["[_TrainingEpochLoop].train_dataloader_next"]) >= STEPS
     assert not any("EpochLoop]" in name and "_Training" not in name for name in profiler.recorded_durations)
-    assert isinstance(fit(is_short, Model()).profiler, PassThroughProfiler)  # pyright: ignore[reportAttributeAccessIssue]

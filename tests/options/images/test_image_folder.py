@@ -1,18 +1,58 @@
-"""Image files in one folder per class."""
+"""Image files as tensors, in one folder per class, decoded once; MNIST and its like."""
 
+import os
+import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy
 import pytest
 import torch
-from image_files import flat, write_class, write_split
+from commands import refused
+from image_files import write_class, write_classes, write_image, write_noise, write_split
 from omegaconf import DictConfig
+from PIL import Image
 from torch.utils.data import Subset
+from torchvision.transforms import v2
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
-from lockstep.datamodules.image_folder import ImageFolder
+from lockstep.datamodules import image_cache
+from lockstep.datamodules.file_cache import write_once
+from lockstep.datamodules.image_cache import CachedImageFolder
+from lockstep.datamodules.image_folder import ImageFolder, decode
+from lockstep.datamodules.torchvision_images import TorchvisionImages
 from lockstep.errors import ConfigError
+
+
+@pytest.mark.parametrize(("mode", "color", "expected"), [("L", 90, (90, 90, 90)), ("RGBA", (10, 20, 30, 255), (10, 20, 30))])
+def test_images_of_every_mode_become_rgb(mode: str, color: Any, expected: tuple[int, int, int], tmp_path: Path) -> None:
+    image = decode(write_image(tmp_path / "image.png", mode=mode, color=color), (3, 6, 6))
+    assert torch.equal(image, torch.tensor(expected, dtype=torch.uint8)[:, None, None].expand(3, 6, 6))
+
+
+def test_a_16_bit_grey_image_keeps_its_greys(tmp_path: Path) -> None:
+    levels = numpy.tile(numpy.linspace(1000, 65_000, 8).astype(numpy.uint16), (8, 1))
+    Image.fromarray(levels).save(tmp_path / "image.png")
+    assert (decode(tmp_path / "image.png", (3, 8, 8))[0, 0].int().diff() > 0).all()
+
+
+@pytest.mark.parametrize(("width", "height"), [(640, 480), (5, 7)])
+def test_pixels_are_those_of_torchvision_s_resize_and_crop(width: int, height: int, tmp_path: Path) -> None:
+    pixels = numpy.random.default_rng(0).integers(256, size=(height, width, 3), dtype=numpy.uint8)
+    Image.fromarray(pixels).save(tmp_path / "image.png")
+    plain = v2.Compose([v2.Resize(32, antialias=True), v2.CenterCrop(32)])
+    assert torch.equal(decode(tmp_path / "image.png", (3, 32, 32)), plain(torch.from_numpy(pixels).permute(2, 0, 1)))
+
+
+@pytest.mark.parametrize("kept", [0, 400])
+def test_a_jpeg_that_is_cut_is_refused_by_its_name(kept: int, tmp_path: Path) -> None:
+    [path] = write_noise(tmp_path, 1)
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(ConfigError, match=rf"^{path}: not a readable image \(.+\)$"):
+        decode(path, (3, 8, 8))
 
 
 def test_split_folders_are_the_splits(tmp_path: Path) -> None:
@@ -23,8 +63,7 @@ def test_split_folders_are_the_splits(tmp_path: Path) -> None:
     assert (datamodule.spec.num_outputs, datamodule.spec.class_names) == (2, ("cat", "dog"))
     for split in (datamodule.splits.train, datamodule.splits.val, datamodule.splits.test):
         for image, target in split:  # pyright: ignore[reportOptionalIterable]
-            assert image.shape == (3, 8, 8)
-            assert image.dtype == torch.uint8
+            assert (image.shape, image.dtype) == ((3, 8, 8), torch.uint8)
             red, _, blue = image.float().mean(dim=(1, 2)).tolist()
             assert target == (0 if red > blue else 1)
 
@@ -39,7 +78,7 @@ def test_split_folders_are_the_splits(tmp_path: Path) -> None:
 def test_what_has_no_folder_of_its_own_is_drawn_with_the_seed(
     layout: str, options: dict[str, float], sizes: dict[str, int], tmp_path: Path
 ) -> None:
-    folder = write_split(tmp_path, train=10, test=2) if layout == "split" else flat(tmp_path, 20)
+    folder = write_split(tmp_path, train=10, test=2) if layout == "split" else write_classes(tmp_path, 20)
 
     def drawn(seed: int) -> list[list[int]]:
         datamodule = ImageFolder(str(folder), seed=seed, **options)
@@ -70,6 +109,105 @@ def test_a_test_folder_is_needed_for_a_test_only(tmp_path: Path, compose: Callab
         build(cfg, Plan.from_config(cfg))
     cfg = compose(*here)
     datamodule, _, _ = build(cfg, Plan.from_config(cfg))
-    datamodule.prepare_data()
     assert datamodule.describe() == {"train": 4, "val": 2, "test": 0}
-    assert datamodule.test_dataloader() == []
+
+
+def write_mnist(folder: Path, length: int = 20) -> Path:
+    """A small data set in MNIST's files: magic number, sizes, then bytes."""
+    raw = folder / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for part in ("train", "t10k"):
+        pixels = numpy.arange(length * 784, dtype=numpy.uint8).tobytes()
+        (raw / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">4i", 0x803, length, 28, 28) + pixels)
+        labels = bytes(i % 10 for i in range(length))
+        (raw / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 0x801, length) + labels)
+    return raw
+
+
+def test_mnist_files_of_one_s_own_are_read(tmp_path: Path) -> None:
+    write_mnist(tmp_path)
+    mnist = TorchvisionImages("MNIST", str(tmp_path), val_fraction=0.25)
+    mnist.prepare_data()
+    assert mnist.describe() == {"train": 15, "val": 5, "test": 20}
+    assert mnist.splits.test.targets.tolist() == [i % 10 for i in range(20)]
+    assert mnist.splits.test.inputs.flatten()[:300].tolist() == [i % 256 for i in range(300)]
+
+
+@pytest.mark.slow
+def test_data_that_is_missing_and_cannot_be_downloaded_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "nodata").mkdir()  # as torchvision does
+    line = refused(tmp_path, "datamodule=cifar10", "datamodule.data_dir=nodata", HTTPS_PROXY="http://127.0.0.1:9")
+    assert line.startswith("datamodule.data_dir=nodata: CIFAR10 is not there and can't be downloaded (")
+
+
+def cached(folder: Path) -> CachedImageFolder:
+    datamodule = CachedImageFolder(str(folder), size=8, num_workers=0)
+    datamodule.prepare_data()
+    return datamodule
+
+
+def list_files(folder: Path) -> list[str]:
+    """What there is of images in the cache of a data folder."""
+    return sorted(path.name for path in folder.with_name(f"{folder.name}.cache").glob("*") if path.name != "lock")
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    write_noise(tmp_path / "photos", 70)  # three batches
+    return tmp_path / "photos"
+
+
+def batches(datamodule: ImageFolder) -> list[Any]:
+    datamodule.prepare_data()
+    loaders: list[Any] = [datamodule.train_dataloader(), datamodule.val_dataloader(), datamodule.test_dataloader()]
+    return [batch for loader in loaders for batch in loader]
+
+
+@pytest.mark.parametrize(("layout", "augment"), [("flat", None), ("split", {"crop": 1, "flip": True})])
+def test_every_batch_is_the_uncached_one_bit_for_bit(layout: str, augment: Any, tmp_path: Path) -> None:
+    folders = [tmp_path / "photos" / name for name in (("train", "test") if layout == "split" else ("",))]
+    for number, folder in enumerate(folders):
+        write_noise(folder, 20 + number)
+    options = {"size": 8, "batch_size": 6, "augment": augment, "drop_last": False, "num_workers": 0}
+    own = batches(CachedImageFolder(str(tmp_path / "photos"), **options))
+    other = batches(ImageFolder(str(tmp_path / "photos"), **options))
+    assert len(own) == len(other) > 4
+    for a, b in zip(own, other, strict=True):
+        assert all(torch.equal(x, y) and x.dtype == y.dtype for x, y in zip(a, b, strict=True))
+
+
+def test_images_are_decoded_once_and_anew_when_a_file_has_changed(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cached(photos)
+    with monkeypatch.context() as patch:
+        patch.setattr(image_cache, "_write", None)
+        cached(photos)
+    assert len(list_files(photos)) == 1
+    os.utime(next(photos.rglob("*.jpg")), (1, 1))
+    cached(photos)
+    assert len(list_files(photos)) == 2
+
+
+def test_a_file_that_is_unreadable_is_named_and_nothing_is_left(photos: Path) -> None:
+    damaged = next(photos.rglob("*.jpg"))
+    damaged.write_bytes(damaged.read_bytes()[:40])
+    with pytest.raises(ConfigError, match=rf"^{damaged}: not a readable image \("):
+        cached(photos)
+    assert list_files(photos) == []
+
+
+def test_one_process_writes_and_the_other_waits(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "file"
+
+    def write() -> None:
+        with (tmp_path / "writers").open("a") as file:
+            file.write("x")
+        time.sleep(0.2)
+        path.write_text("whole")
+
+    pid = os.fork()
+    if not pid:
+        write_once(path, write)
+        os._exit(0)
+    write_once(path, write)
+    os.waitpid(pid, 0)
+    assert (path.read_text(), (tmp_path / "writers").read_text()) == ("whole", "x")

@@ -1,22 +1,6 @@
 """Small language models, and texts for them."""
 
-from functools import partial
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import nn
-
-from lockstep.datamodules import DataSpec
-from lockstep.language.language_model import LanguageModel
-from lockstep.models.schedules import constant
-
-
-def language_model(**options: Any) -> LanguageModel:
-    """Return a model of windows of two tokens, of four."""
-    parts = {"optimizer": partial(torch.optim.SGD, lr=0.1), "lr_scheduler": constant}
-    return LanguageModel(**{"net": nn.Identity(), "spec": DataSpec((2,), 4), **parts, **options})
-
 
 TINY = ("model=gpt_nano", "model.net.width=16", "model.net.heads=2", "model.net.depth=2")
 TINY += ("optimized_metric=val/loss", "optimized_mode=min")

@@ -66,9 +66,7 @@ def test_the_splits_are_parts_of_the_text(tmp_path: Path) -> None:
     """One file of 200 bytes, between two separators."""
     content = bytes(range(200))
     (tmp_path / "input.txt").write_bytes(content)
-    one = [str(tmp_path / "input.txt")]
-    splits = text(tmp_path, paths=one, val_fraction=0.1, test_fraction=0.2).splits
+    splits = text(tmp_path, paths=[str(tmp_path / "input.txt")], val_fraction=0.1, test_fraction=0.2).splits
     assert splits.train.row.tolist() == [256, *content[:140]]
     assert splits.val.row.tolist() == [*content[140:161]]  # round(202 * 0.8) = 162
     assert splits.test.row.tolist() == [*content[161:], 256]
-    assert text(tmp_path, paths=one, val_fraction=0.1).describe() == {"train": 37, "val": 4, "test": 0}

@@ -1,4 +1,4 @@
-"""Places that a run is copied to: a file system of fsspec's own kind that fails, hangs, or kills."""
+"""Places that a run is copied to: a file system of fsspec's own kind that fails, or hangs."""
 
 import threading
 from collections.abc import Callable
@@ -9,7 +9,6 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 from saved_run import save_run
 
-from lockstep import mirror
 from lockstep.checkpointing import read_checkpoint, write_checkpoint
 from lockstep.runs import record
 
@@ -27,11 +26,9 @@ class Store(LocalFileSystem):
 
     def put_file(self, path1: str, path2: str, *_: Any, **__: Any) -> None:
         name, content = Path(path2).name.removeprefix(".").removesuffix(".partial"), Path(path1).read_bytes()
-        half = len(content) // 2
-        Path(path2).write_bytes(content[:half])
+        Path(path2).write_bytes(content[: len(content) // 2])
         Store.fault(name)
-        with Path(path2).open("ab") as file:
-            file.write(content[half:])
+        Path(path2).write_bytes(content)
         self.done.append(name)
 
 
@@ -55,10 +52,6 @@ def hang(_: str) -> None:
 Store.fault = well
 
 
-def started(run: Path, prefix: str) -> mirror.Mirror:
-    return mirror.Mirror(prefix, run)
-
-
 def run_in(folder: Path) -> Path:
     """A run's directory as far as copying it is concerned, with a checkpoint of step 1."""
     save_run(folder, "model=mlp")
@@ -73,4 +66,6 @@ def save(folder: Path, step: int) -> None:
 
 
 def step_at(folder: Path) -> int:
-    return read_checkpoint("last", folder / "checkpoints" / "last.ckpt")["global_step"]
+    """Return the step of the checkpoint, 0 where there is none."""
+    path = folder / "checkpoints" / "last.ckpt"
+    return read_checkpoint("last", path)["global_step"] if path.exists() else 0

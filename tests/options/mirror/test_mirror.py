@@ -1,19 +1,24 @@
 """A run's directory and its copy elsewhere: what is copied, when, and what becomes of it when the store fails."""
 
 import os
+import shutil
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import fsspec
 import pytest
-from stores import RELEASED, Store, hang, refuse_checkpoints, run_in, save, started, step_at, well
+from bitwise import differences
+from commands import ROOT, python, status, train
+from stores import RELEASED, Store, hang, refuse_checkpoints, run_in, save, step_at, well
 from waiting import wait_for
 
+from lockstep.checkpointing import read_checkpoint
 from lockstep.errors import ConfigError
 from lockstep.launchers.stop_signals import STOP_SIGNALS
-from lockstep.mirror import Remote, check_new, fetch
+from lockstep.mirror import Mirror, Remote, check_new, fetch
 from lockstep.runs import record
 
 
@@ -38,12 +43,6 @@ def prefix(tmp_path: Path) -> str:
     return f"planted://{tmp_path}/store"
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """The copy's folder."""
-    return tmp_path / "store" / "run"
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -52,50 +51,48 @@ HYDRA = ("hydra.yaml", "overrides.yaml", "saved.yaml", "config.yaml")  # in the 
 
 
 def test_a_checkpoint_is_copied_when_it_is_there_and_all_the_rest_at_the_end(
-    run: Path, prefix: str, place: Path, caplog: pytest.LogCaptureFixture
+    run: Path, prefix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     (run / "lock").write_text("process 1 on here")
-    copy = started(run, prefix)
+    copy = Mirror(prefix, run)
     save(run, 2)
-    wait_for(lambda: "last.ckpt" in Store.done)
-    assert Store.done == [*HYDRA, "train.log", "status.json", "last.ckpt"]
-    assert step_at(place) == 2
+    wait_for(lambda: step_at(tmp_path / "store" / "run") == 2)
+    assert Store.done[:7] == [*HYDRA, "train.log", "status.json", "last.ckpt"]
+    Store.done.clear()
     with (run / "train.log").open("a") as log:
         log.write("epoch 2\n")
     record.write_status(run, "finished")
     copy.finish()
-    assert Store.done[7:] == ["train.log", "status.json"]  # what had changed, and nothing else
+    assert Store.done == ["train.log", "status.json"]  # what had changed, and nothing else
     expected = contents(run)
     del expected["lock"], expected["checkpoints/previous.ckpt"]
-    assert contents(place) == expected
+    assert contents(tmp_path / "store" / "run") == expected
     assert caplog.messages[-1] == f"Copied to {prefix}/run"
 
 
 def test_a_store_that_fails_is_said_in_one_line_and_tried_again_with_the_next_checkpoint(
-    run: Path, prefix: str, place: Path, caplog: pytest.LogCaptureFixture
+    run: Path, prefix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     Store.fault = refuse_checkpoints
-    copy = started(run, prefix)
+    copy = Mirror(prefix, run)
     save(run, 2)
     wait_for(lambda: caplog.messages)
     assert caplog.messages == [f"{prefix}/run lacks files (the bucket is on holiday); {run} has them"]
-    assert not (place / "checkpoints" / "last.ckpt").exists()
+    assert step_at(tmp_path / "store" / "run") == 0
     Store.fault = well
     save(run, 3)
-    wait_for((place / "checkpoints" / "last.ckpt").is_file)
-    assert step_at(place) == 3
-    Store.fault = refuse_checkpoints
+    wait_for(lambda: step_at(tmp_path / "store" / "run") == 3)
+    Store.fault = refuse_checkpoints  # half of the next one is there, under another name
     save(run, 4)
     copy.finish()
-    assert caplog.messages[-1] == f"{prefix}/run lacks files (the bucket is on holiday); {run} has them"
-    assert step_at(place) == 3  # half of the next one was there, under another name
+    assert (len(caplog.messages), step_at(tmp_path / "store" / "run")) == (2, 3)
 
 
 def test_a_run_does_not_wait_for_a_store_that_hangs_when_it_is_asked_to_stop(
     run: Path, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    copy = started(run, prefix)
+    copy = Mirror(prefix, run)
     Store.fault = hang
     STOP_SIGNALS.listen()
     STOP_SIGNALS.leave()
@@ -106,16 +103,14 @@ def test_a_run_does_not_wait_for_a_store_that_hangs_when_it_is_asked_to_stop(
     assert f"(the run does not wait any longer); {run} has them" in caplog.messages[-1]
 
 
-def test_the_copy_of_an_earlier_run_is_not_written_over(run: Path, prefix: str) -> None:
+def test_a_copy_is_not_written_over_and_fetched_whole_or_not_at_all(
+    run: Path, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(run, 2)
     check_new(prefix, run)
-    started(run, prefix).finish()
+    Mirror(prefix, run).finish()
     with pytest.raises(ConfigError, match=f"^mirror={prefix}: {prefix}/run has an earlier run; fetch and resume it"):
         check_new(prefix, run)
-
-
-def test_a_run_is_fetched_whole_or_not_at_all(run: Path, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(run, 2)
-    started(run, prefix).finish()
     url, again = f"{prefix}/run", tmp_path / "again"
     with monkeypatch.context() as broken:
         broken.setattr(Remote, "get", lambda *_: 1 / 0)
@@ -130,3 +125,67 @@ def test_a_run_is_fetched_whole_or_not_at_all(run: Path, prefix: str, tmp_path: 
         fetch(url, again)
     with pytest.raises(ConfigError, match="has no run; use the URL"):
         fetch(prefix, tmp_path / "more")
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """In moto's server, a stand-in for S3; reached as any S3 is that is not Amazon's: by a variable that its client reads."""
+    s3fs = pytest.importorskip("s3fs", reason="needs s3fs: pip install 'lockstep[s3]'")
+    server = pytest.importorskip("moto.server", reason="needs moto: pip install 'moto[server]'")
+    store = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    store.start()
+    host, port = store.get_host_and_port()
+    for name, value in {"ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret", "DEFAULT_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    s3fs.S3FileSystem.clear_instance_cache()
+    s3fs.S3FileSystem().makedirs("bucket", exist_ok=True)  # which moto keeps as long as the process lives
+    yield "s3://bucket/prefix"
+    store.stop()
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of botocore, about itself
+def test_a_run_is_copied_to_a_bucket_and_comes_back(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = run_in(tmp_path / "logs" / "name" / "run")
+    check_new(bucket, run)
+    copy = Mirror(bucket, run)
+    save(run, 2)
+    copy.finish()
+    names = {Path(key).name for key in fsspec.filesystem("s3").find(f"{bucket}/logs/name/run")}
+    assert {"last.ckpt", "status.json", "train.log", "config.yaml", "saved.yaml"} <= names
+    assert "lock" not in names
+    run.rename(tmp_path / "gone")
+    fetch(f"{bucket}/logs/name/run", run)
+    assert step_at(run) == 2
+    with pytest.raises(ConfigError, match="has an earlier run; fetch and resume it"):
+        check_new(bucket, run)
+
+
+# three epochs of four steps
+OPTIONS = ("trainer.max_epochs=3", "datamodule.batch_size=160", "model=mlp", "model.net.dropout=0.2", "test=false", "logger=csv")
+OPTIONS += ("trainer.devices=2", "guards.checkpoint.every_n_steps=1", "callbacks.pictures=null")
+
+
+@pytest.mark.slow
+def test_a_run_of_two_processes_goes_on_bit_for_bit_from_its_copy(tmp_path: Path) -> None:
+    """A rank is killed with -9 in the middle of the second epoch."""
+    for name in ("whole", "killed", "elsewhere"):
+        (tmp_path / name).mkdir()
+    train(*OPTIONS, "hydra.run.dir=logs/digits/run", cwd=tmp_path / "whole", code=0)
+    fault = "+callbacks.fault={_target_:faults.Fault,rank:1,how:kill,epoch:1,batch:2,once:true}"
+    mirror, url = f"mirror=file://{tmp_path}/store", f"file://{tmp_path}/store/logs/digits/run"
+    done = train(*OPTIONS, mirror, fault, "hydra.run.dir=logs/digits/run", cwd=tmp_path / "killed", code=1)
+    assert f"Copied to {url}" in done.stdout
+    shutil.rmtree(tmp_path / "killed")
+
+    python(ROOT / "scripts" / "fetch.py", url, "logs/digits/run", cwd=tmp_path / "elsewhere", code=0)
+    train("resume=logs/digits/run", cwd=tmp_path / "elsewhere", code=0)
+    whole, run = (
+        read_checkpoint("last", tmp_path / name / "logs" / "digits" / "run" / "checkpoints" / "last.ckpt")
+        for name in ("whole", "elsewhere")
+    )
+    assert whole["global_step"] == 12
+    assert not differences(whole | {"callbacks": None}, run | {"callbacks": None})
+    assert status(tmp_path / "store" / "logs" / "digits" / "run")["status"] == "finished"

@@ -1,19 +1,28 @@
-"""A callback that looks never ends a run: what it raises is said once, in one line, and it looks no more."""
+"""Callbacks that look: what they log and write, and that one which fails is said once, in one line, and ends no run."""
 
+import csv
+import gzip
+import json
 import logging
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from in_process import BARE, become_rank, prepared
+import torch
+from in_process import BARE, Rates, become_rank, prepared, trained
 from lightning import Callback, Trainer
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.profilers import PyTorchProfiler
 from ranks import in_ranks
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lockstep.callbacks.equivalence import EquivalenceReport
 from lockstep.callbacks.monitors import LearningRate, Monitor, Pictures, Progress, Throughput, watched
 from lockstep.callbacks.noise_scale import NoiseScale
 from lockstep.errors import ConfigError
+from lockstep.runs.results import collect_facts
 from lockstep.trainer.profilers import TorchProfiler
 
 
@@ -23,6 +32,7 @@ class Looks(Monitor, Callback):
     def __init__(self) -> None:
         self.seen: list[int] = []
         self.is_released = False
+        self.refusal: Exception | None = None
 
     @watched
     def see(self, gradient: Any) -> None:
@@ -30,6 +40,8 @@ class Looks(Monitor, Callback):
             raise RuntimeError("nothing to\nbe seen")
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        if self.refusal:
+            raise self.refusal
         next(pl_module.parameters()).register_hook(self.see)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
@@ -45,11 +57,6 @@ class Looks(Monitor, Callback):
         raise KeyError("state")
 
 
-class Refuses(Monitor, Callback):
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        raise ConfigError("key=value: use another")
-
-
 def fit(folder: Path, monitor: Callback) -> Trainer:
     few = ("trainer.max_epochs=1", "trainer.limit_train_batches=5", "trainer.limit_val_batches=0")
     datamodule, model, trainer = prepared(folder, *few, "optimized_metric=train/loss", base=BARE, extra=[monitor])
@@ -60,26 +67,24 @@ def fit(folder: Path, monitor: Callback) -> Trainer:
 def test_what_fails_is_said_once_and_switched_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     looks = Looks()
     with caplog.at_level(logging.WARNING, logger="lockstep.callbacks.monitors"):
-        trainer = fit(tmp_path, looks)
+        assert fit(tmp_path, looks).global_step == 5
         assert not looks.state_dict()
-    assert trainer.global_step == 5
-    assert looks.is_off
-    assert looks.is_released
-    assert looks.facts() == {"seen": [0, 1]}
+    assert (looks.is_off, looks.is_released, looks.facts()) == (True, True, {"seen": [0, 1]})
     said = "Looks is switched off for the rest of the run: see: RuntimeError: nothing to be seen"
     assert [record.message for record in caplog.records] == [said]
 
 
 def test_a_refusal_of_the_config_ends_the_run(tmp_path: Path) -> None:
+    looks = Looks()
+    looks.refusal = ConfigError("key=value: use another")
     with pytest.raises(ConfigError):
-        fit(tmp_path, Refuses())
+        fit(tmp_path, looks)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [EquivalenceReport, LearningRate, NoiseScale, Pictures, Progress, Throughput, TorchProfiler],
-    ids=lambda kind: kind.__name__,
-)
+WATCHED = [EquivalenceReport, LearningRate, NoiseScale, Pictures, Progress, Throughput, TorchProfiler]
+
+
+@pytest.mark.parametrize("kind", WATCHED)
 def test_what_looks_is_watched_in_all_its_hooks(kind: type) -> None:
     names = [name for name in dir(Callback) if name.startswith("on_") or name in ("setup", "teardown", "state_dict")]
     own = [name for name in names if getattr(kind, name) is not getattr(Callback, name)]
@@ -106,3 +111,114 @@ def test_one_that_fails_in_one_process_keeps_no_other_waiting(tmp_path: Path) ->
     """Its collectives would otherwise meet those of training."""
     first, second = in_ranks(2, partial(of_rank, folder=tmp_path), tmp_path)
     assert first == second == (4, True, True)
+
+
+OPTIONS = ("trainer.max_epochs=1", "datamodule=synthetic_images", "datamodule.shape=[1,8,8]")
+
+
+def one_process(folder: Path) -> Any:
+    """A trainer of one process."""
+    one = {"global_rank": 0, "world_size": 1, "distributed_sampler_kwargs": None, "is_global_zero": True, "global_step": 7}
+    strategy = SimpleNamespace(reduce=lambda counts, **_: counts)
+    return SimpleNamespace(loggers=[TensorBoardLogger(folder, name="", version="")], strategy=strategy, **one)
+
+
+def test_the_confusion_matrix_counts_every_sample(tmp_path: Path) -> None:
+    _, model, _ = prepared(tmp_path, *OPTIONS)
+    pictures, trainer = Pictures(), one_process(tmp_path)
+    pictures.on_test_start(trainer, model)
+    for targets in ([0, 0, 2], [1]):
+        batch = torch.zeros(len(targets), 1, 8, 8), torch.tensor(targets)
+        outputs = torch.nn.functional.one_hot(torch.zeros(len(targets), dtype=torch.int64), 10).float()
+        pictures.on_test_batch_end(trainer, model, outputs, batch, 0)
+    assert pictures._matrix.confmat[:3, 0].tolist() == [2, 1, 1]
+    pictures.on_test_epoch_end(trainer, model)
+    trainer.loggers[0].experiment.flush()
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [(image.step, image.width) for image in events.Images("test/confusion")] == [(7, 490)]
+
+
+def at_epoch(folder: Path, epoch: int) -> Any:
+    """A trainer of nine epochs of four batches, at the beginning of one."""
+    trainer = SimpleNamespace(current_epoch=epoch, max_epochs=9, max_steps=-1, num_training_batches=4, global_step=0)
+    trainer.is_global_zero, trainer.distributed_sampler_kwargs, trainer.callbacks = True, None, []
+    trainer.default_root_dir, trainer.lightning_module, trainer.callback_metrics = str(folder), SimpleNamespace(), {}
+    trainer.progress_bar_metrics, trainer.checkpoint_callbacks = {}, []
+    return trainer
+
+
+def test_between_epochs_it_says_the_step_the_share_and_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two epochs of four batches, a batch every five seconds: every second one is due."""
+    clock = [100.0]
+    monkeypatch.setattr("lockstep.callbacks.monitors.time.monotonic", lambda: clock[0])
+    progress, model, trainer = Progress(), SimpleNamespace(), at_epoch(tmp_path, 0)
+    trainer.max_epochs = 2
+    progress.setup(trainer, model, "fit")
+    progress.on_train_start(trainer, model)
+    seen = []
+    for batch in range(8):
+        trainer.global_step, clock[0] = batch + 1, clock[0] + 5.0
+        if batch == 4:
+            trainer.current_epoch, trainer.callback_metrics = 1, {"val/acc": 0.5}
+            progress._log_epoch(trainer)
+        progress.on_train_batch_end(trainer, model, None, None, batch % 4)
+        content = json.loads((tmp_path / "progress.json").read_text())
+        seen.append((content["epoch"], content["step"], content["share"], content["seconds_left"]))
+    assert seen[:4] == [(0, 1, 0.125, None)] * 2 + [(0, 3, 0.375, 25.0)] * 2
+    assert seen[4:] == [(1, 5, 0.5, pytest.approx(80 / 3))] * 2 + [(1, 7, 0.875, 5.0)] * 2
+
+
+def column(run: Path, name: str) -> dict[int, float]:
+    """What was logged under a name, by step."""
+    with (run / "csv" / "metrics.csv").open(newline="") as file:
+        return {int(row["step"]): float(row[name]) for row in csv.DictReader(file) if row[name]}
+
+
+@pytest.mark.parametrize(
+    ("limit", "steps"), [("trainer.max_epochs=3", [0, 3, 4, 7, 9, 11]), ("trainer.max_steps=6", [0, 3, 4, 5])]
+)
+def test_points_are_at_the_first_step_each_interval_and_each_end(limit: str, steps: list[int], tmp_path: Path) -> None:
+    trained(tmp_path, limit, "trainer.log_every_n_steps=5")  # of four steps an epoch
+    for name in ("lr", "throughput/samples_per_second", "throughput/step_time"):
+        assert [*column(tmp_path, name)] == steps
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "plateau"])
+def test_the_rate_that_is_logged_and_recorded_is_that_of_the_steps(schedule: str, tmp_path: Path) -> None:
+    options = {
+        "plateau": ["model.lr_scheduler.patience=0", "optimized_mode=min"],  # the accuracy rises
+        "cosine": ["model.lr_scheduler.warmup_steps=3", "trainer.accumulate_grad_batches=2"],
+    }
+    rates = Rates()
+    _, trainer = trained(tmp_path, f"model/lr_scheduler={schedule}", *options[schedule], extra=[rates])
+    assert column(tmp_path, "lr") == dict(enumerate(rates.seen))
+    assert len(rates.seen) == trainer.global_step
+    assert len(set(rates.seen)) > 1
+    facts = collect_facts(trainer)
+    assert (facts["lr"], facts["lr_last"]) == (max(rates.seen), rates.seen[-1])
+
+
+def profiled(folder: Path, *overrides: str) -> Any:
+    options = ("trainer.max_epochs=2", "guards.checkpoint.every_n_steps=null")  # eight steps
+    datamodule, model, trainer = prepared(folder, *options, *overrides)
+    trainer.fit(model, datamodule)
+    return trainer
+
+
+def test_a_trace_has_the_steps_of_the_window(tmp_path: Path) -> None:
+    trainer = profiled(tmp_path, "profiler=pytorch", "callbacks.profiler.first_step=2", "callbacks.profiler.steps=3")
+    with gzip.open(tmp_path / "profile" / "rank0.pt.trace.json.gz") as file:
+        names = [event["name"] for event in json.load(file)["traceEvents"] if event.get("ph") == "X"]
+    assert {f"ProfilerStep#{number}" for number in (2, 3, 4)} <= {*names}
+    assert names.count("Optimizer.step#AdamW.step") == 3
+    assert "aten::addmm" in (tmp_path / "profile" / "operations.txt").read_text()
+    assert getattr(trainer.fit_loop.epoch_loop, "_plain", trainer) is not None
+
+
+def test_lightning_s_profilers_are_options(tmp_path: Path) -> None:
+    profiled(tmp_path, "profiler=simple")
+    assert "run_training_epoch" in (tmp_path / "profile" / "fit-hooks.txt").read_text()
+    trainer = prepared(tmp_path, "profiler=nsight")[2]
+    assert isinstance(trainer.profiler, PyTorchProfiler)
+    assert trainer.profiler._emit_nvtx

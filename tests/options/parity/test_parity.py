@@ -1,13 +1,16 @@
 """The comparison finds equality where it is, and where it is not the reason."""
 
+from pathlib import Path
+
 import pytest
+from commands import ROOT, python
 from in_process import composed_at_once, plain
-from omegaconf import open_dict
-from sides_in_ranks import BARE, compared, train_in_ranks
+from language_models import TINY as TINY_GPT
+from language_models import texts
+from sides_in_ranks import BARE, compared
 
 from lockstep.errors import ConfigError, NamedFailure
-from lockstep.parity.trainings import SideFailed
-from lockstep.parity.verdict import parity
+from lockstep.parity.trainings import OTHER, SideFailed, Sides, train
 
 pytestmark = pytest.mark.slow
 
@@ -55,16 +58,6 @@ def test_equal(what: str) -> None:
     assert said.splitlines()[-1].startswith("Equal up to step 4, in epoch ")
 
 
-def test_accumulated_batches_without_a_global_size() -> None:
-    """As of a datamodule of the user's own."""
-    cfg = composed_at_once(*plain(*TINY, ACCUMULATED, "datamodule.batch_size=2"), config_name="parity")
-    with open_dict(cfg):
-        del cfg.datamodule.global_batch_size
-    said: list[str] = []
-    assert parity(cfg, said.append, train_in_ranks), said
-    assert "one process on the CPU; global batch 8 (4 per process, 2 accumulated)" in said[0]
-
-
 def test_epochs_of_other_lengths_are_not_equal() -> None:
     equal, said = compared(*TINY, "datamodule._target_=planted.AnotherTail")
     assert not equal
@@ -90,12 +83,13 @@ def test_a_planted_cause_is_named_and_no_other(cause: str) -> None:
 
 
 def odd(defect: str, *overrides: str, model: str = "Plain", data: str = "Rows", steps: int = 2) -> tuple[str, ...]:
-    targets = (f"model._target_=planted_plain.{model}", f"datamodule._target_=planted_plain.{data}")
+    targets = (f"model._target_=planted.{model}", f"datamodule._target_=planted.{data}")
     return (*targets, f"+model.defect='{defect}'", f"parity.steps={steps}", *overrides)
 
 
 TOKENS = {"model": "Tokens", "data": "Sentences"}
 SWA = ("+callbacks.swa._target_=lightning.pytorch.callbacks.StochasticWeightAveraging", "+callbacks.swa.swa_lrs=0.01")
+WITHOUT_SIZE = ("~datamodule.batch_size", "~datamodule.global_batch_size")
 EQUAL_BUT = {  # with what is said beside it
     "a frozen layer, a bias before a norm": (
         odd("", model="BiasBeforeNorm"),
@@ -104,10 +98,11 @@ EQUAL_BUT = {  # with what is said beside it
     "sparse, with a logger, padded, in dictionaries": (odd("", "test=false", **TOKENS), "test, since it logged no"),
     "bound to float32": (odd("float32 alone", "parity.precision=run"), ""),
     "averaged weights": (odd("", *SWA), ""),
-    "packed samples, a tail, nothing logged": (odd("", model="LogsNothing", data="Ragged", steps=3), "since it logged nothing"),
-    "loaders that alone know their size": (
-        odd("", "~datamodule.batch_size", "~datamodule.global_batch_size"),
-        "batches as the loaders",
+    "nothing logged": (odd("logs nothing"), "since it logged nothing"),
+    "loaders that alone know their size": (odd("", *WITHOUT_SIZE), "batches as the loaders"),
+    "accumulated batches without a global size, as of data of the user's own": (
+        (ACCUMULATED, "datamodule.batch_size=2", "~datamodule.global_batch_size"),
+        "one process on the CPU; global batch 8 (4 per process, 2 accumulated)",
     ),
 }
 
@@ -123,17 +118,11 @@ def test_what_was_not_compared_is_said_beside_equal(what: str) -> None:
 ALONE = "a net, a loss or a metric that sees the batch of its process alone"
 NOISE, SUM, UNKNOWN = "noise drawn per rank", "a loss that is a sum over the batch", "none of the causes known here"
 UNEQUAL = {  # what differs first, and why
-    "after the validation": (odd("threshold", steps=1), "in step 1: buffers of centre", ALONE),
     "alone": (odd("logged alone"), "in the validation after step 2: validation metrics of val/alone", UNKNOWN),
-    "a maximum": (odd("a maximum"), "in the validation after step 2: validation metrics of val/largest", ALONE),
     "a sum": (odd("a sum", steps=1), "in step 1: gradients", SUM),
-    "tokens": (odd("a mean", "test=false", **TOKENS), "in step 1: gradients", ALONE),
     "negatives": (odd("in-batch negatives"), "in step 1: gradients", ALONE),
-    "Dice": (odd("", model="Overlap"), "in step 1: gradients", ALONE),
-    "padding": (odd("", data="PaddedValidation"), "in the validation after step 2: validation samples", UNEVEN),
-    "noise": (odd("noise", steps=1), "in step 1: gradients", NOISE),
     "in gradients": (odd("noise in gradients", steps=1), "after step 1: weights of layer.bias of process 1", NOISE),
-    "bits": (("trainer.exact=2", "model._target_=exact_modules.UsesRank"), "in step 1: gradients", UNKNOWN),
+    "bits": (("trainer.exact=2", "model._target_=planted.UsesRank"), "in step 1: gradients", UNKNOWN),
 }
 
 
@@ -143,14 +132,15 @@ def test_a_difference_that_hides_is_found_and_its_cause_named_or_not_known(what:
     equal, said = compared(*TINY, *overrides)
     assert not equal
     assert f"Not equal, first {first}" in said
-    named = [line for line in said.splitlines() if line.startswith("Why:")]
-    assert len(named) == 1, named
-    assert named[0].startswith(f"Why: {cause}")
+    (named,) = [line for line in said.splitlines() if line.startswith("Why:")]
+    assert named.startswith(f"Why: {cause}")
     assert ("Not as on one process: val/alone is logged by 1 of 2 processes alone." in said) == (what == "alone")
 
 
 def test_a_defect_behind_another_is_found() -> None:
+    """Buffers that each process fills alone, and a schedule."""
     _, said = compared(*TINY, *odd("schedule", steps=4))
+    assert "Not equal, first in step 2: buffers of centre" in said
     first, second = [line for line in said.splitlines() if line.startswith("Why:")]
     assert first.startswith(f"Why: {ALONE}. With it switched off they still differ, first in step 3: learning rate")
     assert second == f"Why: {RATE}. With it switched off both are equal."
@@ -162,7 +152,6 @@ WITHOUT = {  # by whichever side ends first, in the words of its config
     "diverges": (("model/optimizer=sgd", "model.optimizer.lr=1e300"), NamedFailure, "the weights are not finite"),
     "ends": (odd("ends"), NamedFailure, "has made 1 of 2 steps, so there is no verdict"),
     "is refused": (("datamodule.batch_size=100",), ConfigError, TOO_LARGE),
-    "is bound": (odd("float32 alone"), SideFailed, "^reference: RuntimeError: "),
 }
 
 
@@ -172,3 +161,66 @@ def test_a_training_without_a_verdict_says_why(what: str) -> None:
     with pytest.raises(kind, match=said) as failure:
         compared(*TINY, *overrides)
     assert kind is not SideFailed or "in forward" in failure.value.traceback
+
+
+SIZES = ("datamodule.shape=[1,4,4]", "datamodule.length=16", "datamodule.val_length=8", "datamodule.global_batch_size=16")
+SMALL = ("trainer=cpu", "trainer.devices=2", "parity.steps=1", "datamodule=synthetic_images", *SIZES)
+
+
+def test_not_equal_is_3_with_the_reason(tmp_path: Path) -> None:
+    unsynchronised = ("model=cnn", "model.net.width=4", "trainer.sync_batchnorm=false")
+    done = python(ROOT / "scripts" / "parity.py", *SMALL, *unsynchronised, cwd=tmp_path, code=3)
+    assert done.stdout.startswith("2 CPU processes, DDP over gloo; global batch 16 (8 per process)")
+    again = "Training again with this switched off: BatchNorm without synchronisation ...\n"
+    assert done.stderr == f"Training both, one after the other ...\n{again}"
+    assert "Not equal, first in step 1: gradients of net." in done.stdout
+    assert "Why: BatchNorm without synchronisation." in done.stdout
+    assert "set trainer.sync_batchnorm=true" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_can_not_be_compared_is_one_line_and_code_2(tmp_path: Path) -> None:
+    for arguments, line in {
+        (): "trainer.devices=1: one process is the reference; use 2 or more",
+        ("parity.steps=0",): "parity.steps=0: trains nothing; use at least 1",
+        ("parity.stps=1",): "parity.stps=1: unknown key; did you mean parity.steps?",
+    }.items():
+        done = python(ROOT / "scripts" / "parity.py", "trainer.accelerator=cpu", *arguments, cwd=tmp_path, code=2)
+        assert done.stderr.startswith(line)
+        assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_stacks_of_processes_that_wait_for_each_other_are_shown(tmp_path: Path) -> None:
+    targets = ("model._target_=planted.Plain", "+model.defect=branches", "datamodule._target_=planted.Rows")
+    few = ("datamodule.global_batch_size=4", "parity.steps=2", "parity.timeout=4")
+    cfg = composed_at_once(*plain(*SMALL, *few, *targets), config_name="parity")
+    (folder := tmp_path / OTHER).mkdir()
+    with pytest.raises(SideFailed, match="no progress for 4 s, in training") as failure:
+        train(Sides.of(cfg).config(OTHER, folder), folder)
+    assert "planted.py" in failure.value.traceback
+
+
+# 21 images in steps of 12, and windows of which the last have few targets: the tails do not divide
+STEPS = (*BARE, "trainer=cpu", "parity.steps=4", "datamodule.global_batch_size=12", "datamodule.drop_last=false")
+IMAGES = ("datamodule=synthetic_images", "datamodule.shape=[1,8,8]", "datamodule.num_classes=3", "datamodule.length=21")
+IMAGES += ("datamodule.val_length=11", "datamodule.test_length=4")
+VIT = (*IMAGES, "model=vit", "model.net.width=16", "model.net.heads=2", "model.net.depth=2", "model.net.registers=1")
+MODELS = {
+    "gpt": TINY_GPT,  # by Muon
+    "gpt, LoRA": (*TINY_GPT, "model/optimizer=adamw", "model/adapt=lora", "model.adapt.rank=2", "model.adapt.train=norm"),
+    "vit": VIT,
+    "vit, tensor_parallel": (*VIT, "trainer/strategy=tensor_parallel", "trainer/plan=vit"),
+    "gpt, fsdp": (*TINY_GPT, "trainer/strategy=fsdp"),
+    "gpt, tensor_parallel": (*TINY_GPT, "trainer/strategy=tensor_parallel", "trainer/plan=gpt", "trainer.gradient_clip_val=0.5"),
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "devices"),
+    [("gpt", 3), ("vit", 2), ("gpt, LoRA", 2), ("gpt, fsdp", 4), ("gpt, tensor_parallel", 4), ("vit, tensor_parallel", 2)],
+)
+def test_gradients_and_weights_are_those_of_one_process(model: str, devices: int, tmp_path: Path) -> None:
+    data = () if "vit" in model else texts(tmp_path)
+    equal, said = compared(*STEPS, *data, *MODELS[model], f"trainer.devices={devices}")
+    assert equal, said

@@ -15,7 +15,7 @@ from lightning import Callback, seed_everything
 from lightning.fabric.utilities.seed import reset_seed
 from plain_lightning import DigitsData, LitClassifier
 from ranks import in_ranks
-from test_early_stopping import RECOVERS, STOP
+from test_callbacks import RECOVERS, STOP
 from test_plain_lightning import GOES_ON, METRIC, MINE, QUIET, fitted
 from test_torch_loaders import Own
 from torch import nn

@@ -1,7 +1,6 @@
-"""What a job asks Ray for, whether nodes have it, and what a worker does with it. Nothing of Ray's is started."""
+"""What a job asks Ray for, and whether nodes have it. Nothing of Ray's is started."""
 
 import importlib.util
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,7 @@ from omegaconf import OmegaConf
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
 from lockstep.ray_cluster.launcher import RayExecutor
-from lockstep.ray_cluster.worker import JobWorker
 from lockstep.runs.composition import compose
-
-NODES = [{"CPU": 8.0, "GPU": 4.0}, {"CPU": 8.0}, {"CPU": 2.0, "GPU": 4.0}]
-
-
-@pytest.fixture
-def executor(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # as if Ray were installed
-    made: Any = RayExecutor(address="auto")
-    made.nodes = lambda: NODES
-    return made
 
 
 @pytest.mark.parametrize(
@@ -35,8 +23,11 @@ def executor(monkeypatch: pytest.MonkeyPatch) -> Any:
     ],
 )
 def test_a_job_asks_for_what_its_processes_need(
-    overrides: list[str], cpus: float, words: str, is_there: bool, executor: Any
+    overrides: list[str], cpus: float, words: str, is_there: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # as if Ray were installed
+    executor: Any = RayExecutor(address="auto")
+    executor.nodes = lambda: [{"CPU": 8.0, "GPU": 4.0}, {"CPU": 8.0}, {"CPU": 2.0, "GPU": 4.0}]
     config = OmegaConf.create({"hydra": {"launcher": {"cpus_per_device": cpus}}})
     plan = Plan.from_config(compose(*overrides), node_gpus=8)
     if is_there:
@@ -50,10 +41,3 @@ def test_a_job_asks_for_what_its_processes_need(
 def test_without_ray_the_launcher_is_refused(tmp_path: Path) -> None:
     line = refused(tmp_path, "hydra.mode=MULTIRUN", "hydra/launcher=ray", "seed=0,1")
     assert line == "hydra/launcher=ray: the library `ray` is not installed: pip install 'lockstep[ray]'"
-
-
-def test_a_job_is_asked_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    worker = JobWorker(str(tmp_path))
-    worker.ask_to_end()
-    assert worker.run(["sleep", "50"], {}, str(tmp_path / "output")) == -signal.SIGTERM

@@ -1,9 +1,10 @@
-"""Sweeps on a real Ray: one of the sweep's own on this machine, and a cluster of two nodes."""
+"""Sweeps and a search on a real Ray: one of the sweep's own on this machine, and a cluster of two nodes."""
 
 import importlib.util
 import json
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ from commands import ROOT, python, started
 from ray_nodes import Nodes, running_nodes, worker_of
 from waiting import wait_for
 
+from lockstep.search.study import load_study
 from lockstep.sweeps.jobs import Job, SweepJobs
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install -e '.[ray]'"),
 ]
 PROGRAM, TRAIN = ROOT / "tests" / "support" / "fakes" / "program.py", ROOT / "train.py"
@@ -52,13 +54,11 @@ def waits(sweep: Path, name: str) -> bool:
 
 def test_a_sweep_ends_as_without_ray_and_what_has_finished_is_skipped(tmp_path: Path) -> None:
     sweep = ("-m", "trainer=cpu", "trainer.max_epochs=1", "datamodule.batch_size=256", "model.optimizer.lr=1e-3,3e-3,1e-2")
-    local = python(TRAIN, *sweep, "hydra.sweep.dir=local", cwd=tmp_path, timeout=400)
-    assert local.returncode == 0, local.stdout + local.stderr
+    python(TRAIN, *sweep, "hydra.sweep.dir=local", cwd=tmp_path, timeout=400, code=0)
     done = python(TRAIN, *sweep, *RAY, cwd=tmp_path, timeout=400, fresh=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert results(tmp_path / "sweep") == results(tmp_path / "local")
-    again = python(TRAIN, *sweep, *RAY, cwd=tmp_path, fresh=True)
-    assert again.returncode == 0, again.stdout + again.stderr
+    python(TRAIN, *sweep, *RAY, cwd=tmp_path, fresh=True, code=0)
     assert [job.attempt for job in jobs(tmp_path / "sweep").values()] == [1, 1, 1]
 
 
@@ -79,8 +79,7 @@ def test_a_lost_worker_is_replaced_and_a_request_to_stop_ends_all(tmp_path: Path
     assert process.returncode == 75, output + errors
     assert (jobs(sweep)[WAITS].attempt, jobs(sweep)[WAITS].reason) == (2, f"interrupted by {number.name}")
     assert states(sweep) == {"seed=0": "finished", WAITS: "preempted"}
-    done = python(*command, cwd=tmp_path, fresh=True, **env)
-    assert done.returncode == 0, done.stdout + done.stderr
+    python(*command, cwd=tmp_path, fresh=True, **env, code=0)
     assert len(began(tmp_path)) == 4
     metrics = [metrics for *_, metrics in results(sweep).values()]
     assert metrics[0] == metrics[1]  # it went on from its checkpoints, twice
@@ -88,8 +87,7 @@ def test_a_lost_worker_is_replaced_and_a_request_to_stop_ends_all(tmp_path: Path
 
 def test_a_job_that_raises_has_failed_and_is_tried_again_as_often_as_is_said(tmp_path: Path) -> None:
     command = (PROGRAM, "-m", *RAY, "trainer=cpu", "seed=1,2", "hydra.launcher.retries=1")  # raises; kills itself
-    done = python(*command, cwd=tmp_path, fresh=True, FAULTS="1")
-    assert done.returncode == 1, done.stdout + done.stderr
+    python(*command, cwd=tmp_path, fresh=True, FAULTS="1", code=1)
     ends = {name: (job.attempt, job.reason) for name, job in jobs(tmp_path / "sweep").items()}
     assert ends == {"seed=1": (2, "ended with code 1: planted fault"), "seed=2": (2, "killed by SIGKILL")}
 
@@ -109,11 +107,9 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
 def test_a_job_of_two_nodes_computes_what_two_processes_of_one_do(nodes: Nodes, tmp_path: Path) -> None:
     given = ("-m", "trainer=cpu", "trainer.max_epochs=1", "datamodule.batch_size=128", "model.optimizer.lr=3e-3")
-    local = python(TRAIN, *given, "trainer.devices=2", "hydra.sweep.dir=local", cwd=tmp_path, timeout=200)
-    assert local.returncode == 0, local.stdout + local.stderr
+    python(TRAIN, *given, "trainer.devices=2", "hydra.sweep.dir=local", cwd=tmp_path, timeout=200, code=0)
     places = ("hydra/launcher=ray", f"hydra.launcher.address={nodes.address}", "hydra.sweep.dir=sweep", "trainer.num_nodes=2")
-    done = python(TRAIN, *given, *places, cwd=tmp_path, timeout=300, fresh=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    python(TRAIN, *given, *places, cwd=tmp_path, timeout=300, fresh=True, code=0)
     (here,), (there,) = (results(tmp_path / name).values() for name in ("local", "sweep"))
     assert here[1:] == there[1:]
 
@@ -141,3 +137,14 @@ def test_a_node_is_lost_and_its_job_goes_on_elsewhere(nodes: Nodes, tmp_path: Pa
 
 def began(folder: Path) -> list[Path]:
     return [*(folder / "journal").glob("*.began")]
+
+
+SMALL = ("trainer=cpu", "model=mlp", "datamodule.batch_size=256", "trainer.max_epochs=2", "hydra.sweeper.n_trials=3")
+
+
+def test_jobs_that_asha_gives_up_end_as_pruned_ones(tmp_path: Path) -> None:
+    python(ROOT / "train.py", "-m", "sweep=ray_tune", *SMALL, "hydra.sweep.dir=sweep", cwd=tmp_path, timeout=300, code=0)
+    reasons = Counter(job.reason for job in SweepJobs(tmp_path / "sweep").jobs.values())
+    assert reasons == {"trainer.max_epochs=2": 2, "pruned after 1 validations": 1}  # the second is the worst after an epoch
+    trials = load_study(tmp_path / "sweep").trials
+    assert [len(trial.intermediate_values) for trial in trials if trial.state.name == "COMPLETE"] == [2, 2]

@@ -2,19 +2,69 @@
 
 import csv
 import json
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import export
 import numpy
 import pytest
 import torch
 from commands import PLAIN, ROOT, python, train
+from omegaconf import DictConfig, OmegaConf
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from lockstep.errors import ConfigError
+from lockstep.history.saved_runs import config_to_evaluate, saved_config
 from lockstep.models.from_checkpoint import load_model
+from lockstep.runs.validation import validated
 
-pytestmark = pytest.mark.slow
+
+def test_values_are_changed_unknown_keys_and_groups_refused(tmp_path: Path, compose: Callable[..., DictConfig]) -> None:
+    (tmp_path / ".hydra").mkdir()
+    OmegaConf.save(compose("trainer=cpu", "test=false", "seed=3"), tmp_path / ".hydra" / "config.yaml")
+    cfg = saved_config(tmp_path, ["model.net.width=4", "+model.net.depth=2"])
+    assert (cfg.seed, cfg.model.net.width, cfg.model.net.depth) == (3, 4, 2)
+    with pytest.raises(ConfigError, match=r"^sed=3: unknown key; see .*/.hydra/config.yaml$"):
+        saved_config(tmp_path, ["sed=3"])
+    with pytest.raises(ConfigError, match=r"^model=mlp: a group can't be chosen anew; set values inside it, model.NAME=VALUE$"):
+        saved_config(tmp_path, ["model=mlp"])
+    cfg, _ = validated(config_to_evaluate(tmp_path, [], "evaluations"))
+    assert cfg.test
+
+
+READER = """
+import json, sys
+from safetensors import safe_open
+with safe_open(sys.argv[1], framework="pt") as file:
+    weights = {name: file.get_tensor(name).tolist() for name in file.keys()}
+    model_config = json.loads(file.metadata()["model_config"])
+assert not {"lightning", "hydra", "lockstep"} & set(sys.modules)
+print(json.dumps({"weights": weights, "model_config": model_config}))
+"""
+
+
+def test_read_back_without_lightning_and_hydra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two names of the best checkpoint are one tensor."""
+    shared = torch.arange(4.0).view(2, 2)
+    state = {"net.a": shared, "net.b": shared, "net.c": shared.t()}
+    (tmp_path / "checkpoints").mkdir()
+    content = {"state_dict": state, "hyper_parameters": {"spec": {"num_outputs": 2}}, "metrics": {"val/acc": 0.5}}
+    torch.save(content, tmp_path / "checkpoints" / "best.ckpt")
+    monkeypatch.setattr(sys, "argv", ["export.py", str(tmp_path)])
+    export.main()
+    (target,) = (tmp_path / "export").iterdir()
+    done = subprocess.run([sys.executable, "-c", READER, target], capture_output=True, text=True, check=True, timeout=150)
+    assert json.loads(done.stdout) == {
+        "weights": {name: tensor.tolist() for name, tensor in state.items()},
+        "model_config": {"spec": {"num_outputs": 2}},
+    }
+    assert target.name == "best.safetensors"
+
+
 EVALUATE, PREDICT = ROOT / "scripts" / "evaluate.py", ROOT / "scripts" / "predict.py"
 
 
@@ -28,6 +78,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_one_checkpoint_gives_the_same_counts_on_any_number_of_processes(run: Path) -> None:
     results = []
     for devices in (1, 2):
@@ -41,17 +92,18 @@ def test_one_checkpoint_gives_the_same_counts_on_any_number_of_processes(run: Pa
     assert one["test/loss"] == pytest.approx(two["test/loss"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_wrong_evaluation_is_refused_and_leaves_nothing(run: Path, tmp_path: Path) -> None:
     before = {*run.rglob("*")}
-    for arguments, line in {
-        (str(tmp_path),): f"RUN_DIR={tmp_path}: is not the directory of a run (it has no .hydra/config.yaml)",
-        (str(run), "--checkpoint", "nowhere.ckpt"): "init_from=nowhere.ckpt: no such file",
-    }.items():
-        done = python(EVALUATE, *arguments, cwd=tmp_path, code=2)
-        assert (done.stderr.startswith(line), done.stderr.count("\n")) == (True, 1)
+    done = python(EVALUATE, tmp_path, cwd=tmp_path, code=2)
+    assert done.stderr.startswith(f"RUN_DIR={tmp_path}: is not the directory of a run")
+    done = python(EVALUATE, run, "--checkpoint", "nowhere.ckpt", cwd=tmp_path, code=2)
+    assert done.stderr.startswith("init_from=nowhere.ckpt: no such file")
+    assert done.stderr.count("\n") == 1
     assert {*run.rglob("*")} == before
 
 
+@pytest.mark.slow
 def test_predictions_of_files_and_folders_are_a_csv(run: Path, tmp_path: Path) -> None:
     digits: Any = load_digits()
     (tmp_path / "in" / "more").mkdir(parents=True)
@@ -72,11 +124,10 @@ def test_predictions_of_files_and_folders_are_a_csv(run: Path, tmp_path: Path) -
     assert float(own["probability"]) == pytest.approx(model.predict(pixels[None, None]).max().item(), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_what_a_module_predicts_is_kept(tmp_path: Path) -> None:
-    done = train(
-        PLAIN, "model=mine", "datamodule=mine", "optimized_metric=val_acc", "debug=fast", "hydra.run.dir=run", cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stderr
+    own = (PLAIN, "model=mine", "datamodule=mine", "optimized_metric=val_acc")
+    train(*own, "debug=fast", "hydra.run.dir=run", cwd=tmp_path, code=0)
     python(PREDICT, "run", "datamodule.batch_size=33", cwd=tmp_path, code=0)
     batches = torch.load(tmp_path / "run" / "predictions.pt", weights_only=True)
     assert [len(batch["class"]) for batch in batches] == [33] * 6

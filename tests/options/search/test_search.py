@@ -1,19 +1,80 @@
-"""A search whose launcher trains nothing: what it asks, what it reports, and what is left when it is killed."""
+"""A search whose launcher trains nothing: its space, what it asks and reports, what is left when it is killed, and pruning."""
 
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import optuna
 import pytest
 from fake_sweep import leave
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from in_process import KeepAll, trained
+from lightning import LightningModule
+from lightning.pytorch.trainer.states import TrainerFn
 from omegaconf import OmegaConf
+from optuna import Study
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from lockstep.config.construct import construct
 from lockstep.errors import ConfigError
 from lockstep.runs.composition import CONF
-from lockstep.search.study import load_study
+from lockstep.search import PRUNED
+from lockstep.search.pruning import Pruning
+from lockstep.search.space import Space
+from lockstep.search.study import POINT, load_study, open_study
 from lockstep.sweeps.jobs import Job, SweepJobs
+
+
+def space(*overrides: str) -> Space:
+    return Space.from_overrides(OverridesParser.create().parse_overrides([*overrides]))
+
+
+@pytest.mark.parametrize(
+    ("value", "distribution"),
+    [
+        ("interval(1e-4,1e-1)", FloatDistribution(1e-4, 1e-1)),
+        ("tag(log,interval(1e-4,1e-1))", FloatDistribution(1e-4, 1e-1, log=True)),
+        ("int(interval(1,8))", IntDistribution(1, 8)),
+        ("range(1,4)", CategoricalDistribution(["1", "2", "3"])),  # as Hydra's range: without its end
+        ("1,2,2", CategoricalDistribution(["1", "2"])),
+        ("choice([64],[128,'a b'])", CategoricalDistribution(["[64]", "[128,'a b']"])),
+    ],
+)
+def test_each_form_of_hydra_s_is_a_distribution(value: str, distribution: Any) -> None:
+    assert space(f"x={value}").distributions == {"x": distribution}
+
+
+def test_what_is_not_swept_is_the_same_for_all_and_the_last_of_a_key_counts() -> None:
+    result = space("x=1,2", "seed=3", "+a.b=[1,2]", "x=interval(0,1)", "~logger")
+    assert result.constants == ("seed=3", "+a.b=[1,2]", "~logger=null")
+    assert result.distributions == {"x": FloatDistribution(0.0, 1.0)}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("x=tag(lg,interval(1,2))", r"x=tag\(lg,interval\(1,2\)\): tag lg is not known here; use tag"),
+        ("x=tag(log,interval(0,1))", r"x=tag\(log,interval\(0,1\)\): .*low.*log"),
+        ("x=1", "hydra/sweeper=optuna: there is nothing to search; use an override such as 'model.optimizer.lr="),
+    ],
+)
+def test_what_is_no_space_is_one_line(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        space(override)
+
+
+def test_what_is_drawn_is_written_so_that_it_is_read_back_to_the_bit() -> None:
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    result = space("x=tag(log,interval(1e-9,1e3))", "n=int(interval(1,4))", "m=choice(mlp,[1,2])")
+    for _ in range(20):
+        trial = study.ask()
+        point = result.point(trial)
+        assert result.point(trial) == point
+        read = {one.get_key_element(): one.value() for one in OverridesParser.create().parse_overrides([*point])}
+        assert (read["x"], read["n"], read["m"] in ("mlp", [1, 2])) == (trial.params["x"], trial.params["n"], True)
+
 
 LR = "model.optimizer.lr=tag(log,interval(1e-4,1e-1))"
 Outcome = float | str  # the metric, or how the job ended that has none
@@ -27,6 +88,7 @@ class Sweep:
         self.trained: list[tuple[str, ...]] = []
         self.batches: list[int] = []
         self.outcomes: dict[str, Outcome] = {}
+        folder.mkdir(exist_ok=True)
 
     def compose(self, overrides: Sequence[str]) -> Job:
         key = hashlib.sha256(repr(tuple(overrides)).encode()).hexdigest()[:12]
@@ -56,19 +118,15 @@ def near_a_hundredth(point: dict[str, str]) -> Outcome:
     return 1.0 - abs(float(point["model.optimizer.lr"]) - 0.01)
 
 
-def search(launcher: Sweep, *arguments: str, dry_run: bool = False, metric: str = "val/acc", **settings: Any) -> Any:
-    """A whole search; its study."""
+def search(launcher: Sweep, *arguments: str, metric: str = "val/acc", **settings: Any) -> Any:
+    """Run a whole search; return its study."""
     shipped: Any = OmegaConf.to_container(OmegaConf.load(CONF / "hydra" / "sweeper" / "optuna.yaml"))
     sweeper = {key: value for key, value in shipped.items() if not key.startswith("_")} | settings
-    hydra = {"sweep": {"dir": str(launcher.folder)}, "launcher": {"dry_run": dry_run}, "sweeper": sweeper}
+    hydra = {"sweep": {"dir": str(launcher.folder)}, "launcher": {"dry_run": False}, "sweeper": sweeper}
     config = OmegaConf.create({"optimized_metric": metric, "optimized_mode": "max", "hydra": hydra})
     node = {"_target_": "lockstep.search.search.Search", **sweeper}
     construct("hydra.sweeper", node, {"config": config, "loader": None, "sweep": launcher}).run(arguments or [LR])
-    return None if dry_run else load_study(launcher.folder)
-
-
-def points(study: Any) -> list[list[str]]:
-    return [trial.user_attrs["overrides"] for trial in study.trials]
+    return load_study(launcher.folder)
 
 
 def states(study: Any) -> list[str]:
@@ -76,8 +134,6 @@ def states(study: Any) -> list[str]:
 
 
 def test_a_search_killed_at_trial_7_of_20_ends_as_one_that_was_not(tmp_path: Path) -> None:
-    (tmp_path / "calm").mkdir()
-    (tmp_path / "killed").mkdir()
     arguments = (LR, "model.net.dropout=interval(0,0.5)", "seed=3")
     calm = search(Sweep(tmp_path / "calm", near_a_hundredth), *arguments)
     first, second, third = (Sweep(tmp_path / "killed", near_a_hundredth, most) for most in (7, 1000, 1000))
@@ -86,8 +142,8 @@ def test_a_search_killed_at_trial_7_of_20_ends_as_one_that_was_not(tmp_path: Pat
     assert states(load_study(tmp_path / "killed")) == ["COMPLETE"] * 7 + ["RUNNING"]
     killed = search(second, *arguments)
     assert states(killed) == ["COMPLETE"] * 20
-    assert points(killed) == points(calm)
-    assert [trial.value for trial in killed.trials] == [trial.value for trial in calm.trials]
+    for own, other in zip(killed.trials, calm.trials, strict=True):
+        assert (own.user_attrs["overrides"], own.value) == (other.user_attrs["overrides"], other.value)
     assert len({*first.trained, *second.trained}) == len(first.trained) + len(second.trained) == 20
     search(third, *arguments)
     assert (third.trained, len(killed.trials)) == ([], 20)
@@ -96,34 +152,17 @@ def test_a_search_killed_at_trial_7_of_20_ends_as_one_that_was_not(tmp_path: Pat
 def test_trials_are_handed_over_in_batches_that_end_with_the_last(tmp_path: Path) -> None:
     launcher = Sweep(tmp_path, near_a_hundredth)
     search(launcher, n_trials=7, n_jobs=3)
-    assert launcher.batches == [3, 3, 1]
-    more = Sweep(tmp_path, near_a_hundredth)
-    search(more, n_trials=9, n_jobs=3)
-    assert (more.batches, len(more.trained)) == ([2], 2)
+    search(launcher, n_trials=9, n_jobs=3)
+    assert (launcher.batches, len(launcher.trained)) == ([3, 3, 1, 2], 9)
 
 
 def test_what_fails_is_reported_as_failed(tmp_path: Path) -> None:
-    def outcome(point: dict[str, str]) -> Outcome:
-        return {"mlp": "failed", "cnn": "refused", "vit": 0.5}[point["model"]]
-
-    launcher = Sweep(tmp_path, outcome)
+    launcher = Sweep(tmp_path, lambda point: {"mlp": "failed", "cnn": "refused", "vit": 0.5}[point["model"]])
     study = search(launcher, "model=mlp,cnn,vit", n_trials=12)
     reasons = {trial.params["model"]: (trial.state.name, trial.user_attrs.get("reason")) for trial in study.trials}
     assert reasons == {"mlp": ("FAIL", "planted"), "cnn": ("FAIL", "no such thing"), "vit": ("COMPLETE", None)}
     assert {*launcher.trained} == {("model=mlp",), ("model=vit",)}
-
-
-def test_a_search_of_which_nothing_can_start_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no such thing"):
-        search(Sweep(tmp_path, lambda _: "refused"))
-
-
-def test_the_same_point_is_trained_once(tmp_path: Path) -> None:
-    launcher = Sweep(tmp_path, lambda point: float(point["seed"]))
-    study = search(launcher, "seed=0,1,2", n_trials=12, n_jobs=4)
-    assert states(study) == ["COMPLETE"] * 12
-    assert all(trial.value == float(trial.params["seed"]) for trial in study.trials)
-    assert len(launcher.trained) == len({*launcher.trained}) <= 3
+    assert launcher.trained.count(("model=vit",)) == 1  # however often it is drawn
 
 
 def test_a_job_that_was_interrupted_is_left_to_another_call(tmp_path: Path) -> None:
@@ -132,7 +171,60 @@ def test_a_job_that_was_interrupted_is_left_to_another_call(tmp_path: Path) -> N
     assert states(study) == ["RUNNING", "COMPLETE", "COMPLETE"]
 
 
-def test_a_study_of_another_metric_is_refused(tmp_path: Path) -> None:
+def test_a_search_of_which_nothing_can_start_and_a_study_of_another_metric_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such thing"):
+        search(Sweep(tmp_path / "refused", lambda _: "refused"))
     search(Sweep(tmp_path, lambda _: 0.5), "model=mlp,cnn", n_trials=1)
     with pytest.raises(ConfigError, match=r"^optimized_metric=val/f1: the study in .* is of val/acc; "):
         search(Sweep(tmp_path, lambda _: 0.5), "model=mlp,cnn", metric="val/f1")
+
+
+NOBODY = {"_target_": "optuna.pruners.NopPruner"}
+# val/acc is below 2: from the second validation on
+AT_THE_SECOND = {"_target_": "optuna.pruners.ThresholdPruner", "lower": 2.0, "n_warmup_steps": 1}
+PRUNING = ("callbacks=pruning", "test=false")
+
+
+def search_with_a_job(folder: Path, pruner: dict[str, Any]) -> tuple[Study, Path]:
+    """Return a study of the best val/acc, and the directory of its only trial, whose job is still to be run."""
+    folder.mkdir()
+    study = open_study(folder, "val/acc", "max", pruner)
+    study.ask().set_user_attr(POINT, overrides := ["model.optimizer.lr=0.01"])
+    Job(run_dir := folder / "lr=0.01_abc", "abc", overrides, 1, "val/acc", "max").make()
+    return study, run_dir
+
+
+def find_pruning(trainer: Any) -> Pruning:
+    return next(callback for callback in trainer.callbacks if isinstance(callback, Pruning))
+
+
+def test_a_pruned_trial_ends_as_if_stopped_early_and_says_so(tmp_path: Path) -> None:
+    study, run_dir = search_with_a_job(tmp_path / "search", AT_THE_SECOND)
+    _, trainer = trained(run_dir, *PRUNING)
+    assert (trainer.current_epoch, find_pruning(trainer).facts()) == (2, {PRUNED: 2})
+    values = study.trials[0].intermediate_values  # by the number of validations before each
+    assert (list(values), values[1]) == ([0, 1], float(trainer.callback_metrics["val/acc"]))
+
+
+@pytest.mark.filterwarnings("ignore:The reported value is ignored")
+def test_a_trial_that_is_broken_off_counts_on_and_tells_nothing_twice(tmp_path: Path) -> None:
+    study, run_dir = search_with_a_job(tmp_path / "search", NOBODY)
+    (run_dir / "kept").mkdir(parents=True)
+    _, trainer = trained(run_dir, *PRUNING, extra=[KeepAll(run_dir / "kept")])
+    first = study.trials[0].intermediate_values
+    assert (list(first), find_pruning(trainer).facts()) == ([0, 1, 2], {})
+    trained(run_dir, *PRUNING, ckpt_path=run_dir / "kept" / "5.ckpt")  # in the second of three epochs
+    assert study.trials[0].intermediate_values == first
+
+
+def test_another_rank_does_what_rank_zero_decides_and_asks_no_study() -> None:
+    answers = [False, True]
+    strategy = SimpleNamespace(broadcast=lambda _: answers.pop(0))
+    facts = {"is_global_zero": False, "sanity_checking": False, "should_stop": False, "default_root_dir": "run"}
+    trainer: Any = SimpleNamespace(state=SimpleNamespace(fn=TrainerFn.FITTING), strategy=strategy, **facts)
+    pruning, model = Pruning("val/acc"), LightningModule()
+    pruning.on_fit_start(trainer, model)
+    pruning.on_validation_end(trainer, model)
+    assert not trainer.should_stop
+    pruning.on_validation_end(trainer, model)
+    assert (trainer.should_stop, pruning.facts()) == (True, {PRUNED: 2})

@@ -1,9 +1,7 @@
-"""Models in parts: what one step does, one plain checkpoint of it all, and resumption to the bit and elsewhere.
-
-That they give the result of one process is compared in test_parity.py.
-"""
+"""Models in parts: what can't be, what one step does, one plain checkpoint of it all, and resumption to the bit and elsewhere."""
 
 import signal
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,11 +12,63 @@ import torch.distributed as dist
 from bitwise import differences
 from in_parts import NOWHERE, Watched, assert_equal, furthest, poison, stopped
 from in_process import last, trained
+from omegaconf import DictConfig
 from ranks import in_ranks
+from torch import nn
 
+from lockstep.config.plan import Plan
+from lockstep.errors import ConfigError
 from lockstep.models.from_checkpoint import load_model
+from lockstep.strategies.sharding.model_parallel import ModelParallel, _units
 
-pytestmark = pytest.mark.slow
+BLOCKS = r"(^|\.)\d+$"
+
+
+class Model(nn.Module):
+    """As a LightningModule is, of which no forward is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net: Any = nn.Sequential()
+        self.net.embedding, self.net.head = nn.Embedding(4, 3), nn.Linear(3, 4, bias=False)
+
+
+def test_a_parameter_of_the_model_itself_is_refused() -> None:
+    model = Model()
+    model.temperature = nn.Parameter(torch.ones(1))
+    with pytest.raises(ConfigError, match=r"^trainer.strategy._target_=\S+: temperature is in no layer that is called; use"):
+        _units(model, BLOCKS)
+
+
+def test_a_shared_parameter_stays_within_a_block() -> None:
+    model = Model()
+    model.net.head.weight = model.net.embedding.weight
+    _units(model, BLOCKS)
+    with pytest.raises(ConfigError, match=r"^trainer.strategy.blocks=head\$: two blocks share net.embedding.weight; use"):
+        _units(model, "head$")
+
+
+def test_layers_that_can_not_be_divided_are_refused() -> None:
+    group: Any = {"world_size": 6, "timeout": 9, "process_group_backend": None}
+    strategy = ModelParallel(**group, blocks=BLOCKS, tensor_parallel_size=3, plan={})
+    for model, plan, line in (
+        (Model(), {"colwise": "tail"}, "plan.colwise=tail: matches no linear layer; use part of net"),
+        (Model(), {"colwise": "head$"}, "tensor_parallel_size=3: does not divide the 4 out_features of net.h"),
+        (nn.Sequential(nn.BatchNorm1d(3)), {}, "tensor_parallel_size=3: 0 would count a sample once for each proc"),
+    ):
+        with pytest.raises(ConfigError, match=rf"^trainer\.strategy\.{line}"):
+            strategy._divide_layers(model, plan)
+
+
+def test_processes_with_the_same_samples_share_a_batch(compose: Callable[..., DictConfig]) -> None:
+    options = ("trainer=cpu", "trainer/strategy=tensor_parallel", "trainer/plan=gpt", "datamodule.global_batch_size=48")
+    plan = Plan.from_config(compose(*options, "trainer.devices=4"))
+    assert (plan.world_size, plan.data_parallel_size, plan.batch_size, plan.global_batch_size) == (4, 2, 24, 48)
+    assert Plan.from_config(compose(*options)).data_parallel_size == 1  # one process has nobody to share with
+    with pytest.raises(ConfigError, match=r"^trainer.strategy.tensor_parallel_size=2: does not divide the 3 processes"):
+        Plan.from_config(compose(*options, "trainer.devices=3"))
+
+
 KEPT = ("trainer.gradient_clip_val=0.05", "callbacks=ema", "callbacks.ema.decay=0.9", "guards.nonfinite.action=skip")
 KEPT += ("++callbacks.progress=null", "callbacks.pictures=null", "guards.preemption.every_n_steps=1")
 KEPT += ("datamodule.global_batch_size=240", "trainer.precision=64-true")
@@ -65,6 +115,7 @@ def results(folder: Path) -> list[dict[str, Any]]:
     return in_ranks(2, partial(check_all, folder=folder), folder)
 
 
+@pytest.mark.slow
 def test_each_process_holds_a_part_of_weights_gradients_and_optimizer_state(results: list[dict[str, Any]]) -> None:
     for name in ("weights", "gradients", "optimizer"):
         held = [rank["held"][name] for rank in results]
@@ -72,6 +123,7 @@ def test_each_process_holds_a_part_of_weights_gradients_and_optimizer_state(resu
         assert max(held) < 0.6 * sum(held)
 
 
+@pytest.mark.slow
 def test_clipping_averages_and_a_step_left_out_are_those_of_whole_models(results: list[dict[str, Any]]) -> None:
     parts = results[0]["whole"]
     assert [rank["left out"] for rank in results] == [[2], [2]]  # the loss was not finite on rank one alone
@@ -80,10 +132,12 @@ def test_clipping_averages_and_a_step_left_out_are_those_of_whole_models(results
     assert all(torch.equal(tensor, parts["state_dict"][name]) for name, tensor in results[0]["after"].items())  # at the end
 
 
+@pytest.mark.slow
 def test_a_preempted_run_goes_on_to_the_bit(results: list[dict[str, Any]]) -> None:
     assert [(rank["number"], rank["resumed"]) for rank in results] == [(signal.SIGTERM, [])] * 2
 
 
+@pytest.mark.slow
 def test_what_was_trained_in_parts_goes_on_in_whole_models_and_on_one_process(
     results: list[dict[str, Any]], folder: Path, tmp_path: Path
 ) -> None:
@@ -93,6 +147,7 @@ def test_what_was_trained_in_parts_goes_on_in_whole_models_and_on_one_process(
         assert furthest(other["current_model_state"], results[0]["whole"]["current_model_state"]) < 1e-10
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_read_as_any_other(results: list[dict[str, Any]], folder: Path) -> None:
     saved = last(folder / "whole")["state_dict"]
     single = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in saved.items()}
@@ -129,6 +184,7 @@ def on_mesh(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return in_ranks(4, partial(check_mesh, folder=folder), folder)
 
 
+@pytest.mark.slow
 def test_layers_of_a_plan_are_divided_twice_and_the_others_once(on_mesh: list[dict[str, Any]]) -> None:
     assert on_mesh[0]["mesh"] == [2, 2, 1]
     twice = 64 * 16 + 16 + 16 * 8  # their numbers: weights, and the first one's bias
@@ -137,6 +193,7 @@ def test_layers_of_a_plan_are_divided_twice_and_the_others_once(on_mesh: list[di
         assert sum(rank["held"][name] for rank in on_mesh) == twice + 2 * once
 
 
+@pytest.mark.slow
 def test_a_mesh_goes_on_to_the_bit_and_gives_the_result_of_one_process(on_mesh: list[dict[str, Any]], tmp_path: Path) -> None:
     assert [(rank["number"], rank["resumed"]) for rank in on_mesh] == [(signal.SIGTERM, [])] * 4
     one, _ = trained(tmp_path, *FEW, "trainer.devices=1", extra=[poison(rank=0)])

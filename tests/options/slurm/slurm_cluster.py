@@ -10,10 +10,11 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from waiting import wait_for
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "srun", "scancel", "scontrol", "sinfo")
@@ -52,6 +53,9 @@ FirstJobId={first}
 """
 
 
+_PATH = os.pathsep.join([os.environ["PATH"], "/usr/sbin"])
+
+
 def why_not() -> str | None:
     """The reason for which there can be no such cluster here."""
     if missing := [name for name in PROGRAMS if shutil.which(name, path=_PATH) is None]:
@@ -59,7 +63,12 @@ def why_not() -> str | None:
     return None if os.geteuid() == 0 else "SLURM's daemons are started by root"
 
 
-_PATH = os.pathsep.join([os.environ["PATH"], "/usr/sbin"])
+MARKS = [
+    pytest.mark.slow,
+    pytest.mark.slurm,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(why_not() is not None, reason=why_not() or ""),
+]
 
 
 class Cluster:
@@ -134,10 +143,6 @@ class Cluster:
         lines = self.ask("squeue", "--states=all", "--noheader", "--format=%A|%j|%T|%N").splitlines()
         return [line.split("|") for line in lines]
 
-    def _jobs(self, node: str) -> list[int]:
-        """The processes of the jobs on a node."""
-        return [pid for pid, _ in self._processes_with(f"SLURMD_NODENAME={node}")]
-
     def _processes_with(self, *more: str) -> list[tuple[int, set[str]]]:
         own = f"SLURM_CONF={self.environment['SLURM_CONF']}"
         return [(pid, variables) for pid, variables in _environments() if {own, *more} <= variables]
@@ -145,8 +150,8 @@ class Cluster:
     def list_processes(self, job: str) -> dict[str, int]:
         """The tasks that srun has started in a job, by rank."""
         result = self._processes_with(f"SLURM_JOB_ID={job}", "SLURM_STEP_ID=0")
-        ranks = {_value(variables, "SLURM_PROCID"): pid for pid, variables in reversed(result) if _is_task(pid)}
-        return {rank: pid for rank, pid in ranks.items() if rank}
+        tasks = [(pid, variables) for pid, variables in reversed(result) if _is_task(pid)]
+        return {item.partition("=")[2]: pid for pid, items in tasks for item in items if item.startswith("SLURM_PROCID=")}
 
     def watches_over(self, job: str) -> bool:
         """Return whether a slurmstepd of the job lives. It reports how the job's script ended, which SLURM takes for the end of
@@ -165,9 +170,10 @@ class Cluster:
 
     def _kill_jobs(self, node: str) -> None:
         """The processes of the jobs on a node, after those that watch over them."""
-        jobs = self._jobs(node)
+        jobs = [pid for pid, _ in self._processes_with(f"SLURMD_NODENAME={node}")]
         for pid in [*{_parent(pid) for pid in jobs if _command(_parent(pid)).startswith("slurmstepd")}, *jobs]:
-            _kill(pid)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> None:
         """Everything that it has started, jobs first."""
@@ -184,7 +190,6 @@ class Cluster:
         self._processes.clear()
 
 
-@contextmanager
 def cluster() -> Iterator[Cluster]:
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))  # sockets have short names
     one = Cluster(folder)
@@ -214,10 +219,6 @@ def _environments() -> Iterator[tuple[int, set[str]]]:
             continue
 
 
-def _value(variables: set[str], name: str) -> str:
-    return next((item.partition("=")[2] for item in variables if item.startswith(f"{name}=")), "")
-
-
 def _command(pid: int) -> str:
     """Its command line; empty where it has ended."""
     try:
@@ -238,10 +239,3 @@ def _parent(pid: int) -> int:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
         return 0
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return

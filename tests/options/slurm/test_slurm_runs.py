@@ -1,11 +1,9 @@
 """Runs by scripts/train.sbatch on a real SLURM, which is set up and taken down here: two nodes, and how they can come to lose
 a run. Each run is requeued, and continues to the bits of an undisturbed one."""
 
-import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,16 +11,11 @@ from typing import Any
 import pytest
 import slurm_cluster
 from bitwise import differences, state
-from commands import ROOT, environment, train
+from commands import ROOT, environment, status, train
 from slurm_cluster import Cluster
 from waiting import wait_for
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.slurm,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(slurm_cluster.why_not() is not None, reason=slurm_cluster.why_not() or ""),
-]
+pytestmark = slurm_cluster.MARKS
 OPTIONS = ("trainer.max_epochs=1", "datamodule.batch_size=80", "model=mlp", "datamodule.augment=null", "test=false")
 OPTIONS += ("++callbacks.pictures=null", "logger=csv", "guards.checkpoint.every_n_steps=2", "callbacks.throughput=null")
 wait_for_slurm = partial(wait_for, seconds=180, pause=0.2)  # whose commands take time of processors that jobs need
@@ -31,18 +24,14 @@ ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 FIRST_PORT = 15000  # of a job: this and the last four digits of its number
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with slurm_cluster.cluster() as one:
-        yield one
+cluster = pytest.fixture(slurm_cluster.cluster, scope="module")
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a run of two ranks that nobody disturbs has saved last."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    done = train("trainer.devices=2", *OPTIONS, "hydra.run.dir=run", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    train("trainer.devices=2", *OPTIONS, "hydra.run.dir=run", cwd=folder, code=0)
     return state(folder / "run")
 
 
@@ -165,11 +154,6 @@ def state_of_job(cluster: Cluster, job: str) -> str:
     """In SLURM's words; empty where it does not answer."""
     words = cluster.ask("scontrol", "show", "job", job).split()
     return next((word.partition("=")[2] for word in words if word.startswith("JobState=")), "")
-
-
-def status(run: Path) -> dict[str, Any]:
-    path = run / "status.json"
-    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def output(run: Path) -> str:

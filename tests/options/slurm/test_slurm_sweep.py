@@ -2,7 +2,6 @@
 
 import csv
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,35 +12,19 @@ from waiting import wait_for
 
 from lockstep.sweeps.jobs import Job, SweepJobs
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.slurm,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(slurm_cluster.why_not() is not None, reason=slurm_cluster.why_not() or ""),
-]
-PROGRAM, TRAIN, SWEEP = ROOT / "tests" / "support" / "fakes" / "program.py", ROOT / "train.py", ROOT / "scripts" / "sweep.py"
+pytestmark = slurm_cluster.MARKS
+PROGRAM, SWEEP = ROOT / "tests" / "support" / "fakes" / "program.py", ROOT / "scripts" / "sweep.py"
 SLURM = ("hydra/launcher=slurm", "hydra.launcher.poll=0.3", "hydra.launcher.sbatch=['--gres=gpu:${trainer.devices}']")
 # nodes of one machine have names that lead nowhere
 SLURM += ("hydra.launcher.setup=['export MASTER_ADDR=127.0.0.1']",)
 GRID = ("trainer=cpu", "fresh_processes=True", "hydra.sweep.dir=sweep", "trainer.devices=1,4", "seed=0,1,7,8")
-TIMES = {"samples_per_second", "train_time", "wall_time"}
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with slurm_cluster.cluster() as one:
-        yield one
+cluster = pytest.fixture(slurm_cluster.cluster, scope="module")
 
 
 def jobs(folder: Path) -> dict[str, Job]:
     """By their devices and seeds."""
     entries = SweepJobs(folder / "sweep").jobs.values()
     return {" ".join(item.partition("=")[2] for item in job.overrides[2:]): job for job in entries}
-
-
-def results(folder: Path) -> list[dict[str, str]]:
-    with (folder / "sweep" / "results.csv").open() as file:
-        return [{name: value for name, value in row.items() if name not in TIMES} for row in csv.DictReader(file)]
 
 
 def test_eight_jobs_are_answered_for_whatever_happens(cluster: Cluster, tmp_path: Path) -> None:
@@ -78,11 +61,11 @@ def test_eight_jobs_are_answered_for_whatever_happens(cluster: Cluster, tmp_path
     status = python(SWEEP, "status", "sweep", cwd=tmp_path / "slurm", **cluster.environment)
     assert (status.stdout.count(" finished "), status.stdout.count(" preempted: CANCELLED")) == (6, 1)
     again = ("resume", "sweep", "--program", PROGRAM)  # the fault has been mended
-    done = python(SWEEP, *again, cwd=tmp_path / "slurm", **cluster.environment)
-    assert done.returncode == 0, done.stdout + done.stderr
+    python(SWEEP, *again, cwd=tmp_path / "slurm", code=0, **cluster.environment)
     assert len(cluster.tasks()) == sum(attempts.values()) + 2
     assert set(finishes(tmp_path).values()) == {1}
-    assert len(results(tmp_path / "slurm")) == 8
+    with (tmp_path / "slurm" / "sweep" / "results.csv").open() as file:
+        assert len([*csv.DictReader(file)]) == 8
 
 
 def test_a_search_goes_through_the_queue_and_finds_its_trials_there_again(cluster: Cluster, tmp_path: Path) -> None:
@@ -95,8 +78,7 @@ def test_a_search_goes_through_the_queue_and_finds_its_trials_there_again(cluste
     with started(*command, cwd=tmp_path, **env) as process:
         wait_for(lambda: [*(tmp_path / "journal").glob("*.began")], 60)
         process.kill()
-    done = python(*command, cwd=tmp_path, fresh=True, **env)
-    assert done.returncode == 0, done.stdout + done.stderr
+    python(*command, cwd=tmp_path, fresh=True, code=0, **env)
     trials = study.load_study(tmp_path / "sweep").trials
     assert [trial.state.name for trial in trials] == ["COMPLETE"] * 4
     assert finishes(tmp_path) == dict.fromkeys([trial.user_attrs["directory"] for trial in trials], 1)

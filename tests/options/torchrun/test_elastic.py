@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from agents import Rendezvous, kill, rendezvous
-from commands import TIMEOUT
+from commands import TIMEOUT, status
 from in_process import become_rank, last, prepared
 from lightning import Callback, LightningModule, Trainer
 from ranks import in_ranks
@@ -23,19 +23,9 @@ from lockstep.launchers.stop_signals import STOP_SIGNALS
 
 pytestmark = pytest.mark.slow
 
-FIXED = (
-    "trainer.accelerator=cpu",
-    "trainer.precision=64-true",
-    "trainer.max_epochs=2",
-    "model=mlp",
-    "model.net.dropout=0.2",
-    "datamodule.augment=null",
-    "guards.checkpoint.every_n_steps=3",
-    "guards.watchdog=null",
-    "++callbacks.pictures=null",
-    "logger=csv",
-    "test=false",
-)
+FIXED = ("trainer=cpu", "trainer.precision=64-true", "trainer.max_epochs=2", "model=mlp", "model.net.dropout=0.2", "test=false")
+FIXED += ("datamodule.augment=null", "guards.checkpoint.every_n_steps=3", "guards.watchdog=null", "++callbacks.pictures=null")
+FIXED += ("logger=csv",)
 JOURNAL = "+callbacks.journal={_target_:test_elastic.Journal}"
 
 
@@ -94,10 +84,6 @@ def undisturbed(rank: int, world_size: int, run: Path, options: tuple[str, ...])
 def lives(run: Path) -> list[tuple[int, int, str]]:
     """Of each the step it began at, the world, and the address of rank zero's node."""
     return sorted({(line["began"], line["world_size"], line["node"]) for line in journal(run)})
-
-
-def status(run: Path) -> Any:
-    return json.loads((run / "status.json").read_text())
 
 
 def assert_same_training(run: Path, whole: Path, at_least: int = 1000) -> None:

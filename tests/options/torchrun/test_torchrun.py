@@ -1,10 +1,13 @@
-"""Which rank torchrun's environment describes, the names that follow from it, and the end of torchrun."""
+"""Ranks that torchrun has started: which ones, with which config, by which script, and their end."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from commands import ROOT, python, record, status
 from environments import PARENT, TORCHRUN
 
 from lockstep.errors import ConfigError
@@ -54,3 +57,57 @@ def test_a_rank_ends_with_its_torchrun() -> None:
         assert agent.stdout.readline() == "up\n"
         agent.kill()
         assert agent.stdout.read() == ""  # the rank, too, has closed it
+
+
+# train.py, of which rank one begins when rank zero has: its imports took longer, say.
+LATE = f"""
+import os, runpy, sys, time
+while os.environ["RANK"] == "1" and not os.path.exists("run/status.json"):
+    time.sleep(0.02)
+sys.argv[0] = {str(ROOT / "train.py")!r}
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_comes_later_has_the_config_of_the_first(tmp_path: Path) -> None:
+    """It took the config that rank zero had saved, with the run's id in it, for its own, and the run was refused."""
+    (tmp_path / "late.py").write_text(LATE)
+    meeting = ("--nproc-per-node=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--rdzv-id=late")
+    options = ("model=mlp", "trainer=cpu", "trainer.devices=auto", "debug=fast", f"hydra.run.dir={tmp_path}/run")
+    done = python("-m", "torch.distributed.run", *meeting, "late.py", *options, cwd=tmp_path, code=0)
+    assert (record(tmp_path / "run")["world_size"], status(tmp_path / "run")["status"]) == (2, "finished")
+    assert done.stdout.count("global batch") == 1
+
+
+SCRIPT = ROOT / "scripts" / "torchrun_multinode.sh"
+HOST = {"RENDEZVOUS": "10.0.0.1:29500", "HOST_INDEX": "1", "RUN_ID": "first", "ADDRESS": "127.0.0.1", "PYTHON": "echo"}
+
+
+def launch(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    env = {"PATH": os.environ["PATH"]} | variables
+    return subprocess.run([SCRIPT, *arguments], env=env, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_each_host_starts_torchrun_with_what_they_share() -> None:
+    done = launch("seed=1", **HOST, HOSTS="1:4", PROCESSES="8", RDZV_CONF="join_timeout=60")
+    assert done.stdout.split() == [
+        *("-m", "torch.distributed.run", "--nnodes=1:4", "--nproc-per-node=8", "--max-restarts=3", "--rdzv-backend=c10d"),
+        *("--rdzv-endpoint=10.0.0.1:29500", "--rdzv-id=first", "--rdzv-conf=is_host=0,join_timeout=60"),
+        *("--local-addr=127.0.0.1", str(ROOT / "train.py"), "trainer.devices=auto", "trainer.num_nodes=auto", "seed=1"),
+    ]
+
+
+def test_the_address_is_the_one_that_reaches_the_first_host(tmp_path: Path) -> None:
+    """Asked of Python itself, before the stand-in shows what it is started with."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\ntest "$1" = -c && exec {sys.executable} "$@"\necho "$@"\n')
+    python.chmod(0o755)
+    done = launch(**HOST | {"RENDEZVOUS": "127.0.0.1:29500", "ADDRESS": "", "PYTHON": str(python)})
+    assert "--local-addr=127.0.0.1" in done.stdout.split()
+
+
+def test_what_is_wrong_is_one_line() -> None:
+    done = launch(**HOST | {"HOST_INDEX": "first"})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "HOST_INDEX=first: use 0 on the host of RENDEZVOUS; 1, 2, ... on the others\n"

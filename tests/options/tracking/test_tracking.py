@@ -14,12 +14,6 @@ from lockstep.tracking import MLFlowLogger, WandbLogger
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries, among themselves
 
 
-def run_directory(folder: Path, name: str = "run") -> Path:
-    (folder / name).mkdir(parents=True)
-    save_run(folder / name)
-    return folder / name
-
-
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
     pytest.importorskip("mlflow", reason="MLflow is not installed: pip install -e '.[mlflow]'")
@@ -30,66 +24,60 @@ def logger(run: Path, uri: str) -> MLFlowLogger:
     return MLFlowLogger(run_dir=str(run), tracking_uri=uri, experiment_name="digits")
 
 
-def kept(uri: str) -> list[Any]:
-    """All runs of the experiment."""
+def recorded(uri: str) -> Any:
+    """The only run of the experiment."""
     import mlflow
 
     client = mlflow.MlflowClient(uri)
-    return list(client.search_runs([client.get_experiment_by_name("digits").experiment_id]))
+    (run,) = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
+    return run
 
 
 def history(uri: str, name: str) -> list[tuple[int, float]]:
-    """Of the only run there is: its points by step, with those that are there twice."""
+    """Its points by step, with those that are there twice."""
     import mlflow
 
-    (run,) = kept(uri)
-    return sorted((point.step, point.value) for point in mlflow.MlflowClient(uri).get_metric_history(run.info.run_id, name))
+    points = mlflow.MlflowClient(uri).get_metric_history(recorded(uri).info.run_id, name)
+    return sorted((point.step, point.value) for point in points)
 
 
-def fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    import mlflow
+def refuse(*_: Any, **__: Any) -> None:
     from mlflow.exceptions import MlflowException
 
-    def silent(*_: Any, **__: Any) -> None:
-        raise MlflowException("Connection\nrefused")
-
-    monkeypatch.setattr(mlflow.MlflowClient, "log_batch", silent)
+    raise MlflowException("Connection\nrefused")
 
 
 def test_what_a_finished_run_comes_to_is_there_and_a_prolonged_one_goes_on(tmp_path: Path, uri: str) -> None:
-    run = run_directory(tmp_path)
-    first = logger(run, uri)
-    first.log_result({"model": "mlp", "trainer.max_epochs": 2}, {"val/acc": 0.5}, 10)
-    (result,) = kept(uri)
-    assert result.info.status == "FINISHED"
-    assert result.data.params == {"model": "mlp", "trainer.max_epochs": "2"}
+    run = save_run(tmp_path / "run")
+    logger(run, uri).log_result({"model": "mlp", "trainer.max_epochs": 2}, {"val/acc": 0.5}, 10)
+    assert recorded(uri).info.status == "FINISHED"
+    assert recorded(uri).data.params == {"model": "mlp", "trainer.max_epochs": "2"}
     logger(run, uri).log_result({"model": "mlp", "trainer.max_epochs": 4, "seed": 0}, {"val/acc": 0.75}, 20)
-    (result,) = kept(uri)  # MLflow keeps the first value of a parameter, and refuses another
-    assert result.data.params == {"model": "mlp", "trainer.max_epochs": "2", "seed": "0"}
-    assert result.data.metrics["val/acc"] == 0.75
+    # MLflow keeps the first value of a parameter, and refuses another
+    assert recorded(uri).data.params == {"model": "mlp", "trainer.max_epochs": "2", "seed": "0"}
     assert history(uri, "val/acc") == [(10, 0.5), (20, 0.75)]
 
 
 def test_a_server_that_fails_ends_no_run_and_is_asked_again_at_its_end(
     tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = logger(run_directory(tmp_path), uri)
+    one = logger(save_run(tmp_path / "run"), uri)
     one.log_metrics({"loss": 0.0}, 0)
     with monkeypatch.context() as silence:
-        fail(silence)
+        silence.setattr("mlflow.MlflowClient.log_batch", refuse)
         for step in (1, 2, 3):
             one.log_metrics({"loss": float(step)}, step)
     said = [message for name, _, message in caplog.record_tuples if name == "lockstep.tracking"]
     assert said == [f"MLflow at {uri} has failed; the run goes on without it: Connection refused"]
     one.log_result({"model": "mlp"}, {"loss": 4.0}, 4)
     assert history(uri, "loss") == [(0, 0.0), (4, 4.0)]
-    assert kept(uri)[0].info.status == "FINISHED"
+    assert recorded(uri).info.status == "FINISHED"
 
 
 def test_a_run_of_w_and_b_goes_on_as_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb", reason="W&B is not installed: pip install -e '.[wandb]'")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    run = run_directory(tmp_path / "sweep", "seed=0")
+    run = save_run(tmp_path / "sweep" / "seed=0")
     (tmp_path / "sweep" / "multirun.yaml").touch()
     for steps in (range(4), range(4, 7)):
         one = WandbLogger(run_dir=str(run), project="digits", offline=True)

@@ -34,26 +34,17 @@ def main(cfg: DictConfig) -> None:
     record.write_status(folder, "running")
     journal(cfg, "began")
     first, total = continued(folder / "checkpoints" / "last.ckpt" if is_resumed else None)
-    fatal = (
-        chaos(cfg)
-        if "CHAOS" in os.environ
-        else (2, HOW[cfg.seed] if os.environ.get("FAULTS") == str(cfg.trainer.devices) else "well")
-    )
+    fatal_step, how = chaos(cfg) if "CHAOS" in os.environ else planted(cfg)
     for step in range(first, STEPS):
-        if step == fatal[0]:
-            if fatal[1] == "preempted" and not is_resumed:
-                record.write_status(folder, "preempted", "preempted by SIGTERM")
-                raise SystemExit(75)
-            if fatal[1] != "wait once" or not is_resumed:
-                fail(fatal[1])
+        if step == fatal_step and not (is_resumed and how in ("preempted", "wait once")):
+            fail(how, folder)
         total += cfg.model.optimizer.lr * math.sqrt(step + 1)
         time.sleep(0.05)
         save(folder / "checkpoints" / "last.ckpt", f"{step + 1} {total!r}")
-    value = math.nan if fatal[1] == "nan" else total
-    devices = cfg.trainer.devices
+    devices, metrics = cfg.trainer.devices, {"val/acc": math.nan if how == "nan" else total}
     facts = {"world_size": devices, "lr": cfg.model.optimizer.lr, "train_time": 1.0, "wall_time": 1.0}
     facts |= {"samples_per_second": float(devices), "global_batch_size": cfg.datamodule.global_batch_size}
-    write_json(folder / "metrics.json", {"metrics": {"val/acc": value}, "optimized_metric": "val/acc", **facts})
+    write_json(folder / "metrics.json", {"metrics": metrics, "optimized_metric": "val/acc", **facts})
     record.write_status(folder, "finished")
     journal(cfg, "finished")
 
@@ -65,7 +56,14 @@ def chaos(cfg: DictConfig) -> tuple[int, str]:
     return dice.randrange(STEPS), dice.choice(["raise", "kill", "hang", "well"]) if attempt <= 2 else "well"
 
 
-def fail(how: str) -> None:
+def planted(cfg: DictConfig) -> tuple[int, str]:
+    return 2, HOW[cfg.seed] if os.environ.get("FAULTS") == str(cfg.trainer.devices) else "well"
+
+
+def fail(how: str, folder: Path) -> None:
+    if how == "preempted":
+        record.write_status(folder, "preempted", "preempted by SIGTERM")
+        raise SystemExit(75)
     if how == "raise":
         print("planted fault", file=sys.stderr)
         raise SystemExit(1)
@@ -73,11 +71,9 @@ def fail(how: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if how.startswith("exit"):
         os._exit(0 if how.endswith("0") else 7)
-    if how.startswith("wait"):
-        time.sleep(600)
-    if how == "hang":
-        if "CHAOS" not in os.environ:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if how == "hang" and "CHAOS" not in os.environ:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if how.startswith(("hang", "wait")):
         time.sleep(600)
 
 

@@ -14,11 +14,7 @@ def checkout(folder: Path) -> Path:
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes((ROOT / name).read_bytes())
-    commit(folder)
-    return folder
-
-
-def commit(folder: Path) -> None:
     git = ["git", "-c", "user.name=test", "-c", "user.email=test@localhost"]
     for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
         subprocess.run([*git, *arguments], cwd=folder, check=True)
+    return folder

@@ -1,16 +1,23 @@
-"""What a config's targets take, what they refuse, and under which key."""
+"""What a config's targets take, what they refuse, and under which key; a stranger's checkpoint runs nothing."""
 
+import copy
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from omegaconf import DictConfig
+import torch
+from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from lockstep.build import build
 from lockstep.config.construct import construct
 from lockstep.config.plan import Plan
+from lockstep.datamodules import DataSpec
 from lockstep.errors import ConfigError
+from lockstep.models.from_checkpoint import load_model
+from lockstep.models.from_config import build_model
 
 
 class Typed:
@@ -72,3 +79,80 @@ def test_a_shipped_model_needs_data_that_describe_themselves(shipped: DictConfig
     shipped.datamodule = {"_target_": "lightning.LightningDataModule"}
     with pytest.raises(ConfigError, match=r"^model\._target_=lockstep\.models\.Classifier: needs data with a `spec`"):
         build(shipped, plan)
+
+
+SPEC = {"input_shape": [1, 8, 8], "num_outputs": 10, "class_names": None}
+MODEL: dict[str, Any] = {
+    "_target_": "lockstep.models.Classifier",
+    "net": {"_target_": "lockstep.nets.MLP", "hidden": [4]},
+    "optimizer": {"_target_": "torch.optim.AdamW", "_partial_": True, "lr": 1e-3},
+    "lr_scheduler": {"_target_": "lockstep.models.schedules.constant", "_partial_": True},
+    "metrics": ["loss"],
+}
+SHELL = {"_target_": "os.system", "command": "touch ran"}
+PROCESS = "torch.distributed.elastic.multiprocessing.subprocess_handler.SubprocessHandler"
+# Parts of a model, each made to leave a file, `ran`, or to have one left later.
+HOSTILE: dict[str, dict[str, Any]] = {
+    "a shell": {"net": SHELL},
+    "a pickle": {"net": {"_target_": "torch.load", "f": "evil.pt", "weights_only": False}},
+    "a module of its own": {"net": {"_target_": "evil.run"}},
+    "the optimizer, called later": {"optimizer": {"_target_": "os.system", "_partial_": True}},
+    "an interpolation": {"net": {"_target_": "torch.nn.Sequential", "_args_": ["${oc.create:'{_target_: evil.run}'}"]}},
+    "within a list": {"net": {"_target_": "torch.nn.Sequential", "_args_": [SHELL]}},
+    "our own files": {"net": {"_target_": "lockstep.atomic_files.replace_text", "path": "ran", "text": ""}},
+    "a class that starts a process": {"net": {"_target_": PROCESS, "entrypoint": "touch", "args": ["ran"], "env": {}}},
+}
+
+
+def saved(path: Path, **parts: Any) -> Path:
+    """A checkpoint of a model with other parts."""
+    state = build_model(MODEL, DataSpec(**SPEC)).state_dict()
+    torch.save({"state_dict": state, "hyper_parameters": {"model": copy.deepcopy(MODEL) | parts, "spec": SPEC}}, path)
+    return path
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The path of a checkpoint. Beside it is a file that, were it run or loaded, would leave another one: `ran`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.py").write_text("open('ran', 'w')\ndef run(*_, **__): open('ran', 'w')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path / "hostile.ckpt"
+
+
+@pytest.mark.parametrize("how", HOSTILE)
+def test_a_checkpoint_made_to_run_code_is_refused(how: str, hostile: Path) -> None:
+    saved(hostile, **HOSTILE[how])
+    with pytest.raises(ConfigError, match=rf"^checkpoint={hostile}: (model[\w.]*_target_=|has an interpolation).*$"):
+        load_model(hostile)
+    assert not hostile.with_name("ran").exists()
+
+
+def test_a_checkpoint_that_says_nothing_of_its_model_is_refused(tmp_path: Path) -> None:
+    torch.save({"state_dict": {}, "hyper_parameters": None}, path := tmp_path / "odd.ckpt")
+    with pytest.raises(ConfigError, match=rf"^checkpoint={path}: "):
+        load_model(path)
+
+
+def test_a_net_of_the_project_is_built_and_another_one_where_the_caller_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a script or a notebook, which have no src/ on Python's path."""
+    for name in ("conf/x", "src/nets_of_mine.py", "elsewhere/my_nets.py"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("from lockstep.nets import MLP\nclass Net(MLP): ...\n")
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "elsewhere"), *sys.path])
+    own, other = (saved(tmp_path / name, net=MODEL["net"] | {"_target_": f"{name}.Net"}) for name in ("nets_of_mine", "my_nets"))
+    assert type(load_model(own).net).__module__ == "nets_of_mine"
+    with pytest.raises(ConfigError, match=r"model\.net\._target_=my_nets\.Net: a checkpoint may not name that; use"):
+        load_model(other)
+    group = MODEL | {"net": MODEL["net"] | {"_target_": "my_nets.Net"}}
+    assert type(load_model(other, group).net).__module__ == "my_nets"
+
+
+def test_a_config_that_names_a_shell_is_refused(shipped: DictConfig) -> None:
+    OmegaConf.update(shipped, "model.net._target_", "os.system")
+    with pytest.raises(ConfigError, match=r"^model.net\._target_=os.system: .*blocklisted"):
+        build(shipped, Plan.from_config(shipped))

@@ -1,4 +1,4 @@
-"""Every option that is shipped passes the checks, and what it names is there."""
+"""Every option that is shipped passes the checks, and what it names is there; whether more of a metric is better."""
 
 from collections.abc import Callable
 from itertools import zip_longest
@@ -12,19 +12,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError
-from lockstep.runs.validation import check
+from lockstep.metrics import mode_by_name
+from lockstep.runs.composition import compose
+from lockstep.runs.validation import check, validated
 
 CONF = Path(__file__).parents[3] / "conf"
 CHOSEN_ALONE = ("experiment", "debug")  # a whole config each
-# The files beside them build on these: a key that is missing, by option.
-MISSING = {"net: ???": "model.net", "_target_: ???": "datamodule._target_"}
-ABSTRACT = {
-    f"{group}={file.stem}": MISSING[line.partition(" #")[0]]
-    for group in ("model", "datamodule")
-    for file in sorted((CONF / group).glob("*.yaml"))
-    for line in file.read_text().splitlines()
-    if line.partition(" #")[0] in MISSING
-}
+# The options beside these build on them; each with the key that is missing.
+ABSTRACT = {f"model={name}": "model.net" for name in ("classifier", "language_model", "regressor", "task")}
+ABSTRACT |= {"datamodule=base": "datamodule._target_"}
 # What an option needs beside itself to make sense.
 COMPANIONS = {
     **{f"model={name}": ["optimized_metric=val/loss", "optimized_mode=min"] for name in ("gpt", "gpt_nano")},
@@ -39,8 +35,8 @@ COMPANIONS = {
 
 
 def options(group: str) -> list[str]:
-    result = [f"{group}={file.stem}" for file in sorted((CONF / group).glob("*.yaml"))]
-    return [option for option in result if option not in ABSTRACT]
+    every = [f"{group}={file.stem}" for file in sorted((CONF / group).glob("*.yaml"))]
+    return [option for option in every if option not in ABSTRACT]
 
 
 def every_option() -> list[list[str]]:
@@ -83,3 +79,40 @@ def test_a_global_batch_counts_before_the_batch_size_of_an_experiment(compose: C
     given = ("trainer=cpu", "trainer.devices=2", "datamodule.global_batch_size=8")
     plan = Plan.from_config(compose("experiment=mnist_ddp", *given))
     assert (plan.batch_size, plan.global_batch_size) == (4, 8)
+
+
+EARLY = ("callbacks=early_stopping", "model/lr_scheduler=plateau")
+
+
+@pytest.mark.parametrize(
+    ("mode", "metrics"),
+    [
+        ("min", ["val/loss", "val_loss/dataloader_idx_0", "test_rmse", "perplexity", "val_wer", "fid"]),
+        ("max", ["val/acc", "val/f1", "val_AUROC", "top5"]),
+        ("unknown", ["lossless_ratio", "power", "answer", "neg_loss"]),
+    ],
+)
+def test_a_name_says_whether_less_is_better(mode: str, metrics: list[str]) -> None:
+    assert {metric: mode_by_name(metric) for metric in metrics} == dict.fromkeys(metrics, mode)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "modes"),
+    [
+        ((), ("max", "max", "max", "max")),
+        (("optimized_metric=val/loss",), ("min", "min", "min", "min")),
+        (("optimized_metric=val/loss", "optimized_mode=max"), ("max", "max", "max", "max")),
+        (("callbacks.early_stopping.monitor=val/loss",), ("max", "max", "min", "max")),
+    ],
+)
+def test_what_is_looked_at_by_a_metric_takes_its_mode(overrides: tuple[str, ...], modes: tuple[str, ...]) -> None:
+    cfg = compose(*EARLY, *overrides)
+    keys = ("optimized_mode", "callbacks.best_checkpoint.mode", "callbacks.early_stopping.mode", "model.lr_scheduler.mode")
+    assert tuple(OmegaConf.select(cfg, key) for key in keys) == modes
+
+
+def test_a_name_that_does_not_say_it_needs_a_mode() -> None:
+    for key in ("optimized_metric=val/epe", "callbacks.early_stopping.monitor=val/epe"):
+        with pytest.raises(ConfigError, match=f"^{key}: .* set [a-z_.]*mode=max or [a-z_.]*mode=min$"):
+            check(compose(*EARLY, key))
+    validated(compose(*EARLY, "~model.metrics", "optimized_metric=val/epe", "optimized_mode=min", "trainer=cpu"))

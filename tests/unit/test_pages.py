@@ -1,12 +1,16 @@
-"""docs/guides.md: each command on it passes the checks of the config; each test that a page names is there."""
+"""The pages in docs/ follow the code: what guides.md, how-it-works.md and reference.md name is there, and passes."""
 
+import ast
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
+import make_reference
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from in_process import composed_at_once
+from make_reference import reference
 from omegaconf import OmegaConf
 from torch.distributed.run import parse_args
 
@@ -15,12 +19,12 @@ from lockstep.runs.composition import CONF
 from lockstep.runs.validation import check
 
 ROOT = CONF.parent
-PAGE = (ROOT / "docs" / "guides.md").read_text()
+GUIDES = (ROOT / "docs" / "guides.md").read_text()
 LAUNCHER = OmegaConf.load(CONF / "hydra" / "launcher" / "slurm.yaml")
 CONFIGS = {"parity.py": "parity", "train.py": "train", "train.sbatch": "train"}  # the others take no overrides
 
 
-TABLES = [line for line in PAGE.partition("## What is wrong in them")[0].splitlines() if line.startswith("|")]
+TABLES = [line for line in GUIDES.partition("## What is wrong in them")[0].splitlines() if line.startswith("|")]
 COMMANDS = [*dict.fromkeys(command for line in TABLES for command in re.findall(r"`([^`]+)`", line.split("|")[2]))]
 
 
@@ -71,15 +75,52 @@ def test_each_command_composes_and_passes_the_checks(command: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("experiment", "optimizer", "batch_size", "epochs", "every"),
-    [("toy_regression", "SGD", 20, 5, 1), ("checkpoint_every_10", "SGD", 32, 50, 10)],
+    ("experiment", "expected"),
+    [("toy_regression", ("torch.optim.SGD", 20, 5, 1, 10)), ("checkpoint_every_10", ("torch.optim.SGD", 32, 50, 10, 10))],
 )
-def test_the_programs_are_those_of_the_guides(experiment: str, optimizer: str, batch_size: int, epochs: int, every: int) -> None:
+def test_the_programs_are_those_of_the_guides(experiment: str, expected: tuple[Any, ...]) -> None:
     cfg = composed_at_once(f"experiment={experiment}")
-    assert cfg.model.optimizer._target_ == f"torch.optim.{optimizer}"
-    assert (cfg.datamodule.batch_size, cfg.trainer.max_epochs, cfg.guards.checkpoint.every_n_epochs) == (
-        batch_size,
-        epochs,
-        every,
-    )
-    assert (cfg.datamodule.in_features, cfg.datamodule.out_features) == (10, 10)
+    data, every = cfg.datamodule, cfg.guards.checkpoint.every_n_epochs
+    assert data.in_features == data.out_features
+    assert (cfg.model.optimizer._target_, data.batch_size, cfg.trainer.max_epochs, every, data.in_features) == expected
+
+
+# "## A training step", then lines such as: 1. `train.py::main`: builds and fits
+WAYS = dict(
+    re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", (ROOT / "docs" / "how-it-works.md").read_text(), re.MULTILINE | re.DOTALL)
+)
+MOST_FILES = {"A run": 10, "A step": 6, "A sweep's job": 12, "A resumption": 10}
+STEP = re.compile(r"^\d+\. `([^`:]+)::([^`]+)`(.*)$", re.MULTILINE)
+FRAMEWORKS = ("Hydra calls", "Lightning calls", "torch calls")
+
+
+def has(text: str, name: str) -> bool:
+    """True if a file with this text has such a function, method or class."""
+    nodes: list[ast.AST] = [ast.parse(text)]
+    for part in name.split("."):
+        nodes = [child for node in nodes for child in ast.iter_child_nodes(node) if getattr(child, "name", None) == part]
+    return bool(nodes)
+
+
+@pytest.mark.parametrize("title", MOST_FILES)
+def test_each_way_leads_from_one_function_to_the_next(title: str) -> None:
+    steps = STEP.findall(WAYS[title])
+    assert len(steps) >= 4
+    assert len({file for file, _, _ in steps}) <= MOST_FILES[title]
+    before = ""
+    for file, name, words in steps:
+        text = (ROOT / file).read_text()
+        assert has(text, name), f"{file} has no {name}"
+        is_called = re.search(rf"\b{name.rpartition('.')[2]}\(", before) is not None
+        assert not before or is_called or any(word in words for word in FRAMEWORKS), f"{title}: nothing before it calls {name}"
+        before += text
+
+
+def test_the_page_is_what_conf_says_today() -> None:
+    assert make_reference.PAGE.read_text() == reference(), "run `make reference`"
+
+
+def test_every_key_says_what_it_means() -> None:
+    rows = [line for line in reference().splitlines() if line.startswith("| `")]
+    assert len(rows) > 100
+    assert [row for row in rows if row.endswith("|  |")] == []

@@ -1,0 +1,224 @@
+"""The rows read of a sweep's directory, what a series computes from them, the answer in words, and the page."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_sweep import cell, measured
+from omegaconf import OmegaConf
+
+from lockstep.config.construct import construct
+from lockstep.errors import ConfigError
+from lockstep.places import CONF
+from lockstep.report import choice, measurements
+from lockstep.report.measurements import DIVERGED, MISSING, read
+from lockstep.report.page import Times, render, scaling_page, write_report
+from lockstep.report.series import WEAK, find_series
+
+
+def test_jobs_that_have_not_finished_are_rows_with_their_reason(tmp_path: Path) -> None:
+    cells = [
+        cell(2, status="failed", reason="rank 1: ValueError: boom"),
+        cell(2, lr=1.0, status="failed", reason="rank 0: at step 3 the loss is nan, of samples 1, 2"),
+        cell(4, status="queued", global_batch=64),
+        cell(4, lr=2.0, status="preempted", reason="preempted by SIGTERM"),
+    ]
+    rows = read(measured(tmp_path, cells)).rows
+    assert [row.status for row in rows] == ["failed", DIVERGED, MISSING, MISSING]
+    assert [rows[number].reason for number in (0, 2, 3)] == ["rank 1: ValueError: boom", "queued", "preempted by SIGTERM"]
+    assert [row.global_batch for row in rows] == [64, 64, 64, 128]
+    assert all(row.samples_per_second is None for row in rows)
+
+
+def test_jobs_that_differ_in_other_keys_are_kept_apart(tmp_path: Path) -> None:
+    cells = [cell(devices, overrides=(f"model={model}",)) for model in ("mlp", "cnn") for devices in (1, 2)]
+    sweep = measured(tmp_path, [*cells, cell(4, overrides=("model=cnn",))])
+    rows = read(sweep)
+    assert (rows.rows[0].variant, rows.left_out) == (("model=cnn",), {("model=mlp",): 2})
+    assert [row.devices for row in rows.rows] == [1, 2, 4]
+    assert [row.devices for row in read(sweep, ["model=mlp"]).rows] == [1, 2]
+    with pytest.raises(ConfigError, match="--only=model=vgg: no job has these"):
+        read(sweep, ["model=vgg"])
+
+
+def test_the_rate_of_a_plain_module_is_an_axis_and_devices_are_those_it_ran_on(tmp_path: Path) -> None:
+    cells = [cell(1, lr, rate="learning_rate") for lr in (0.001, 0.01)]
+    rows = read(measured(tmp_path, [*cells, cell(8, 0.001, rate="learning_rate", world_size=4)])).rows
+    assert [(row.devices, row.lr, row.variant) for row in rows] == [(1, 0.001, ()), (1, 0.01, ()), (4, 0.001, ())]
+
+
+def test_weak_scaling_keeps_the_batch_of_a_device(tmp_path: Path) -> None:
+    """Steps vary by 2% over the seeds."""
+    steps = {1: 0.010, 2: 0.0125, 4: 0.016}  # seconds
+    jobs = [(n, lr, seed) for n in steps for lr in (0.1, 0.3) for seed in range(3)]
+    cells = [cell(n, lr, seed, step=steps[n] * (0.98 + 0.02 * seed)) for n, lr, seed in jobs]
+    series = find_series(read(measured(tmp_path, cells)))
+    assert (series.kind, series.batch, [point.devices for point in series.points]) == (WEAK, 32, [1, 2, 4])
+    assert [point.global_batch for point in series.points] == [32, 64, 128]
+    assert [point.speedup.mean for point in series.points] == [1.0, pytest.approx(2 / 1.25), pytest.approx(4 / 1.6)]
+    last = series.points[2]
+    assert (last.efficiency.mean, last.throughput.mean) == pytest.approx((1 / 1.6, 128 / 0.016), rel=1e-3)
+    low, high = last.speedup.interval or (0.0, 0.0)
+    assert low < last.speedup.mean < high < low + 0.2
+
+
+def test_a_rate_at_which_a_repeat_has_diverged_is_the_best_where_there_is_no_other(tmp_path: Path) -> None:
+    """The mean of those that have finished is that of the lucky ones."""
+    unlucky = [cell(1, 0.3, metric=0.9), cell(1, 0.3, 1, status="failed", reason="at step 3 the loss is nan")]
+    steady = [cell(1, 0.1, seed, metric=0.8) for seed in (0, 1)]
+    for folder, jobs, rate in (("both", steady + unlucky, 0.1), ("one", unlucky, 0.3)):
+        assert find_series(read(measured(tmp_path / folder, jobs))).base.lr == rate
+
+
+def answer(folder: Path, cells: list[dict[str, Any]]) -> str:
+    rows = measurements.read(measured(folder, cells))
+    return choice.answer(rows, find_series(rows))
+
+
+def test_the_most_devices_that_pay_are_taken_and_the_next_count_is_compared(tmp_path: Path) -> None:
+    steps = {1: 0.0100, 2: 0.0102, 4: 0.0108, 8: 0.0180}  # seconds
+    cells = [cell(n, lr, step=step, metric=0.95 + lr) for n, step in steps.items() for lr in (0.01, 0.003)]
+    assert answer(tmp_path, cells) == (
+        "Take 4 devices at lr 0.01: 3.7x one device (3.70x to 3.70x) at the same val/acc (0.96, one device 0.96); "
+        "8 give 1.2x the speed and cost 1.7x the device-hours."
+    )
+
+
+def repeated(**steps: tuple[float, float]) -> list[dict[str, Any]]:
+    """Jobs of two seeds, by their number of devices."""
+    return [cell(int(n[1:]), seed=seed, global_batch=64, step=two[seed]) for n, two in steps.items() for seed in (0, 1)]
+
+
+BOOM = {"status": "failed", "reason": "boom"}
+NOTHING = "The speed is not known: "
+UNKNOWN = f"{NOTHING}whether 2 devices are faster than 1 is not known "
+OF_CPU = {"accelerator": "cpu", "cpu_count": 2}
+ANSWERS = {
+    "costs accuracy": (
+        [cell(1, metric=0.95, step=0.010), cell(2, metric=0.85, step=0.0101)],
+        "Take 1 device at lr 0.1: val/acc 0.95, and more devices are not worth it; 2 give 2x the speed and lose 0.1 of val/acc.",
+    ),
+    "one count": (
+        [cell(2, lr, metric=lr) for lr in (0.5, 0.6)] + [cell(4, **BOOM)],
+        f"{NOTHING}only one number of devices has results. val/acc is 0.6 on 2 devices at lr 0.6.",
+    ),
+    "neither batch": (
+        [cell(1, batch=32), cell(2, batch=20, metric=0.8)],
+        f"{NOTHING}neither the batch of a device nor the global batch is the same over the counts. "
+        "val/acc is 0.9 on 1 device at lr 0.1, 0.8 on 2 devices at lr 0.1 (worse).",
+    ),
+    "none": ([cell(2, **BOOM)], "None of 1 job has finished with a result: nothing can be said yet."),
+    "an interval that contains one": (repeated(n1=(0.01, 0.012), n2=(0.004, 0.05)), f"{UNKNOWN}(0.00x to "),
+    "few cores": (
+        [cell(n, step=step, **OF_CPU, cores=1) for n, step in ((1, 0.01), (2, 0.012))],
+        f"{UNKNOWN}(there were 2 threads on 1 core in 1 of 2 jobs).",
+    ),
+    "a busy machine": (
+        [cell(n, step=step, **OF_CPU, load=2.6) for n, step in ((1, 0.01), (2, 0.012))],
+        f"{UNKNOWN}(the machine had a load of 2.6 on 2 cores in 2 of 2 jobs).",
+    ),
+    "more than can be": (
+        [cell(1, step=0.0876), cell(2, step=0.010)],
+        f"{NOTHING}2 devices were 17.5x as fast as 1, more than ideal;",
+    ),
+    "more than twice, by caches": ([cell(1, step=0.0105), cell(2, step=0.010)], "Take 2 devices"),
+}
+
+
+@pytest.mark.parametrize("what", ANSWERS)
+def test_what_is_not_known_is_not_said(what: str, tmp_path: Path) -> None:
+    cells, said = ANSWERS[what]
+    assert answer(tmp_path, cells).startswith(said)
+
+
+def test_the_next_count_is_not_compared_where_its_interval_contains_one(tmp_path: Path) -> None:
+    said = answer(tmp_path, repeated(n1=(0.01, 0.0101), n2=(0.005, 0.0051), n4=(0.002, 0.01)))
+    assert said.startswith("Take 2 devices at lr 0.1: 2x one device (1.")
+    assert "; whether 4 devices are faster than 2 is not known (0.00x to " in said
+
+
+def whole() -> list[dict[str, Any]]:
+    """Weak scaling of three counts and two rates; the larger rate diverges on four devices."""
+    cells = [cell(n, lr, step=step, metric=0.9 + lr) for n, step in ((1, 0.010), (2, 0.012), (4, 0.0135)) for lr in (0.01, 0.02)]
+    cells[-1] = cell(4, 0.02, status="failed", reason="rank 0: at step 3 the loss is nan, of samples 7")
+    return cells
+
+
+def page(folder: Path, cells: list[dict[str, Any]], times: Times | None = None) -> str:
+    """report.md; its pictures are drawn, but not written, which takes a second."""
+    content = scaling_page(measurements.read(measured(folder, cells)), times)
+    for block in content["blocks"]:
+        if "picture" in block:
+            assert block["draw"]().axes
+    text = render("report.md", content)
+    assert text.startswith(f"**{content['answer']}**\n")
+    return text
+
+
+def test_a_whole_sweep_has_every_section(tmp_path: Path) -> None:
+    text = page(tmp_path, whole())
+    assert [line[3:] for line in text.splitlines() if line.startswith("## ")] == [
+        "Weak scaling: 32 samples per device",
+        "What is missing, and what to be careful about",
+        "Learning rates",
+        "Where the numbers come from",
+    ]
+    assert "Based on 5 of 6 jobs, which have finished (devices 1, 2, 4; lr 0.01, 0.02; seed 0)." in text
+    assert "| 4 | 0.01 | 0.91 | worse, from one run: -0.01 | 9,481 | 2.96 | 74% | 128 | 1 |" in text
+    assert "diverged (rank 0: at step 3 the loss is nan, of samples 7)" in text
+    for origin in ("0123456789abcdef", "NVIDIA H100", "torch: 2.15.0, lightning: 2.6.6", "host: node1"):
+        assert origin in text
+
+
+def test_the_html_is_one_file_that_asks_for_no_other(tmp_path: Path) -> None:
+    answer, path = write_report(measured(tmp_path, whole()))
+    names = re.findall(r"\]\((\w+)\.png\)", (path.parent / "report.md").read_text())
+    for name in names:
+        assert (path.parent / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    html = path.read_text()
+    assert f'<p class="answer">{answer}</p>' in html
+    links = re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?([^"')>\s]+)""", html)
+    assert all(link.startswith(("#", "data:")) for link in links), links
+    assert "<script" not in html
+    assert html.count("<img") == len(names) == 2
+
+
+def test_strong_scaling_compares_accuracy_at_one_batch(tmp_path: Path) -> None:
+    metrics = {1: (0.9, 0.91), 2: (0.9, 0.91), 4: (0.8, 0.801)}
+    cells = [
+        cell(n, seed=seed, global_batch=64, step=0.01 / n, metric=two[seed]) for n, two in metrics.items() for seed in (0, 1)
+    ]
+    text = page(tmp_path, cells)
+    assert "| equal: +0 |" in text
+    assert "| worse: -0.1 [-0.16 to -0.047] |" in text
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        ([cell(2, status="failed", reason="boom"), cell(4, status="queued")], ["0 of 2 jobs", "failed (boom)", "(queued)"]),
+        ([cell(1), cell(2, device_name="cpu")], ["Jobs ran on several kinds of device: NVIDIA H100, cpu."]),
+        ([cell(n, batch=batch) for n, batch in ((1, 16), (2, 16), (4, 16), (1, 32), (2, 32))], ["2 jobs of other batch sizes"]),
+        ([cell(1, overrides=("model=a",)), cell(1, overrides=("model=b",))], ["1 job of model=b left out: --only model=b"]),
+    ],
+    ids=["nothing", "devices", "batches", "variants"],
+)
+def test_a_partial_sweep_has_a_report_that_says_what_is_missing(tmp_path: Path, cells: list[Any], said: list[str]) -> None:
+    text = page(tmp_path, cells)
+    assert all(words in text for words in said), text
+
+
+def test_an_all_reduce_that_was_measured_apart_stands_beside_the_step(tmp_path: Path) -> None:
+    """4 MB of gradients, half-way between two sizes. Two devices lose 1 ms, the all-reduce; four lose 10 ms, where it takes 2."""
+    cells = [cell(n, step=step) for n, step in ((1, 0.010), (2, 0.011), (4, 0.020), (8, 0.012))]
+    all_reduce = {n: ([2_000_000, 6_000_000], [0.0005 * n - 0.0004, 0.0005 * n + 0.0004]) for n in (2, 4)}
+    text = page(tmp_path, cells, all_reduce)
+    assert ("| 2 | 1 | 10 | 11 |" in text, "| 4 | 2 | 10 | 20 |" in text) == (True, True)
+    assert "These numbers do not agree. With devices=4 a step takes longer than" in text
+
+
+def test_a_report_that_fails_at_a_sweep_s_end_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    report: Any = construct("report", OmegaConf.to_container(OmegaConf.load(CONF / "report.yaml")))
+    report.on_multirun_end(OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}, "launcher": {}}}))
+    assert "There is no report: ConfigError: SWEEP_DIR=" in caplog.text
