@@ -17,7 +17,7 @@ from lockstep.datamodules.base import DataSpec
 from lockstep.datamodules.from_config import build_datamodule, check_data
 from lockstep.launchers.environment import launcher
 from lockstep.models.from_config import build_model
-from lockstep.trainer.lightning_internals import disable_sigterm_handling, drop_commentary, read_logged_step
+from lockstep.trainer.lightning_internals import disable_sigterm_handling, drop_commentary
 from lockstep.trainer.loggers import build_loggers
 
 
@@ -25,7 +25,6 @@ def build(
     cfg: DictConfig, plan: Plan, checkpoint: Path | None = None
 ) -> tuple[LightningDataModule | None, LightningModule, Trainer]:
     """Return the datamodule, the model and the trainer. Initial weights depend on the seed, not on data, rank or world size.
-
     `checkpoint` is the one that training will start from: the run's own, or another run's for a fork."""
     drop_commentary()
     trainer = build_trainer(cfg, plan, checkpoint)  # first: its strategy may set the number of threads, which affects bits
@@ -54,17 +53,13 @@ def build_trainer(cfg: DictConfig, plan: Plan, checkpoint: Path | None = None) -
     if str(settings.get("precision")).startswith("64"):  # Lightning refuses this name for ModelParallelStrategy
         plugins.append(DoublePrecision())
         del settings["precision"]
-    step = None
-    if checkpoint is not None and checkpoint.is_relative_to(cfg.run_dir):
-        from lockstep.runs.resume import read_start  # only resumed runs need it
-
-        step = read_logged_step(read_start(cfg, "resume", checkpoint))  # from which loggers go on
-    callbacks = _callbacks(cfg, plan, checkpoint if step is None else None)
+    is_own = checkpoint is not None and checkpoint.is_relative_to(cfg.run_dir)
+    callbacks = _callbacks(cfg, plan, None if is_own else checkpoint)
     objects = {
         "strategy": strategy if plan.world_size > 1 or strategy.has_same_bits else "auto",
         "plugins": plugins,
         "callbacks": callbacks,
-        "logger": build_loggers(_entries(cfg, "logger"), step) or False,
+        "logger": build_loggers(_entries(cfg, "logger"), cfg, checkpoint if is_own else None) or False,
         "enable_checkpointing": any(isinstance(callback, Checkpoint) for callback in callbacks),
         "default_root_dir": cfg.run_dir,
     }

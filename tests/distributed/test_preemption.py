@@ -165,7 +165,7 @@ def test_a_run_of_four_goes_on_with_two_or_one(tmp_path: Path, caplog: pytest.Lo
     two = in_ranks(2, partial(go_on, run=tmp_path / "two"), tmp_path / "2")
     with caplog.at_level("INFO"):
         one = [go_on(0, 1, tmp_path / "run")]
-    line = "continuing on 1 process(es) what 4 began: the same global batches, but sums in another order"
+    line = "Resumed on 1 process(es), begun on 4: the global batches are the same, but sums are in another order"
     assert any(message.startswith(line) for message in caplog.messages)
     batches = GlobalBatches(EpochOrder(1293, 1200, 0), 240, drop_last=False)
     loader: Any = shared_loader(DataLoader(InMemory([0] * 1293, [0] * 1293), None, sampler=batches), (0, 1), 0, training=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
+from torch import Tensor
 
 from lockstep.datamodules.base import DataModule
 from lockstep.errors import check_at_least
@@ -137,6 +138,11 @@ class BestCheckpoint(SavesUncountedSteps):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.monitor is not None:
             log.info(f"{self.filename}.ckpt is chosen by the {'highest' if self.mode == 'max' else 'lowest'} {self.monitor}.")
+
+    def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
+        """Prefer the last of equal values. On a small validation set, rounding decides which epoch is the first to reach one."""
+        is_equal = current is not None and bool(current == self.best_k_models.get(self.kth_best_model_path))
+        return super().check_monitor_top_k(trainer, current) or is_equal
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint.setdefault("metrics", logged_numbers(trainer))

@@ -47,7 +47,7 @@ class EquivalenceReport(Monitor, Records):
     def _say(self, cause: str) -> None:
         if cause not in self.causes:
             self.causes.append(cause)
-            log.info(f"Not as on one process: {cause}")
+            log.info(f"Differs from one process: {cause}")
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, *_: Any, **__: Any
@@ -60,8 +60,8 @@ class EquivalenceReport(Monitor, Records):
     ) -> None:
         if batch_idx == 0 and trainer.world_size > 1 and self._states != _states(pl_module.device):
             stage = "training" if trainer.training else "validation"
-            alike = "lockstep.nets.Dropout and lockstep.noise draw them alike on any number of processes"
-            self._say(f"random numbers are drawn in a {stage} step, by each process its own; {alike}")
+            fix = "use lockstep.nets.Dropout or lockstep.noise, which draw the same on any number of processes"
+            self._say(f"a {stage} step draws random numbers, other ones in each process; {fix}")
 
     on_validation_batch_start, on_validation_batch_end = on_train_batch_start, on_train_batch_end
 

@@ -179,7 +179,7 @@ def _follow_function(schedule: LambdaLR) -> None:
         return  # the function is unchanged, or something else has set the rate
     schedule.last_epoch -= 1
     schedule.step()
-    log.warning(f"The schedule has another length: the rate continues at {rates[0]:g}; it would have been {before[0]:g}")
+    log.warning(f"The schedule's length has changed: the learning rate continues at {rates[0]:g}, not at {before[0]:g}")
 
 
 def _start_epoch(trainer: Any, model: LightningModule) -> None:

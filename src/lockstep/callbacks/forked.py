@@ -38,6 +38,7 @@ class Forked(Callback):
     def __init__(self, changed: Sequence[str]) -> None:
         self._changed = changed
         self._checkpoint: dict[str, Any] = {}
+        self._rate: float | None = None  # the checkpoint's
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn == "fit" and self._changed:
@@ -56,6 +57,7 @@ class Forked(Callback):
             log.warning("Not carried over from the checkpoint: the optimizer's state, which is of another one or of other groups")
             self._checkpoint["optimizer_states"] = []
             return
+        self._rate = states[0]["param_groups"][0]["lr"] if states else None
         for state, optimizer in zip(states, optimizers, strict=True):
             for saved, group in zip(state["param_groups"], optimizer.param_groups, strict=True):
                 saved |= {name: value for name, value in group.items() if name != "params"}
@@ -64,6 +66,9 @@ class Forked(Callback):
         if self._checkpoint:
             for config in trainer.lr_scheduler_configs:
                 _move(config, trainer)
+            rate = trainer.optimizers[0].param_groups[0]["lr"] if trainer.optimizers else None
+            if rate != self._rate is not None:
+                log.info(f"The learning rate continues at {rate:g}; the checkpoint has {self._rate:g}")
         self._checkpoint = {}
 
 

@@ -41,7 +41,7 @@ from lockstep.trainer.steps import begins_step
 
 log = logging.getLogger(__name__)
 
-_NOT_KNOWN = "docs/your-code.md#what-is-said-when lists what several processes can't detect in it"
+_NOT_KNOWN = "some differences between one and several processes can't be detected; see docs/your-code.md#warnings-and-errors"
 _OWN_GRADIENTS = "each steps by its own gradients, as after loss.backward() in the place of self.manual_backward(loss)"
 _SIZES = ("num_devices", "num_nodes", "world_size", "WORLD_SIZE", "device_count")
 _COMPARED = (2, 20)  # batches before which processes compare their weights; manual optimization may step after several batches
@@ -132,7 +132,7 @@ class PlainLightning(SharedLoading):
         parts = [part for part in (pl_module, trainer.datamodule) if part is not None]
         own = [type(part).__name__ for part in parts if not _is_shipped(part)]
         if own and trainer.world_size > 1:
-            log.info(f"{' and '.join(own)}: your own code; {_NOT_KNOWN}")
+            log.info(f"Your own code, {' and '.join(own)}: {_NOT_KNOWN}")
         if own and trainer.world_size > 1 and (names := _sizes_in_source(pl_module)):
             self.warn(f"{own[0]} reads {' and '.join(names)}: a rate that depends on it is another one than on one process")
 

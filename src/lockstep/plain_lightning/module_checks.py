@@ -64,7 +64,7 @@ class MonitoredMetrics(Callback):
             is_later = metric.startswith("test") or (later and not metric.startswith("val"))
             if metric not in known and not is_later:
                 mode = ", with its optimized_mode, or null" if key == "optimized_metric" else ""
-                logged = f"{', '.join(sorted(known)) or 'nothing'} up to its first optimizer step; use what it logs{mode}"
+                logged = f"{', '.join(sorted(known)) or 'nothing'} before its first optimizer step; use one of these{mode}"
                 if metric.startswith("val") and trainer.enable_validation:
                     logged += "; trainer.num_sanity_val_steps=0 if it logs other names in Lightning's sanity check"
                 raise config_error(key, metric, f"the model logs {logged}")

@@ -30,8 +30,8 @@ from lockstep.trainer.steps import batches_trained
 log = logging.getLogger(__name__)
 
 _OTHER_NUMBER = (
-    "continuing on {} process(es) what {} began: the same global batches, but sums in another order, so that the weights will "
-    "not be bit-equal"
+    "Resumed on {} process(es), begun on {}: the global batches are the same, but sums are in another order, so that weights are "
+    "equal up to rounding alone"
 )
 _OTHER_PLACE = (
     "is within an epoch of other batches, or in another order: some samples would be trained on twice, or not at all; use the "
@@ -62,7 +62,7 @@ class SharedLoading(Records):
         """Warn once about a difference from one process, and record it."""
         if line not in self.causes:
             self.causes.append(line)
-            log.warning(f"Not as on one process: {line}")
+            log.warning(f"Differs from one process: {line}")
 
     @contextmanager
     def _drawing_alike(self, trainer: Any) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Loggers that go on where a run was broken off."""
+"""Loggers that continue at the checkpoint of a resumed run."""
 
 import csv
 from collections.abc import Mapping
@@ -8,16 +8,22 @@ from typing import Any
 import numpy as np
 from lightning.pytorch import loggers
 from lightning.pytorch.loggers.logger import rank_zero_experiment
+from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from lockstep.config.construct import arguments_of, construct, resolve
 from lockstep.runs.results import OPTIMIZED
+from lockstep.trainer.lightning_internals import read_logged_step
 
 
-def build_loggers(entries: Mapping[str, dict[str, Any]], step: int | None) -> list[Any]:
-    """Return the loggers of a config's entries. In a run resumed from `step`, those with an argument `purge_step` remove what
-    they have logged after it."""
-    purge = {"purge_step": step} if step is not None else {}
+def build_loggers(entries: Mapping[str, dict[str, Any]], cfg: DictConfig, checkpoint: Path | None) -> list[Any]:
+    """Return the loggers of a config's entries. In a run resumed from a checkpoint, those with an argument `purge_step` remove
+    what they have logged after it."""
+    purge: dict[str, Any] = {}
+    if checkpoint is not None:
+        from lockstep.runs.resume import read_start  # only resumed runs need it
+
+        purge["purge_step"] = read_logged_step(read_start(cfg, "resume", checkpoint))
     takes = {key: arguments_of(resolve(key, entry.get("_target_"))).types for key, entry in entries.items()}
     return [construct(key, entry, purge if "purge_step" in takes[key] else {}) for key, entry in entries.items()]
 

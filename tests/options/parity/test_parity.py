@@ -134,7 +134,7 @@ def test_a_difference_that_hides_is_found_and_its_cause_named_or_not_known(what:
     assert f"Not equal, first {first}" in said
     (named,) = [line for line in said.splitlines() if line.startswith("Why:")]
     assert named.startswith(f"Why: {cause}")
-    assert ("Not as on one process: val/alone is logged by 1 of 2 processes alone." in said) == (what == "alone")
+    assert ("Differs from one process: val/alone is logged by 1 of 2 processes alone." in said) == (what == "alone")
 
 
 def test_a_defect_behind_another_is_found() -> None:

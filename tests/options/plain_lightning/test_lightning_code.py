@@ -19,11 +19,11 @@ SAID = {
     "dropout": "",
     "augmentation behind the transfer": "",
     "random transforms": "",
-    "GAN, noise drawn in the step": "random numbers are drawn in a training step",
+    "GAN, noise drawn in the step": "a training step draws random numbers",
     "negatives of all processes": "self.all_gather takes unequal numbers of samples from processes",
-    "teacher with a centre": "random numbers are drawn in a validation step, by each process its own; lockstep.nets.Dropout and "
-    "lockstep.noise draw them alike on any number of processes buffers differ between processes after a step, and process 0's "
-    "are kept (centre)",
+    "teacher with a centre": "a validation step draws random numbers, other ones in each process; use lockstep.nets.Dropout or "
+    "lockstep.noise, which draw the same on any number of processes buffers differ between processes after a step, and process "
+    "0's are kept (centre)",
     "a metric by hand": "val_median, logged in on_validation_epoch_end, differs between processes",
 }
 

@@ -48,7 +48,7 @@ def test_killed_in_its_second_epoch_and_resumed_it_ends_bit_for_bit_as_if_nothin
     (killed,) = sweep.glob("rank=1*")
     whole = undisturbed(sweep)
     assert "restart 1 of 1" in (killed / "output.log").read_text()
-    assert (whole / "output.log").read_text().count("your own code") == 1
+    assert (whole / "output.log").read_text().count("Your own code") == 1
     assert differences(state(killed), state(whole)) == []
     assert record(killed)["metrics"] == record(whole)["metrics"]
 
@@ -79,7 +79,7 @@ def test_it_leaves_a_record(sweep: Path) -> None:
     assert (status["status"], status["reason"]) == ("finished", "trainer.max_epochs=3")
     assert (result["world_size"], result["samples_trained"], result["steps"], result["lr"]) == (2, 4200, 21, 0.05)
     assert result["samples_per_second"] > 0
-    assert [line for line in result["not_as_one_process"] if line.startswith("random numbers are drawn in a training step")]
+    assert [line for line in result["not_as_one_process"] if line.startswith("a training step draws random numbers")]
     assert {"train_loss_epoch", "train_acc", "val_loss", "val_acc", "test_acc"} <= result["metrics"].keys()
     assert result["metrics"]["val_acc"] > 0.6
 

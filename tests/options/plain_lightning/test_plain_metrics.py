@@ -21,7 +21,7 @@ LOGS = "the model logs train_acc, train_loss, train_loss_epoch, train_loss_step,
     [
         (
             ["optimized_metric=val/acc"],
-            rf"optimized_metric=val/acc: {LOGS}val_loss up to its first optimizer step; use .*, or null",
+            rf"optimized_metric=val/acc: {LOGS}val_loss before its first optimizer step; use one of these, .*or null",
         ),
         (
             ["callbacks.best_checkpoint.monitor=val_loss_x"],

@@ -19,8 +19,8 @@ def test_a_cosine_of_another_length_is_said_and_followed_from_the_first_step(
     trained(run, *options, "trainer.max_epochs=2", ckpt_path=path, extra=[longer := Rates()])
     half = [0.005 * (1 + math.cos(math.pi * step / (2 * steps))) for step in range(steps, 2 * steps)]
     assert longer.seen == pytest.approx(half)
-    lines = [line for line in caplog.messages if line.startswith("The schedule has another length")]
-    assert lines == ["The schedule has another length: the rate continues at 0.005; it would have been 0"]
+    lines = [line for line in caplog.messages if line.startswith("The schedule's length")]
+    assert lines == ["The schedule's length has changed: the learning rate continues at 0.005, not at 0"]
 
 
 def test_a_cosine_of_the_same_length_goes_on_as_it_was(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -29,7 +29,7 @@ def test_a_cosine_of_the_same_length_goes_on_as_it_was(tmp_path: Path, caplog: p
     path = tmp_path / "whole" / "checkpoints" / "previous.ckpt"
     trained(tmp_path / "whole", *options, ckpt_path=path, extra=[rest := Rates()])
     assert rest.seen == whole.seen[-len(rest.seen) :]
-    assert "The schedule has another length" not in caplog.text
+    assert "The schedule's length" not in caplog.text
 
 
 def test_a_cycle_that_would_have_to_be_longer_is_refused_before_the_first_step(tmp_path: Path) -> None:
