@@ -82,7 +82,9 @@ def test_what_a_page_shows_runs(block: Block, made: Path, tmp_path: Path) -> Non
         assert command[0] == "lockstep" or command[:2] == ["python", "train.py"], reason
         script = ROOT / ("train.py" if command[0] == "python" else f"scripts/{command[1]}.py")
         arguments = command[2:]
-        arguments += [item for item in SHORT if command[0] == "python" and not is_without_training(arguments)]
+        if command[0] == "python" and not is_without_training(arguments):
+            is_fork = any(item.startswith("fork=") for item in arguments)  # of a run of one epoch
+            arguments += [*SHORT, *["trainer.max_epochs=2"] * is_fork]
         is_resumed = arguments == ["resume", "SWEEP_DIR"]  # which is done where the sweep was started
         python(script, *arguments, cwd=made if is_resumed else tmp_path, timeout=200, code=0)
 

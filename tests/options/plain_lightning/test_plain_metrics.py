@@ -27,7 +27,7 @@ LOGS = "the model logs train_acc, train_loss, train_loss_epoch, train_loss_step,
             ["callbacks.best_checkpoint.monitor=val_loss_x"],
             r"callbacks\.best_checkpoint\.monitor=val_loss_x: the model logs ",
         ),
-        (["model._target_=test_plain_metrics.Silent"], "optimized_metric=val_acc: the model logs nothing up to its first "),
+        (["model._target_=test_plain_metrics.Silent"], "optimized_metric=val_acc: the model logs nothing before its first "),
     ],
 )
 def test_a_metric_that_is_not_logged_is_refused_before_the_first_step(overrides: list[str], line: str, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from lightning import Callback, LightningModule, Trainer
 
 
 class Fault(Callback):
-    """At a training batch of one rank, or of all if that is None: raise, kill, hang, stop at a debugger's prompt, or raise
+    """At a training batch of one rank, or of all if that is None: raise, kill, exit, hang, stop at a debugger's prompt, or raise
     before a collective that the others wait in; or a signal by its name. With `once` in one life of the run alone."""
 
     def __init__(self, rank: int | None, how: str, batch: int = 3, epoch: int = 0, once: bool = False) -> None:
@@ -33,6 +33,8 @@ class Fault(Callback):
                 os.kill(os.getpid(), signal.SIGKILL)
             if self.how.startswith("SIG"):
                 os.kill(os.getpid(), signal.Signals[self.how])
+            if self.how == "exit":
+                os._exit(7)
             if self.how == "hang":
                 time.sleep(600)
             if self.how == "prompt":
