@@ -11,7 +11,7 @@ import numpy
 import torch
 from lightning import LightningDataModule
 from torch import Tensor
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import BatchSampler, DataLoader, Subset
 
 from lockstep.config.construct import naming
 from lockstep.datamodules.augment import CropFlip
@@ -143,8 +143,8 @@ class DataModule(LightningDataModule):
             self.scaler.partial_fit(as_features(train[ids.tolist()][0]))
 
     def train_dataloader(self) -> DataLoader[Any]:
-        """Return a loader of the global batches, which lockstep.plain_lightning divides. Raise ConfigError if a step takes more
-        samples than there are."""
+        """Return a loader of the batches of one process, or of the global batches, which lockstep.plain_lightning divides. Raise
+        ConfigError if a step takes more samples than there are."""
         length, (processes, accumulate) = len(self.splits.train), self._parts
         step = self.samples_per_batch * accumulate
         samples = length - length % step if self.drop_last else length
@@ -189,10 +189,14 @@ class DataModule(LightningDataModule):
         return self._loader(dataset, order, None)
 
     def _loader(self, dataset: Any, order: Any, augment: Augment | None) -> DataLoader[Any]:
+        if self.global_batch_size is None:
+            batches = BatchSampler(order, self.batch_size, drop_last=False)
+        else:
+            batches = GlobalBatches(order, self.samples_per_batch, drop_last=False)
         return DataLoader(
             Batches(dataset, self.seed, augment),
             batch_size=None,
-            sampler=GlobalBatches(order, self.samples_per_batch, drop_last=False),
+            sampler=batches,
             collate_fn=unchanged,
             num_workers=self.num_workers,
             persistent_workers=self.num_workers > 0,

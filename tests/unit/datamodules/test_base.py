@@ -10,6 +10,7 @@ import numpy
 import pytest
 import torch
 from sklearn.preprocessing import StandardScaler
+from torch.utils.data import BatchSampler
 
 from lockstep.datamodules import DataModule, Digits
 from lockstep.datamodules.base import Splits, as_features
@@ -73,15 +74,15 @@ def batches_of(loader: Any) -> Any:
     return loader.sampler
 
 
-def test_batches_are_those_of_all_processes_together() -> None:
+def test_batches_are_the_global_ones_or_each_process_s() -> None:
     divided = pretend(Digits(global_batch_size=48, drop_last=False), 2, accumulate=3)
     batches = batches_of(divided.train_dataloader())
     assert isinstance(batches, GlobalBatches)
     assert (batches.batch_size, len(batches.sampler), divided.samples_per_batch) == (16, 1293, 16)
     grows = pretend(Digits(batch_size=8), 2, accumulate=3)
     batches = batches_of(grows.train_dataloader())
-    assert isinstance(batches, GlobalBatches)
-    assert (batches.batch_size, len(batches.sampler), grows.samples_per_batch) == (16, 1293 // 48 * 48, 16)
+    assert type(batches) is BatchSampler
+    assert (batches.batch_size, len(batches.sampler), grows.samples_per_batch) == (8, 1293 // 48 * 48, 16)
     for loader, length in ((divided.val_dataloader(), 144), (divided.test_dataloader(), 360)):
         assert sorted(batches_of(loader).sampler) == [*range(length)]
 
