@@ -11,10 +11,10 @@ from torch.optim import Optimizer
 
 from lockstep.console import join_first
 from lockstep.errors import NamedFailure, check_at_least
-from lockstep.plain_lightning.lightning_internals import remember_logs
 from lockstep.plain_lightning.loaders import SharedSampler
 from lockstep.runs.results import steps_made
 from lockstep.strategies.ddp import PlannedWorldSize
+from lockstep.trainer.lightning_internals import remember_logs
 from lockstep.trainer.steps import begins_step, ends_step
 
 log = logging.getLogger(__name__)

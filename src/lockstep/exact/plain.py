@@ -8,8 +8,8 @@ from lockstep.errors import config_error
 from lockstep.exact.lightning_internals import WorkerLogs
 from lockstep.exact.loaders import workers_loader
 from lockstep.plain_lightning.callback import PlainLightning, PlainLightningGuard
-from lockstep.plain_lightning.lightning_internals import log_batch_as
 from lockstep.runs.shares import dp_rank_and_size
+from lockstep.trainer.lightning_internals import log_batch_as
 
 
 class PlainWorkers(PlainLightning):

@@ -22,8 +22,8 @@ from lockstep.exact.loaders import Share, shares_of_workers
 from lockstep.exact.metrics import WorkerMetrics
 from lockstep.exact.step import Step
 from lockstep.exact.tree import Tensors, local_sum, sum_over_processes
-from lockstep.plain_lightning.lightning_internals import log_batch_as
 from lockstep.strategies.ddp import PlannedWorldSize
+from lockstep.trainer.lightning_internals import log_batch_as
 
 _TRANSFER, _EVALUATION = 1 << 40, 1 << 41  # streams of random numbers, apart from those of training steps
 

@@ -6,5 +6,4 @@ callback.py             acts on steps, on any module; the guard that adds all th
 processes.py            collectives: comparisons, list states of metrics, decisions of one process that all follow
 reduced_logs.py         reduces logged values over processes
 module_checks.py        checks a user's module and data: monitored metrics, equal samples, state that no checkpoint has
-lightning_internals.py  the private names of Lightning that this package needs
 """

@@ -19,13 +19,6 @@ from lockstep.console import join_first
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import samples_in
 from lockstep.models.supervised import Supervised
-from lockstep.plain_lightning.lightning_internals import (
-    SKIPPED,
-    change_asked_loaders,
-    log_batch_as,
-    remember_logs,
-    take_skipped_steps,
-)
 from lockstep.plain_lightning.processes import (
     GATHERED,
     any_process,
@@ -37,6 +30,13 @@ from lockstep.plain_lightning.processes import (
 from lockstep.plain_lightning.reduced_logs import ReducedLogs, own_classes, source_of
 from lockstep.plain_lightning.shared_loading import SharedLoading, Weight, are_counted, weight_of
 from lockstep.runs.results import ended_by, logged_numbers
+from lockstep.trainer.lightning_internals import (
+    SKIPPED,
+    change_asked_loaders,
+    log_batch_as,
+    remember_logs,
+    take_skipped_steps,
+)
 from lockstep.trainer.steps import begins_step
 
 log = logging.getLogger(__name__)

@@ -7,12 +7,11 @@ used once. Lightning's own sampler repeats samples until ranks have equal number
 
 import zlib
 from collections.abc import Callable, Iterator
-from functools import partial, wraps
+from functools import partial
 from itertools import chain
 from typing import Any
 
 import torch
-from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
@@ -20,6 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Rando
 from lockstep.datamodules.seeded import Draws, GlobalBatches, Seeded, one_by_one, seed_generators
 from lockstep.errors import config_error
 from lockstep.noise import derive_seed
+from lockstep.trainer.lightning_internals import with_change
 
 LOADERS = ("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader")
 # Arguments of a DataLoader that decide how its batches are loaded, not which. The generator, from which data workers would take
@@ -33,17 +33,6 @@ def change_loaders(source: Any, change: Callable[[str, list[Any]], list[Any]]) -
     for name in LOADERS:
         if is_overridden(name, source):
             setattr(source, name, with_change(getattr(source, name), partial(change, name)))
-
-
-def with_change(make: Callable[..., Any], change: Callable[[list[Any]], list[Any]]) -> Any:
-    @wraps(make)
-    def changed(*arguments: Any) -> Any:
-        made = make(*arguments)
-        loaders = made if isinstance(made, CombinedLoader) else CombinedLoader(made)
-        loaders.flattened = change(loaders.flattened)
-        return made if made is loaders else loaders.iterables
-
-    return changed
 
 
 class SharedSampler(DistributedSampler[Any], SequentialSampler):

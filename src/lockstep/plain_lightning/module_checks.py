@@ -27,10 +27,10 @@ from lockstep.console import join_first
 from lockstep.datamodules.seeded import Seeded
 from lockstep.errors import config_error
 from lockstep.metrics import monitored
-from lockstep.plain_lightning.lightning_internals import logged_names
 from lockstep.plain_lightning.processes import all_ranks
 from lockstep.plain_lightning.reduced_logs import source_of
 from lockstep.plain_lightning.streams import is_stateful
+from lockstep.trainer.lightning_internals import logged_names
 
 log = logging.getLogger(__name__)
 

@@ -14,17 +14,17 @@ from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.seeded import seed_generators
 from lockstep.errors import config_error
 from lockstep.noise import derive_seed
-from lockstep.plain_lightning.lightning_internals import (
-    begin_batches_again,
-    count_reloads_from,
-    leaves_samplers,
-    without_loader_states,
-)
 from lockstep.plain_lightning.loaders import LOADERS, SharedSampler, shared_loader
 from lockstep.plain_lightning.streams import in_step, is_stream, share_stream
 from lockstep.runs.results import Records
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.strategies.ddp import has_same_bits
+from lockstep.trainer.lightning_internals import (
+    begin_batches_again,
+    count_reloads_from,
+    leaves_samplers,
+    without_loader_states,
+)
 from lockstep.trainer.steps import batches_trained
 
 log = logging.getLogger(__name__)

@@ -1,1 +1,1 @@
-"""Parts that conf/trainer composes, and the two files that touch Lightning's private names."""
+"""Parts that conf/trainer composes, and Lightning's private names."""
