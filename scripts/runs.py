@@ -20,6 +20,7 @@ from lockstep.cli import start
 from lockstep.console import show_table
 from lockstep.errors import config_error
 from lockstep.history.runs import COLUMNS, RunRecord, best_run, differences, find_runs, sort_runs, where
+from lockstep.sweeps.table import shorten
 
 
 def main() -> None:
@@ -58,7 +59,9 @@ def cell(run: RunRecord, column: str) -> str:
         return f"{run.optimized_metric} {value:.5g}"
     if column == "duration":
         return str(timedelta(seconds=round(value)))
-    return f"{value:.5g}" if isinstance(value, float) else " ".join(str(value).split())  # an error may have several lines
+    if column == "reason":
+        return shorten(" ".join(value.split()))  # an error may have several lines; --json has them
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 def show_differences(arguments: list[str]) -> None:
