@@ -67,7 +67,10 @@ def row(key: str, default: str, meaning: str) -> str:
 
 def other_meaning(key: str, file: Path, prefix: str) -> str:
     """Return the comment of the key in another file of the folder; empty without one."""
-    others = (keys(other, prefix) for other in sorted(file.parent.glob("*.yaml")))
+    files = sorted(
+        file.parent.glob("*.yaml"), key=lambda other: (not file.stem.startswith(other.stem), other)
+    )  # gpt, for gpt_nano
+    others = (keys(other, prefix) for other in files)
     return next((meaning for values in others for name, _, meaning in values if name == key and meaning), "")
 
 
@@ -89,8 +92,9 @@ def _values(node: yaml.MappingNode, prefix: str, lines: list[str]) -> Iterator[t
                 yield key, "{...}", above
             yield from _values(value, key, lines)
         else:
-            default, _, meaning = lines[value.start_mark.line][value.start_mark.column :].partition(" #")
-            yield key, default.strip(), meaning.strip()
+            line, (start, end) = lines[value.start_mark.line], (value.start_mark, value.end_mark)
+            default = line[start.column : end.column if end.line == start.line else None].partition(" #")[0]
+            yield key, default.strip(), line[start.column :].partition(" #")[2].strip()
 
 
 def _comment_above(number: int, lines: list[str]) -> str:

@@ -47,7 +47,7 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
     commands = []
     if (run_dir / "tensorboard").is_dir():
         commands.append(f"tensorboard --logdir {shlex.quote(relative(run_dir))}")
-    if any(name.startswith("test") for name in result["metrics"]):  # else there may be nothing to test
+    if (run_dir / "checkpoints").is_dir() and any(name.startswith("test") for name in result["metrics"]):
         commands.append(command_line("lockstep", "evaluate", run_dir))
     if commands:
         print("Next:", *commands, sep="\n  ", flush=True)

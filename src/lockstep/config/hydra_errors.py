@@ -41,8 +41,9 @@ def _unknown_key(key: str, parent: Any) -> str:
         return f"{override}: a group of values; use {option}={override.partition('=')[2]}"
     group, _, name = key.rpartition(".")
     known = [one for one, _ in nodes(OmegaConf.to_container(parent._get_root())) if not one.startswith("hydra.")]
-    names = get_close_matches(name, {one.rpartition(".")[2] for one in known}, n=1)
-    close = [one for one in known if one.rpartition(".")[2] in names]
-    close = [one for one in close if one.rpartition(".")[0] == group] or close
+    for among in ([one for one in known if one.rpartition(".")[0] == group], known):  # first the keys of the same group
+        names = get_close_matches(name, {one.rpartition(".")[2] for one in among}, n=1)
+        if close := [one for one in among if one.rpartition(".")[2] in names]:
+            break
     guess = f"did you mean {', '.join(close)}? " if 0 < len(close) <= 3 else ""
     return f"{override}: unknown key; {guess}use a key that `--cfg job` prints; +{override} adds a new one"

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from lightning import Callback, LightningModule, Trainer
+from lightning import LightningModule, Trainer
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
 from torchmetrics import Metric
@@ -15,12 +15,13 @@ from lockstep.callbacks.forked import Forked
 from lockstep.datamodules.batches import leaves
 from lockstep.errors import config_error
 from lockstep.plain_lightning.processes import all_ranks
+from lockstep.runs.results import Records
 
 States = dict[str, Any]  # a metric's, by name: tensors, or lists of them
 _COUNT = "_update_count"  # an attribute of metrics; the public `update_count` can't be set
 
 
-class WorkerMetrics(Callback):
+class WorkerMetrics(Records):
     """Give every torchmetrics.Metric of the model states of its own for each virtual worker, as in each process of a world of so
     many. At the end of an epoch, or of a validation loader, gather them in all processes, and reduce them as torchmetrics
     does."""

@@ -37,7 +37,7 @@ _OTHER_PLACE = (
     "is within an epoch of other batches, or in another order: some samples would be trained on twice, or not at all; use the "
     "same seed, data, shuffling and number of samples in a batch over all processes"
 )
-_GOES_ON = "Resuming within an epoch, after its first {} batches; Lightning's warning about loaders does not apply."
+_GOES_ON = "Resuming within an epoch, after its first {} batches."
 
 
 class SharedLoading(Records):

@@ -3,7 +3,7 @@
 import math
 
 from lockstep.report.measurements import Measurement, Measurements
-from lockstep.report.series import BETTER, MIXED, Estimate, Point, Series, geometric
+from lockstep.report.series import BETTER, CHANCE, MIXED, Estimate, Point, Series, geometric
 
 IMPOSSIBLE = 1.1  # an efficiency that neither caches nor the noise of a quiet machine explain
 BUSY = 1.25  # load per core of the machine above which processes wait for a core
@@ -84,9 +84,10 @@ def _recommendation(series: Series, metric: str) -> str:
         words = f"{metric} {best.metric.mean:.4g}, and more devices are not worth it"
     else:
         few = "one device" if base.devices == 1 else f"{base.devices} devices"
-        how = "a better" if best.change.verdict == BETTER else "the same"
+        known = {BETTER: f"a better {metric}", CHANCE: f"no change of {metric} beyond chance"}
+        how = known.get(best.change.verdict, f"the same {metric}")
         values = f"({best.metric.mean:.4g}, {few} {base.metric.mean:.4g})"
-        words = f"{best.speedup.mean:.2g}x {few} ({_interval(best.speedup)}) at {how} {metric} {values}"
+        words = f"{best.speedup.mean:.2g}x {few} ({_interval(best.speedup)}) at {how} {values}"
     return f"Take {_place(best)}: {words}{_next_count(best, series, metric)}."
 
 

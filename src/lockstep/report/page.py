@@ -26,7 +26,7 @@ Block = dict[str, Any]
 Times = dict[int, tuple[list[int], list[float]]]  # bytes and seconds of an all-reduce by number of processes
 _HEADINGS = {WEAK: "Weak scaling: {} samples per device", STRONG: "Strong scaling: {} samples in every global batch"}
 _TERMS = f"""Speed is samples per second of the whole training, with validation and checkpoints, as metrics.json and the \
-terminal have it; efficiency is the speed-up over that of ideal devices. Brackets hold 95% confidence intervals over jobs. \
+terminal have it; efficiency is the speed-up divided by that of ideal devices. Brackets hold 95% confidence intervals over jobs. \
 More devices are taken as long as the metric does not get worse and twice as many give {2**WORTH:.2f}x the speed."""
 _ORIGIN = ("git_commit", "device_name", "host", "cpu_count", "platform", "threads", "precision", "python", "versions")
 _AGREES = 1.1  # a step that takes so many times what explains it is doubted

@@ -41,8 +41,10 @@ class Run:
     `checkpoint` is the checkpoint to resume or fork from.
     """
 
-    def __init__(self, cfg: DictConfig, plan: Plan, *, is_resumed: bool = False, report: Report | None = None) -> None:
-        """`report` sends a rank's outcome to its parent."""
+    def __init__(
+        self, cfg: DictConfig, plan: Plan, *, is_resumed: bool = False, report: Report | None = None, started: float | None = None
+    ) -> None:
+        """`report` sends a rank's outcome to its parent; `started` is when the parent's run has started, by time.monotonic()."""
         self.cfg, self.plan, self.is_resumed, self._report = cfg, plan, is_resumed, report
         self.directory = Path(cfg.run_dir)
         self._log, self._metrics = self.directory / rank_log(), self.directory / "metrics.json"
@@ -53,7 +55,7 @@ class Run:
         self.result: float | None = None
         self._code: int | None = None  # exit code, once it is known
         self._mirror: Any = None
-        self._started = time.monotonic()
+        self._started = started or time.monotonic()
 
     @property
     def is_owner(self) -> bool:
@@ -143,6 +145,7 @@ class Run:
                 cfg,
                 self.plan,
                 self.is_resumed or attempt > 0,
+                self._started,
                 world_size=self.plan.world_size,
                 log=self.directory / "train.log",
                 restarts=restarts() + attempt,
@@ -229,7 +232,14 @@ class Run:
 
 
 def _run_rank(
-    report: Report, function: Any, arguments: Sequence[Any], hydra: Any, cfg: DictConfig, plan: Plan, is_resumed: bool
+    report: Report,
+    function: Any,
+    arguments: Sequence[Any],
+    hydra: Any,
+    cfg: DictConfig,
+    plan: Plan,
+    is_resumed: bool,
+    started: float,
 ) -> None:
     """Run a rank, after the set-up that Hydra and the command line did in the parent. `hydra` is Hydra's part of the config."""
     console.survive_lost_output()
@@ -241,7 +251,7 @@ def _run_rank(
     else:
         HydraConfig.instance().cfg = hydra  # pyright: ignore[reportAttributeAccessIssue]
         configure_log(hydra.hydra.job_logging, hydra.hydra.verbose)
-    with Run(cfg, plan, is_resumed=is_resumed, report=report) as run:
+    with Run(cfg, plan, is_resumed=is_resumed, report=report, started=started) as run:
         function(run, *arguments)
 
 

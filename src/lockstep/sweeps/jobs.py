@@ -241,7 +241,7 @@ def read_state(directory: Path, end: int | JobState | None = None, is_sweep_runn
     if end is not None:
         return JobState(FAILED, _why_failed(directory, end, reason if status == FAILED else None))
     if status == FINISHED or (status == RUNNING and not (is_sweep_running or is_held(directory))):
-        return JobState(PREEMPTED, "has no process and no record")
+        return JobState(PREEMPTED, "its process has ended without a word")
     return JobState(status, reason)
 
 

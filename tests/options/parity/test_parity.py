@@ -79,7 +79,7 @@ def test_a_planted_cause_is_named_and_no_other(cause: str) -> None:
     equal, said = compared(*TINY, *PLANTED[cause])
     assert not equal, said
     named = [line for line in said.splitlines() if line.startswith("Why:")]
-    assert named == [f"Why: {cause}. With it switched off both are equal."]
+    assert named == [f"Why: {cause}. Without this cause both are equal."]
 
 
 def odd(defect: str, *overrides: str, model: str = "Plain", data: str = "Rows", steps: int = 2) -> tuple[str, ...]:
@@ -142,8 +142,8 @@ def test_a_defect_behind_another_is_found() -> None:
     _, said = compared(*TINY, *odd("schedule", steps=4))
     assert "Not equal, first in step 2: buffers of centre" in said
     first, second = [line for line in said.splitlines() if line.startswith("Why:")]
-    assert first.startswith(f"Why: {ALONE}. With it switched off they still differ, first in step 3: learning rate")
-    assert second == f"Why: {RATE}. With it switched off both are equal."
+    assert first.startswith(f"Why: {ALONE}. Without this cause they still differ, first in step 3: learning rate")
+    assert second == f"Why: {RATE}. Without this cause both are equal."
 
 
 TOO_LARGE = r"^datamodule\.(global_batch_size=200|batch_size=100): a step has 200 samples, "
