@@ -59,9 +59,8 @@ def cell(run: RunRecord, column: str) -> str:
         return f"{run.optimized_metric} {value:.5g}"
     if column == "duration":
         return str(timedelta(seconds=round(value)))
-    if column == "reason":
-        return shorten(" ".join(value.split()))  # an error may have several lines; --json has them
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
+    text = f"{value:.5g}" if isinstance(value, float) else " ".join(str(value).split())  # an error may have several lines
+    return shorten(text) if column == "reason" else text
 
 
 def show_differences(arguments: list[str]) -> None:

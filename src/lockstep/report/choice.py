@@ -19,7 +19,7 @@ def answer(measured: Measurements, series: Series) -> str:
             f"{one.metric.mean:.4g} on {_place(one)}{f' ({one.change.verdict})' * (one is not series.base)}"
             for one in series.points
         ]
-        words = f"The speed is not known: {why}. {measured.metric} is {', '.join(points)}."
+        words = f"No claim about speed: {why}. {measured.metric} is {', '.join(points)}."
     else:
         words = _recommendation(series, measured.metric)
     shown = len(measured.rows)

@@ -91,7 +91,7 @@ def repeated(**steps: tuple[float, float]) -> list[dict[str, Any]]:
 
 
 BOOM = {"status": "failed", "reason": "boom"}
-NOTHING = "The speed is not known: "
+NOTHING = "No claim about speed: "
 UNKNOWN = f"{NOTHING}whether 2 devices are faster than 1 is not known "
 OF_CPU = {"accelerator": "cpu", "cpu_count": 2}
 ANSWERS = {
