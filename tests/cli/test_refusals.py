@@ -17,6 +17,7 @@ from lockstep.runs.composition import compose
 # What people type wrong: the command line, and how the one line begins that they see.
 WRONG = {
     "trainer.divices=2": "trainer.divices=2: unknown key; did you mean trainer.devices? use",
+    "modle=cnn": "modle=cnn: unknown key; did you mean model? use",
     "devices=2": "devices=2: unknown key; did you mean trainer.devices? use",
     "epochs=3": "epochs=3: unknown key; did you mean trainer.max_epochs? use",
     "model=transformer": "model=transformer: use one of ",

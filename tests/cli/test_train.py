@@ -2,6 +2,7 @@
 
 import json
 import os
+from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,8 @@ def test_two_processes_agree_on_their_world(two: tuple[Path, str]) -> None:
         assert seen(two[0], rank)["world"] == expected | {"rank": rank}
     content = record(two[0])
     assert (content["world_size"], content["batch_size"], content["global_batch_size"]) == (2, 24, 48)
+    begun, ended = (datetime.fromisoformat(status(two[0])[name]) for name in ("started", "updated"))
+    assert content["wall_time"] > 0.5 * (ended - begun).total_seconds()  # with the start of the processes
     assert content["lr"] == pytest.approx(0.002 * 48 / 64)  # linear, from a base batch of 64
 
 

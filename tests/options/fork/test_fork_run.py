@@ -31,6 +31,8 @@ def test_forks_of_a_run(tmp_path: Path) -> None:
     same, lower = sorted(tmp_path.glob("sweep/lr=*"), key=lambda run: -float(run.name.split("=")[1].split("_")[0]))
     assert not differences(state(source), state(same))
     assert differences(state(source)["state_dict"], state(lower)["state_dict"])
+    for run, is_said in ((same, False), (lower, True)):
+        assert ("The learning rate continues at 0.001; the checkpoint has 0.002" in (run / "train.log").read_text()) == is_said
     origin = {"run": read_run_id(source), "step": 8, "checkpoint": f"{source}/checkpoints/previous.ckpt@8"}
     for run, rate, changed in ((same, 0.002, []), (lower, 0.001, [RATE])):
         record = read(run, "metrics.json")

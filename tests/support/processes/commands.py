@@ -96,9 +96,9 @@ def _left_by(process: "subprocess.Popen[str] | forked.Running", mark: str, cwd: 
     """What outlives a process that has ended, and was not there before it. Those of a killed one follow it when they see that it
     is gone; of a forked one, what was told to end does in a moment, and a fork server of its own when it has imported what it was
     told to."""
-    seconds = FOLLOW if process.returncode == -signal.SIGKILL else 0
+    seconds = FOLLOW if process.returncode == -signal.SIGKILL else MOMENT  # its fork server sees that it is gone
     if isinstance(process, forked.Running):
-        seconds = GRACE if seconds or processes_marked(mark) else MOMENT
+        seconds = GRACE if seconds == FOLLOW or processes_marked(mark) else MOMENT
 
     def left() -> list[int]:
         session = forked.list_session(process.pid) if isinstance(process, forked.Running) else []
