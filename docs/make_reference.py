@@ -67,9 +67,8 @@ def row(key: str, default: str, meaning: str) -> str:
 
 def other_meaning(key: str, file: Path, prefix: str) -> str:
     """Return the comment of the key in another file of the folder; empty without one."""
-    files = sorted(
-        file.parent.glob("*.yaml"), key=lambda other: (not file.stem.startswith(other.stem), other)
-    )  # gpt, for gpt_nano
+    # gpt.yaml first, for gpt_nano.yaml
+    files = sorted(file.parent.glob("*.yaml"), key=lambda other: (not file.stem.startswith(other.stem), other))
     others = (keys(other, prefix) for other in files)
     return next((meaning for values in others for name, _, meaning in values if name == key and meaning), "")
 

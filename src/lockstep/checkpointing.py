@@ -44,7 +44,7 @@ def write_checkpoint(content: dict[str, Any], path: Path, keep_as: str | None = 
     with replacing(path, "wb") as file:
         torch.save(_with_plain_numbers(content), file)
         file.flush()
-        os.fsync(file.fileno())
+        os.fsync(file.fileno())  # before the earlier file is renamed
         read_checkpoint("checkpoint", Path(file.name), whole=())
         if keep_as is not None and path.is_file():
             path.replace(path.with_name(keep_as))

@@ -48,14 +48,14 @@ class Step:
     size: int | None = None
     draws: int = 0
 
-    def lengths(self, rows: int) -> list[int]:
-        """Return each process's number of samples; if the batch's size is unknown, all have as many `rows` as this one."""
+    def samples(self, rows: int) -> tuple[int, int]:
+        """Return the number of samples of this process and of all; if it is unknown, all have as many `rows` as this one."""
         size = rows * self.ranks if self.size is None else self.size
-        return [len(range(rank, size, self.ranks)) for rank in range(self.ranks)]
+        return len(range(self.rank, size, self.ranks)), size
 
     def keys(self, x: Tensor, stream: int) -> Tensor:
         """Return a random integer for each row of x (n, ...), int64 (n,). Raises ValueError for rows that are no samples."""
-        own = self.lengths(len(x))[self.rank]
+        own, _ = self.samples(len(x))
         if own not in (0, len(x)):  # without a sample this process computes on a dummy
             raise ValueError(f"noise for {len(x)} rows in a batch of {own} samples: each row must be a sample")
         places = torch.arange(len(x), device=x.device) * self.ranks + (self.first + self.rank)
@@ -114,7 +114,7 @@ def randperm(n: int, device: Any = None) -> Tensor:
     if (step := _Now.step) is None:
         return torch.randperm(n, device=device)
     generator = torch.Generator().manual_seed(step.batch_seed())
-    own = torch.randperm(sum(step.lengths(n)), generator=generator)[step.rank :: step.ranks]
+    own = torch.randperm(step.samples(n)[1], generator=generator)[step.rank :: step.ranks]
     return (own if len(own) else torch.zeros(n, dtype=torch.int64)).to(device)  # a dummy takes the first row
 
 
@@ -124,11 +124,11 @@ def gather(x: Tensor) -> Tensor:
     step = _Now.step
     if step is None or step.ranks == 1:
         return x
-    lengths = step.lengths(len(x))
-    own, longest = lengths[step.rank], max(lengths)
+    own, size = step.samples(len(x))
+    longest = -(-size // step.ranks)  # the samples of rank 0
     padded = torch.cat([x[:own], x.new_zeros(longest - own, *x.shape[1:])]).contiguous()
     rows = torch.stack(all_gather(padded), dim=1)  # (longest, ranks, ...): a rank has every ranks-th sample
-    return rows.flatten(0, 1)[: sum(lengths)]
+    return rows.flatten(0, 1)[:size]
 
 
 def of_batch() -> numpy.random.Generator:

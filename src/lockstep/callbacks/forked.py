@@ -66,8 +66,7 @@ class Forked(Callback):
         if self._checkpoint:
             for config in trainer.lr_scheduler_configs:
                 _move(config, trainer)
-            rate = trainer.optimizers[0].param_groups[0]["lr"] if trainer.optimizers else None
-            if rate != self._rate is not None:
+            if self._rate is not None and (rate := trainer.optimizers[0].param_groups[0]["lr"]) != self._rate:
                 log.info(f"The learning rate continues at {rate:g}; the checkpoint has {self._rate:g}")
         self._checkpoint = {}
 

@@ -33,12 +33,12 @@ def open_run(cfg: DictConfig) -> Run:
     fix_times(cfg)
     directory, rank = absolute(cfg.run_dir), this_rank()
     goes_on = cfg.get(RUN_ID) is not None or has_begun(directory, overrides)
-    run_id, queued = read_run_id(directory) if goes_on else None, is_queued(directory)
+    run_id = read_run_id(directory) if goes_on else None
+    is_resumed = run_id is not None and not is_queued(directory)
     if cfg.forked_from is None and cfg.get("fork") is not None:
         from lockstep.runs.fork import describe_origin
 
         cfg.forked_from = describe_origin(cfg)
-    is_resumed = run_id is not None and not queued
     run = Run(*validated(cfg.copy(), hydra), is_resumed=is_resumed)  # which sets values that follow from others
     if rank is not None and rank.global_rank > 0:
         return run

@@ -58,6 +58,7 @@ def environment() -> dict[str, Any]:
     """Return versions, host, its load and commit, which are needed to judge or reproduce a measurement."""
     status = (_git("status", "--porcelain=v2", "--branch") or "").splitlines()  # begins with "# branch.oid COMMIT"
     changes = [line for line in status if not line.startswith("# ")]
+    commit = status[0].split()[-1] if status else "(initial)"  # git's word before the first commit
     return {
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in _PACKAGES},
@@ -65,7 +66,7 @@ def environment() -> dict[str, Any]:
         "host": platform.node(),
         "cpu_count": os.cpu_count(),
         "load": os.getloadavg()[0],
-        "git_commit": status[0].split()[-1] if status else None,
+        "git_commit": None if commit == "(initial)" else commit,
         "git_dirty": bool(changes) if status else None,
     }
 

@@ -95,7 +95,7 @@ def _fixed_values(cfg: DictConfig) -> dict[str, Any]:
 
 def read_start(cfg: DictConfig, key: str, checkpoint: Path) -> dict[str, Any]:
     """Return the content of the checkpoint from which a run is to start. Raise ConfigError if its epoch is larger than
-    trainer.max_epochs."""
+    trainer.max_epochs, or as large in a fork, which would train nothing."""
     from lockstep.checkpointing import read_checkpoint  # torch
 
     content = read_checkpoint(key, checkpoint, whole=())
@@ -103,6 +103,6 @@ def read_start(cfg: DictConfig, key: str, checkpoint: Path) -> dict[str, Any]:
     average = content.get("callbacks", {}).get("StochasticWeightAveraging", {})
     if 0 <= average.get("latest_update_epoch", -1) < epoch - 1:  # the callback has appended an epoch for BatchNorm
         epoch -= 1
-    if 0 < (epochs or -1) < epoch + (key == "fork"):  # a fork would train nothing
+    if 0 < (epochs or -1) < epoch + (key == "fork"):
         raise config_error("trainer.max_epochs", epochs, f"{checkpoint} is of epoch {epoch}; use more than {epoch}, or -1")
     return content

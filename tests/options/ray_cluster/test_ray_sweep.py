@@ -44,7 +44,7 @@ def states(sweep: Path) -> dict[str, str]:
 
 
 def waits(sweep: Path, name: str) -> bool:
-    """Has it come to where it waits, in its latest attempt?"""
+    """True if it has come to where it waits, in its latest attempt."""
     return (
         states(sweep).get(name) == "running"
         and (folder := sweep / jobs(sweep)[name].directory.name).is_dir()

@@ -130,7 +130,7 @@ class Cluster:
         return self.ask("sinfo", "--Node", "--partition=main", "--noheader", "--format=%T").split()
 
     def is_idle(self) -> bool:
-        """Could a job have both nodes? A node is drained where proctrack/linuxproc has not seen a step's processes end in time;
+        """True if a job could have both nodes. A node is drained if proctrack/linuxproc saw no end of a step's processes;
         it is then given back, as an administrator would."""
         states = self.states()
         for number, state in enumerate(states, 1):

@@ -130,8 +130,9 @@ def test_environment_has_versions_and_the_commit(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(record, "project", lambda: tmp_path)
     assert (record.environment()["git_commit"], record.environment()["git_dirty"]) == (None, None)  # outside of a checkout
     git = ("git", "-c", "user.name=a", "-c", "user.email=b", "-C", str(tmp_path))
-    for command in (("init", "-q"), ("commit", "-q", "--allow-empty", "-m", "first")):
-        subprocess.run([*git, *command], check=True)
+    subprocess.run([*git, "init", "-q"], check=True)
+    assert record.environment()["git_commit"] is None  # before the first commit
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
     environment = record.environment()
     assert re.fullmatch("[0-9a-f]{40}", environment["git_commit"])
     assert environment["git_dirty"] is False
