@@ -169,6 +169,18 @@ def test_between_epochs_it_says_the_step_the_share_and_what_is_left(tmp_path: Pa
     assert seen[4:] == [(1, 5, 0.5, pytest.approx(80 / 3))] * 2 + [(1, 7, 0.875, 5.0)] * 2
 
 
+def test_an_epoch_after_which_the_run_stops_has_its_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    progress, trainer = Progress(), at_epoch(tmp_path, 6)
+    caplog.set_level(logging.INFO)
+    progress.on_exception(trainer)  # before training has started
+    progress.setup(trainer, trainer.lightning_module, "fit")
+    progress.on_train_start(trainer)
+    progress.on_exception(trainer)  # within an epoch
+    trainer.current_epoch, trainer.global_step = 7, 28
+    progress.on_exception(trainer)
+    assert [record.message for record in caplog.records] == ["epoch 7/9  step 28"]
+
+
 def column(run: Path, name: str) -> dict[int, float]:
     """What was logged under a name, by step."""
     with (run / "csv" / "metrics.csv").open(newline="") as file:
