@@ -176,7 +176,7 @@ class Progress(Monitor, TQDMProgressBar):
         self._log_epoch(trainer)
         super().on_train_end(trainer, *_)
 
-    def on_exception(self, trainer: Trainer, *_: Any) -> None:
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._log_epoch(trainer)  # a run that is asked to stop at an epoch's end begins no other
 
     def _log_epoch(self, trainer: Trainer) -> None:

@@ -170,14 +170,15 @@ def test_between_epochs_it_says_the_step_the_share_and_what_is_left(tmp_path: Pa
 
 
 def test_an_epoch_after_which_the_run_stops_has_its_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    progress, trainer = Progress(), at_epoch(tmp_path, 6)
+    progress, trainer, why = Progress(), at_epoch(tmp_path, 6), KeyboardInterrupt()
+    model = trainer.lightning_module
     caplog.set_level(logging.INFO)
-    progress.on_exception(trainer)  # before training has started
-    progress.setup(trainer, trainer.lightning_module, "fit")
+    progress.on_exception(trainer, model, why)  # before training has started
+    progress.setup(trainer, model, "fit")
     progress.on_train_start(trainer)
-    progress.on_exception(trainer)  # within an epoch
+    progress.on_exception(trainer, model, why)  # within an epoch
     trainer.current_epoch, trainer.global_step = 7, 28
-    progress.on_exception(trainer)
+    progress.on_exception(trainer, model, why)
     assert [record.message for record in caplog.records] == ["epoch 7/9  step 28"]
 
 
