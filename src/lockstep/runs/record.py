@@ -24,7 +24,7 @@ _PACKAGES = ("lockstep", "torch", "torchvision", "lightning", "torchmetrics", "h
 def write_status(
     run_dir: Path, status: Status, reason: str | None = None, rank: int | None = None, is_first: bool = False, **more: Any
 ) -> None:
-    """Replace status.json. What a sweep has written stays, and the time of the first start too, unless `is_first`."""
+    """Replace status.json. Keep the sweep's part, and the time of the first start unless `is_first`."""
     path = run_dir / "status.json"
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     known = read_json(path) or {}

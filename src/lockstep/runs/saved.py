@@ -1,6 +1,6 @@
 """The folder `.hydra/` of a run's directory, in Hydra's format; a run is resumed with its config.yaml."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,15 @@ def write_config(run_dir: Path, cfg: DictConfig, hydra: DictConfig, run_id: str,
         settings = {"hydra": OmegaConf.to_container(hydra, enum_to_str=True)}
         replace_text(folder / "hydra.yaml", yaml.dump(settings, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper)))
     replace_text(folder / "overrides.yaml", yaml.safe_dump(overrides))
-    write_for_hydra(folder, _to_save(cfg, run_id, global_batch_size))
+    job: Any = OmegaConf.to_container(OmegaConf.masked_copy(hydra.job, ["chdir", "env_set"]))
+    write_for_hydra(folder, _to_save(cfg, run_id, global_batch_size), job=job)
 
 
-def write_for_hydra(folder: Path, cfg: DictConfig, groups: Sequence[str] = ()) -> None:
-    """Write a config, and saved.yaml, from which Hydra composes it with the options that a command chooses for `groups`."""
+def write_for_hydra(folder: Path, cfg: DictConfig, groups: Sequence[str] = (), job: Mapping[str, Any] | None = None) -> None:
+    """Write a config, and saved.yaml, from which Hydra composes it with the options that a command chooses for `groups`, and with
+    Hydra's settings for the `job`: its folder and environment variables."""
     defaults = [{"hydra": "default"}, "config", "_self_", *({group: None} for group in groups)]
-    replace_text(folder / "saved.yaml", yaml.safe_dump({"defaults": defaults}))
+    replace_text(folder / "saved.yaml", yaml.safe_dump({"defaults": defaults, "hydra": {"job": dict(job or {})}}))
     replace_text(folder / "config.yaml", OmegaConf.to_yaml(cfg))
 
 

@@ -105,7 +105,7 @@ class Job:
         self.queue = None
 
     def save_end(self) -> None:
-        """Write the state in which the attempt has ended. On a full disk the files of the run have to do."""
+        """Write the state in which the attempt has ended. Warn if the disk is full; the run's own files then tell its state."""
         try:
             self.save(status=self.status, reason=self.reason)
         except OSError as error:

@@ -182,25 +182,21 @@ class LocalExecutor(Executor):
     def start(self, job: Job) -> Handle:
         launch, wanted = job.launch, job.launch.resources[0]
         pool = self.pools[wanted.pool]
-        slots = pool.take(wanted.width)
+        slots = pool.free[: wanted.width]
         own_cores = pool.cores(slots)
         environment = os.environ | {SWEPT_KEYS: " ".join(launch.swept_keys)}
         if wanted.pool == "gpu":
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(slot.partition("#")[0] for slot in slots)
         environment.setdefault("OMP_NUM_THREADS", str(max(1, len(own_cores) // job.world_size)))
-        try:
-            process = start(
-                run_program,
-                launch.command[1:],
-                job.directory,
-                launch.hydra,
-                title=f"lockstep job {job.directory.name}",
-                environment=environment,
-                output=job.directory / OUTPUT,
-                cores=own_cores,
-                fresh=launch.config is not None and launch.config.fresh_processes,
-            )
-        except OSError:
-            pool.give_back(slots)
-            raise
-        return LocalHandle(process, pool, slots)
+        process = start(
+            run_program,
+            launch.command[1:],
+            job.directory,
+            launch.hydra,
+            title=f"lockstep job {job.directory.name}",
+            environment=environment,
+            output=job.directory / OUTPUT,
+            cores=own_cores,
+            fresh=launch.config is not None and launch.config.fresh_processes,
+        )
+        return LocalHandle(process, pool, pool.take(wanted.width))

@@ -25,6 +25,7 @@ def save_run(
     folder: Path, *overrides: str, run_id: str = "its id", global_batch_size: int | None = None, choices: Any = (), **root: Any
 ) -> Path:
     """`root`: keys that have other values than in CONFIG."""
-    hydra = OmegaConf.create({"overrides": {"task": [*overrides]}, "runtime": {"choices": dict(choices)}})
+    job = {"chdir": None, "env_set": {}}
+    hydra = OmegaConf.create({"overrides": {"task": [*overrides]}, "runtime": {"choices": dict(choices)}, "job": job})
     write_config(folder, OmegaConf.create(CONFIG | root), hydra, run_id, global_batch_size)
     return folder

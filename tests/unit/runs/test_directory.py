@@ -23,19 +23,15 @@ def _nothing_is_held() -> Iterator[None]:
 def run(tmp_path: Path) -> Path:
     """What a run that has finished has left."""
     directory = save_run(tmp_path / "run", "seed=1")
-    (directory / "status.json").write_text('{"status": "finished"}')
-    (directory / "metrics.json").write_text('{"metrics": {}}')
-    (directory / "train.log").write_text("epoch 1\n")
+    write_status(directory, "finished")
     (directory / "checkpoints").mkdir()
     (directory / "checkpoints" / "last.ckpt").write_bytes(b"weights")
-    (directory / "lock").touch()
     return directory
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock"
-    }
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != "lock"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def test_starting_over_sets_the_earlier_run_aside(run: Path, tmp_path: Path) -> None:
@@ -44,26 +40,19 @@ def test_starting_over_sets_the_earlier_run_aside(run: Path, tmp_path: Path) -> 
         lock_new_run(run, overwrite=False)
     lock_new_run(run, overwrite=True).close()
     (aside,) = tmp_path.glob("run.before-*")
-    assert content(aside) == before
-    assert content(run) == {}
+    assert (content(aside), content(run)) == (before, {})
     write_status(run, "failed", "no data", **{COULD_NOT_START: True})
     lock_new_run(run, overwrite=False).close()  # what could not start holds no run
 
 
-def test_a_sweep_s_directory_is_no_run_s_not_to_be_set_aside_either(tmp_path: Path) -> None:
-    sweep = tmp_path / "sweep"
-    sweep.mkdir()
-    (sweep / "multirun.yaml").write_text("{}")
-    for overwrite in (False, True):
-        with pytest.raises(ConfigError, match=rf"^hydra\.run\.dir={sweep}: belongs to a sweep; name another directory$"):
-            lock_new_run(sweep, overwrite)
-    assert [path.name for path in sweep.iterdir()] == ["multirun.yaml"]
-
-
-def test_a_run_s_directory_is_no_sweep_s(run: Path, tmp_path: Path) -> None:
+def test_a_directory_of_a_run_is_no_sweep_s_and_the_reverse(run: Path, tmp_path: Path) -> None:
     before = content(run)
     with pytest.raises(ConfigError, match=rf"^hydra\.sweep\.dir={run}: belongs to a run; name another directory$"):
         lock_sweep(run)
-    assert content(run) == before
-    lock_sweep(tmp_path / "sweep")
-    assert Lock.is_here(tmp_path / "sweep")
+    (sweep := tmp_path / "sweep").mkdir()
+    (sweep / "multirun.yaml").write_text("{}")
+    with pytest.raises(ConfigError, match=rf"^hydra\.run\.dir={sweep}: belongs to a sweep; name another directory$"):
+        lock_new_run(sweep, overwrite=True)
+    assert [path.name for path in sweep.iterdir()] == ["multirun.yaml"]
+    lock_sweep(sweep)
+    assert (content(run), content(sweep)) == (before, {"multirun.yaml": b"{}"})

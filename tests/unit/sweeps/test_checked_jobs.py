@@ -23,6 +23,7 @@ def sweep(tmp_path: Path) -> Iterator[Sweep]:
     with hydra.initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
         engine: Any = GlobalHydra.instance().hydra
         given = ["trainer=cpu", f"hydra.sweep.dir={tmp_path}", "seed=0", "hydra.launcher.jobs=2"]
+        given += ["hydra.job.chdir=true", "+hydra.job.env_set.NCCL_DEBUG=WARN"]
         config = engine.compose_config("train", given, RunMode.MULTIRUN, with_log_configuration=False)
         HydraConfig.instance().set_config(config)
         yield Sweep(config, engine.config_loader)
@@ -62,3 +63,11 @@ def test_a_job_is_handed_the_config_that_its_command_would_compose(given: list[s
         expected: Any = hydra.compose("saved", list(job.launch.command[3:]))
     del handed.hydra
     assert OmegaConf.to_container(handed) == OmegaConf.to_container(expected)
+
+
+def test_a_job_and_a_resumed_run_have_the_folder_and_the_variables_of_the_command(sweep: Sweep) -> None:
+    (job,) = sweep.sweep_jobs.register(sweep.check([["seed=1"]]))
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(version_base="1.3", config_dir=str(job.directory / ".hydra")):
+        resumed = hydra.compose("saved", return_hydra_config=True).hydra.job
+    assert (resumed.chdir, resumed.env_set) == (True, {"NCCL_DEBUG": "WARN"})
