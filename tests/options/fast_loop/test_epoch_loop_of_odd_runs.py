@@ -1,5 +1,5 @@
 """What an odd run does under the shortened loop, each as under Lightning's own: a step without a batch or a loss, an optimizer
-with a way of its own, a checkpoint as often as can be, a profile."""
+with a way of its own, a checkpoint as often as can be."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -10,7 +10,6 @@ import pytest
 import torch
 from lightning import Callback, Trainer
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
-from lightning.pytorch.profilers import SimpleProfiler
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from test_epoch_loop import Model, Stateless, assert_as_lightning_s, train
 from torch.optim import SGD
@@ -106,10 +105,3 @@ def test_checkpoints_by_time_are_saved(is_short: bool, interval: timedelta, coun
     saver = ModelCheckpoint(tmp_path / "timed", filename="{step}", train_time_interval=interval, save_top_k=-1)
     train(tmp_path, is_short, Stateless, callbacks=[saver])
     assert len(list((tmp_path / "timed").glob("*.ckpt"))) == count
-
-
-@BOTH_LOOPS
-def test_a_profile_has_lightning_s_names(is_short: bool, tmp_path: Path) -> None:
-    train(tmp_path, is_short, Stateless, profiler=(profiler := SimpleProfiler()))
-    assert len(profiler.recorded_durations["[_TrainingEpochLoop].train_dataloader_next"]) >= STEPS
-    assert not any("EpochLoop]" in name and "_Training" not in name for name in profiler.recorded_durations)
