@@ -1,7 +1,6 @@
 """The parent of the ranks: it passes on what it is asked, waits for them, and starts them again when one has died."""
 
 import contextlib
-import json
 import os
 import signal
 import time
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from agents import torchrun
 from bitwise import differences, state
-from commands import TIMEOUT, started, train
+from commands import TIMEOUT, started, status, train
 from in_process import prepared
 from ranks import in_ranks
 from waiting import wait_for
@@ -103,10 +102,6 @@ OPTIONS = (
     "logger=csv",
     "test=false",
 )
-
-
-def status(run: Path) -> dict[str, Any]:
-    return json.loads((run / "status.json").read_text())
 
 
 def undisturbed(rank: int, world_size: int, run: Path, options: tuple[str, ...] = OPTIONS) -> None:

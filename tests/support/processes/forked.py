@@ -4,14 +4,12 @@ What is forked runs the script as `__main__`, in its own session, with the envir
 own. Only what an interpreter does before the script's first line and after its last is not tested so.
 """
 
-import contextlib
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -101,36 +99,3 @@ def _main(arguments: list[str], cwd: Path, environment: dict[str, str], output: 
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     os._exit(code & 0xFF)
-
-
-def list_session(leader: int) -> list[int]:
-    """What lives of a session."""
-
-    def is_meant(process: Path) -> bool:
-        state, _, _, session, *_ = (process / "stat").read_text().rpartition(")")[2].split()
-        return int(session) == leader and state not in "ZX"
-
-    return living(is_meant)
-
-
-def served_in(folder: Path) -> list[int]:
-    """The servers of ranks and jobs, and all that was forked from one, that live in a folder or below. By that alone: what they
-    have forked has the server's environment in /proc and a title of its own, and their parents may be gone."""
-
-    def is_meant(process: Path) -> bool:
-        command = (process / "cmdline").read_bytes()
-        is_ours = int(process.name) != os.getpid() and b"multiprocessing" not in command  # which lives as long as the tests
-        is_slurms = b"SLURMD_NODENAME=" in (process / "environ").read_bytes()
-        return is_ours and not is_slurms and (process / "cwd").readlink().is_relative_to(folder.resolve())
-
-    return living(is_meant)
-
-
-def living(is_meant: Callable[[Path], bool]) -> list[int]:
-    """The pids of the processes that are meant, by their folders in /proc (proc(5)); what ends meanwhile is none."""
-    result = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if is_meant(process):
-                result.append(int(process.name))
-    return result
