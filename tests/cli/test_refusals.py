@@ -1,5 +1,6 @@
 """What cannot start says so in one line, ends with code 2, and leaves nothing but a directory with that reason."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,7 @@ WRONG = {
     "init_from=a=1/none.ckpt": "init_from=a=1/none.ckpt: no such file: ",
     "sweep=lr": "sweep=lr: is for sweeps; use -m",
     "hydra.launcher=slurm seed=0,1 -m": "hydra.launcher=slurm: a group of values; use hydra/launcher=slurm",
+    "hydra/launcher=ray seed=0,1 -m": "hydra/launcher=ray: the library `ray` is not installed: pip install 'lockstep[ray]'",
     "hydra.run.dir=mine seed=0,1 -m": "hydra.run.dir=mine: is for one run; use hydra.sweep.dir=mine",
 }
 
@@ -53,6 +55,8 @@ WRONG = {
 def test_what_people_type_wrong_is_one_line_with_the_key(wrong: str, tmp_path: Path) -> None:
     if "gpu" in wrong and torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
+    if "ray" in wrong and find_spec("ray") is not None:
+        pytest.skip("Ray is installed")
     assert refused(tmp_path, *wrong.split()).startswith(WRONG[wrong])
 
 

@@ -86,7 +86,6 @@ class Sweep:
     def __init__(self, folder: Path, outcome: Callable[[dict[str, str]], Outcome], most: int = 1000) -> None:
         self.folder, self.outcome, self.most = folder, outcome, most
         self.trained: list[tuple[str, ...]] = []
-        self.batches: list[int] = []
         self.outcomes: dict[str, Outcome] = {}
         folder.mkdir(exist_ok=True)
 
@@ -98,7 +97,6 @@ class Sweep:
         return Job(self.folder / key, key, [*overrides], 1, "val/acc", "max")
 
     def run(self, jobs: Sequence[Job]) -> list[Job]:
-        self.batches.append(len(jobs))
         return [self._run(job) for job in jobs]
 
     def break_off(self, error: BaseException) -> None: ...
@@ -149,13 +147,6 @@ def test_a_search_killed_at_trial_7_of_20_ends_as_one_that_was_not(tmp_path: Pat
     assert (third.trained, len(killed.trials)) == ([], 20)
 
 
-def test_trials_are_handed_over_in_batches_that_end_with_the_last(tmp_path: Path) -> None:
-    launcher = Sweep(tmp_path, near_a_hundredth)
-    search(launcher, n_trials=7, n_jobs=3)
-    search(launcher, n_trials=9, n_jobs=3)
-    assert (launcher.batches, len(launcher.trained)) == ([3, 3, 1, 2], 9)
-
-
 def test_what_fails_is_reported_as_failed(tmp_path: Path) -> None:
     launcher = Sweep(tmp_path, lambda point: {"mlp": "failed", "cnn": "refused", "vit": 0.5}[point["model"]])
     study = search(launcher, "model=mlp,cnn,vit", n_trials=12)
@@ -163,12 +154,6 @@ def test_what_fails_is_reported_as_failed(tmp_path: Path) -> None:
     assert reasons == {"mlp": ("FAIL", "planted"), "cnn": ("FAIL", "no such thing"), "vit": ("COMPLETE", None)}
     assert {*launcher.trained} == {("model=mlp",), ("model=vit",)}
     assert launcher.trained.count(("model=vit",)) == 1  # however often it is drawn
-
-
-def test_a_job_that_was_interrupted_is_left_to_another_call(tmp_path: Path) -> None:
-    calls = iter(["preempted", 0.5, 0.6])
-    study = search(Sweep(tmp_path, lambda _: next(calls)), n_trials=3)
-    assert states(study) == ["RUNNING", "COMPLETE", "COMPLETE"]
 
 
 def test_a_search_of_which_nothing_can_start_and_a_study_of_another_metric_are_refused(tmp_path: Path) -> None:
