@@ -1,19 +1,26 @@
 """The comparison finds equality where it is, and where it is not the reason."""
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import ROOT, python
 from in_process import composed_at_once, plain
 from language_models import TINY as TINY_GPT
 from language_models import texts
-from sides_in_ranks import BARE, compared
+from omegaconf import DictConfig, OmegaConf
+from ranks import in_ranks
 
+from lockstep.build import build
+from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, NamedFailure
 from lockstep.parity.trainings import OTHER, SideFailed, Sides, train
+from lockstep.parity.verdict import parity
 
 pytestmark = pytest.mark.slow
 
+BARE = ("~callbacks", *(f"++guards.{name}=null" for name in ("preemption", "nonfinite")))
 DATA = ("datamodule=synthetic_images", "datamodule.shape=[1,4,4]", "datamodule.num_classes=3", "datamodule.length=21")
 DATA += ("datamodule.val_length=11", "datamodule.test_length=4", "datamodule.batch_size=4")
 TINY = (*DATA, *BARE, "trainer=cpu", "trainer.devices=2", "parity.steps=4")
@@ -23,6 +30,34 @@ TAIL = (ACCUMULATED, "datamodule.batch_size=2", "datamodule.drop_last=false")  #
 NUMBERS_AS_KEYS = (
     "+callbacks.accumulation={_target_: lightning.pytorch.callbacks.GradientAccumulationScheduler, scheduling: {0: 1}}"
 )
+
+
+def train_in_ranks(cfg: DictConfig, folder: Path) -> None:
+    """Train in processes that are forked, and not by train.py, which imports everything anew."""
+    side = partial(train_side, content=OmegaConf.to_yaml(cfg), folder=folder)
+    try:
+        in_ranks(Plan.from_config(cfg).world_size, side, folder)
+    except AssertionError as failure:
+        *_, last = (line for line in str(failure).splitlines() if line.startswith(("lockstep.", "ValueError", "RuntimeError")))
+        if ".errors." in last:
+            raise ConfigError(last.partition(": ")[2]) from None
+        raise SideFailed(folder.name, last, str(failure)) from None
+
+
+def train_side(rank: int, world_size: int, content: str, folder: Path) -> None:
+    cfg: Any = OmegaConf.create(content)
+    cfg.run_dir = str(folder)
+    datamodule, model, trainer = build(cfg, Plan.from_config(cfg))
+    trainer.fit(model, datamodule)
+    if cfg.test:
+        trainer.test(model, datamodule, verbose=False)
+
+
+def compared(*overrides: str) -> tuple[bool, str]:
+    """Return whether they are equal, and what was said."""
+    said: list[str] = []
+    cfg = composed_at_once(*plain(*overrides), config_name="parity")
+    return parity(cfg, said.append, train_in_ranks), "\n".join(said)
 
 
 def net(defect: str) -> tuple[str, ...]:

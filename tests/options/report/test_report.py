@@ -12,23 +12,9 @@ from lockstep.config.construct import construct
 from lockstep.errors import ConfigError
 from lockstep.places import CONF
 from lockstep.report import choice, measurements
-from lockstep.report.measurements import DIVERGED, MISSING, read
+from lockstep.report.measurements import read
 from lockstep.report.page import Times, render, scaling_page, write_report
-from lockstep.report.series import WEAK, find_series
-
-
-def test_jobs_that_have_not_finished_are_rows_with_their_reason(tmp_path: Path) -> None:
-    cells = [
-        cell(2, status="failed", reason="rank 1: ValueError: boom"),
-        cell(2, lr=1.0, status="failed", reason="rank 0: at step 3 the loss is nan, of samples 1, 2"),
-        cell(4, status="queued", global_batch=64),
-        cell(4, lr=2.0, status="preempted", reason="preempted by SIGTERM"),
-    ]
-    rows = read(measured(tmp_path, cells)).rows
-    assert [row.status for row in rows] == ["failed", DIVERGED, MISSING, MISSING]
-    assert [rows[number].reason for number in (0, 2, 3)] == ["rank 1: ValueError: boom", "queued", "preempted by SIGTERM"]
-    assert [row.global_batch for row in rows] == [64, 64, 64, 128]
-    assert all(row.samples_per_second is None for row in rows)
+from lockstep.report.series import find_series
 
 
 def test_jobs_that_differ_in_other_keys_are_kept_apart(tmp_path: Path) -> None:
@@ -46,21 +32,6 @@ def test_the_rate_of_a_plain_module_is_an_axis_and_devices_are_those_it_ran_on(t
     cells = [cell(1, lr, rate="learning_rate") for lr in (0.001, 0.01)]
     rows = read(measured(tmp_path, [*cells, cell(8, 0.001, rate="learning_rate", world_size=4)])).rows
     assert [(row.devices, row.lr, row.variant) for row in rows] == [(1, 0.001, ()), (1, 0.01, ()), (4, 0.001, ())]
-
-
-def test_weak_scaling_keeps_the_batch_of_a_device(tmp_path: Path) -> None:
-    """Steps vary by 2% over the seeds."""
-    steps = {1: 0.010, 2: 0.0125, 4: 0.016}  # seconds
-    jobs = [(n, lr, seed) for n in steps for lr in (0.1, 0.3) for seed in range(3)]
-    cells = [cell(n, lr, seed, step=steps[n] * (0.98 + 0.02 * seed)) for n, lr, seed in jobs]
-    series = find_series(read(measured(tmp_path, cells)))
-    assert (series.kind, series.batch, [point.devices for point in series.points]) == (WEAK, 32, [1, 2, 4])
-    assert [point.global_batch for point in series.points] == [32, 64, 128]
-    assert [point.speedup.mean for point in series.points] == [1.0, pytest.approx(2 / 1.25), pytest.approx(4 / 1.6)]
-    last = series.points[2]
-    assert (last.efficiency.mean, last.throughput.mean) == pytest.approx((1 / 1.6, 128 / 0.016), rel=1e-3)
-    low, high = last.speedup.interval or (0.0, 0.0)
-    assert low < last.speedup.mean < high < low + 0.2
 
 
 def test_a_rate_at_which_a_repeat_has_diverged_is_the_best_where_there_is_no_other(tmp_path: Path) -> None:

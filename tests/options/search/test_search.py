@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import optuna
 import pytest
 from fake_sweep import leave
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -63,17 +62,6 @@ def test_what_is_not_swept_is_the_same_for_all_and_the_last_of_a_key_counts() ->
 def test_what_is_no_space_is_one_line(override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         space(override)
-
-
-def test_what_is_drawn_is_written_so_that_it_is_read_back_to_the_bit() -> None:
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    result = space("x=tag(log,interval(1e-9,1e3))", "n=int(interval(1,4))", "m=choice(mlp,[1,2])")
-    for _ in range(20):
-        trial = study.ask()
-        point = result.point(trial)
-        assert result.point(trial) == point
-        read = {one.get_key_element(): one.value() for one in OverridesParser.create().parse_overrides([*point])}
-        assert (read["x"], read["n"], read["m"] in ("mlp", [1, 2])) == (trial.params["x"], trial.params["n"], True)
 
 
 LR = "model.optimizer.lr=tag(log,interval(1e-4,1e-1))"

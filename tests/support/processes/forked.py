@@ -4,17 +4,20 @@ What is forked runs the script as `__main__`, in its own session, with the envir
 own. Only what an interpreter does before the script's first line and after its last is not tested so.
 """
 
+import atexit
+import contextlib
 import multiprocessing
 import os
+import runpy
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
-
-from main_program import run_as_main
 
 PRELOADED = (
     "lockstep.callbacks",
@@ -99,3 +102,25 @@ def _main(arguments: list[str], cwd: Path, environment: dict[str, str], output: 
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     os._exit(code & 0xFF)
+
+
+def run_as_main(arguments: list[str]) -> int:
+    """Runs `python ARGUMENTS`, the script first, to its end. Returns the exit code, -SIGINT if an interrupt has ended it."""
+    sys.argv = arguments
+    sys.path[0] = str(Path(arguments[0]).resolve().parent)
+    code = 0
+    try:
+        runpy.run_path(arguments[0], run_name="__main__")
+    except SystemExit as left:
+        code = left.code if isinstance(left.code, int) else int(left.code is not None)
+        if isinstance(left.code, str):
+            print(left.code, file=sys.stderr)
+    except BaseException as error:
+        traceback.print_exception(error)
+        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]  as multiprocessing does it: waits for threads
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    return code
