@@ -176,17 +176,6 @@ def test_ranks_of_a_relative_script_that_changes_its_folder_have_one_value_of_th
     assert tags == {OmegaConf.load(run / ".hydra" / "config.yaml").callbacks.tag.tag}
 
 
-def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
-    launcher = ("-m", "torch.distributed.run", "--nproc-per-node=2")
-    options = ("trainer.accelerator=cpu", "trainer.devices=auto", "debug=fast", WITNESS)
-    done = python(*launcher, ROOT / "train.py", *options, cwd=tmp_path, code=0)
-    (run,) = runs(tmp_path)
-    assert record(run)["world_size"] == 2
-    assert [seen(run, rank)["world"]["trainer"] for rank in (0, 1)] == [2, 2]
-    assert done.stdout.count("global batch") == 1
-    assert status(run)["status"] == "finished"
-
-
 def test_continuing_in_a_new_run_and_starting_from_weights(tmp_path: Path, one: tuple[Path, str]) -> None:
     last = one[0] / "checkpoints" / "last.ckpt"
     train(f"fork='{last}'", "trainer.max_epochs=4", "logger=csv", cwd=tmp_path, code=0)
