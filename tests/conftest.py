@@ -27,7 +27,6 @@ from lockstep.launchers.heartbeat import HEARTBEAT  # noqa: E402
 from lockstep.launchers.rank import leave_process_group  # noqa: E402
 from lockstep.launchers.stop_signals import STOP_SIGNALS  # noqa: E402
 
-DATA = ROOT.parent / "shared" / "data"
 TESTS = ROOT / "tests"
 CONTRACT = [TESTS / line for line in (TESTS / "contract.txt").read_text().splitlines() if not line.startswith("#")]
 
@@ -72,14 +71,6 @@ def _process_as_before() -> Iterator[None]:
     STOP_SIGNALS.stop_listening()
     HEARTBEAT.stop()
     leave_process_group()
-
-
-@pytest.fixture
-def mnist() -> Path:
-    """The folder that holds MNIST as torchvision reads it; tests that need it are skipped without it."""
-    if not (DATA / "MNIST" / "raw" / "t10k-images-idx3-ubyte").is_file():
-        pytest.skip(f"no MNIST in {DATA}")
-    return DATA
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -203,29 +202,6 @@ def test_a_job_that_is_killed_takes_suspended_ranks_with_it_and_its_exit_functio
         os.kill(ranks[1], signal.SIGSTOP)
         os.kill(int((tmp_path / "job").read_text()), signal.SIGKILL)
         wait_for(lambda: not any(map(is_alive, ranks)), seconds=20)
-
-
-HANGS = """
-import sys, threading, time
-from pathlib import Path
-from lockstep.launchers.launch import launch
-from lockstep.launchers.outcome import Outcome
-
-def hang(report):
-    report(Outcome(code=1, reason="planted"))
-    threading.Thread(target=time.sleep, args=(60,)).start()
-    sys.exit(1)
-
-if __name__ == "__main__":
-    print(launch(hang, world_size=2, log=Path("train.log")).reason)
-"""
-
-
-def test_a_rank_that_has_said_why_it_ends_does_not_hang(tmp_path: Path) -> None:
-    (tmp_path / "hangs.py").write_text(HANGS)
-    began = time.monotonic()
-    assert python("hangs.py", cwd=tmp_path).stdout == "planted\n"
-    assert time.monotonic() - began < 45
 
 
 def test_a_request_while_the_server_imports_is_met(tmp_path: Path) -> None:
