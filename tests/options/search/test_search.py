@@ -45,12 +45,6 @@ def test_each_form_of_hydra_s_is_a_distribution(value: str, distribution: Any) -
     assert space(f"x={value}").distributions == {"x": distribution}
 
 
-def test_what_is_not_swept_is_the_same_for_all_and_the_last_of_a_key_counts() -> None:
-    result = space("x=1,2", "seed=3", "+a.b=[1,2]", "x=interval(0,1)", "~logger")
-    assert result.constants == ("seed=3", "+a.b=[1,2]", "~logger=null")
-    assert result.distributions == {"x": FloatDistribution(0.0, 1.0)}
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [

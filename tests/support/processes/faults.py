@@ -126,5 +126,3 @@ class Witness(Callback):
 
     def _write(self, trainer: Trainer) -> None:
         (Path(trainer.default_root_dir) / f"seen.{trainer.global_rank}.json").write_text(json.dumps(self.seen))
-
-

@@ -6,7 +6,6 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
@@ -168,19 +167,6 @@ def test_a_rank_that_has_finished_is_no_preemption(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(launch, "FINISHED_GRACE", 0.1)
     for received in ([], [signal.SIGTERM]):
         assert _watch(ended(0, None), received, Path("none")) == Outcome(code=0)
-
-
-def test_nobody_is_ended_while_a_rank_is_at_a_debugger_s_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "GRACE", 0.1)
-    mark = tmp_path / ".debugged"
-    mark.touch()
-    ranks = ended(1, None, reports=said(0))
-    with ThreadPoolExecutor() as pool:
-        outcome = pool.submit(_watch, ranks, [], mark)
-        with pytest.raises(TimeoutError):
-            outcome.result(0.5)
-        mark.unlink()
-        assert outcome.result(10).rank == 0
 
 
 def test_the_port_is_on_the_loopback_and_can_be_listened_on() -> None:
