@@ -1,8 +1,6 @@
 """What all tests share."""
 
-import atexit
 import copy
-import gc
 import multiprocessing
 import os
 import signal
@@ -29,7 +27,6 @@ from lockstep.launchers.heartbeat import HEARTBEAT  # noqa: E402
 from lockstep.launchers.rank import leave_process_group  # noqa: E402
 from lockstep.launchers.stop_signals import STOP_SIGNALS  # noqa: E402
 
-DATA = ROOT.parent / "shared" / "data"
 TESTS = ROOT / "tests"
 CONTRACT = [TESTS / line for line in (TESTS / "contract.txt").read_text().splitlines() if not line.startswith("#")]
 
@@ -41,8 +38,6 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, handler)
     if not any("gpu" in Path(argument).parts for argument in config.args):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # what auto finds, and what a process may fork, is then the same on every machine
-    gc.disable()  # until everything is imported
-    atexit.register(gc.unfreeze)  # or libraries count what is left at the interpreter's end
     # The one server of this process, whoever starts it, imports once and then forks: see forked.py. That of runs would block
     # signals and end with code 0 in what tests fork from it, if a test that launches ranks came first.
     context = multiprocessing.get_context("forkserver")
@@ -52,32 +47,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore:The `srun` command is available on your system")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Each worker of pytest-xdist begins with its share of the slow tests, or one would still have some when the others are done.
-
-    `--dist worksteal` gives each worker an equal part of the list, and who is through takes tests from the end of another's part.
-    """
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if missing := [str(path) for path in CONTRACT if not path.exists()]:
         raise pytest.UsageError(f"tests/contract.txt: there is no {missing[0]}")
     for item in items:
         if not {item.path, *item.path.parents}.isdisjoint(CONTRACT):
             item.add_marker("contract")
-    workers = getattr(config, "workerinput", {}).get("workercount", 1)
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    files = list(dict.fromkeys(item.path for item in slow))  # a file's tests share fixtures, and stay together
-    quick = [item for item in items if not item.get_closest_marker("slow")]
-    ordered: list[pytest.Item] = []
-    for worker in range(workers if workers > 1 else 0):
-        ordered += [item for item in slow if files.index(item.path) % workers == worker]
-        free = max(0, len(items) * (worker + 1) // workers - len(ordered))
-        ordered, quick = ordered + quick[:free], quick[free:]
-    items[:] = ordered or items
-
-
-def pytest_collection_finish() -> None:
-    """No collection of garbage goes through what is imported by now, those at pytest's end neither: a second each."""
-    gc.freeze()
-    gc.enable()
 
 
 @pytest.fixture
@@ -96,14 +71,6 @@ def _process_as_before() -> Iterator[None]:
     STOP_SIGNALS.stop_listening()
     HEARTBEAT.stop()
     leave_process_group()
-
-
-@pytest.fixture
-def mnist() -> Path:
-    """The folder that holds MNIST as torchvision reads it; tests that need it are skipped without it."""
-    if not (DATA / "MNIST" / "raw" / "t10k-images-idx3-ubyte").is_file():
-        pytest.skip(f"no MNIST in {DATA}")
-    return DATA
 
 
 @pytest.fixture(autouse=True)

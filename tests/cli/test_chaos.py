@@ -6,10 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import chaos
-import forked
 import pytest
 import torch
-from commands import begun
+from commands import begun, living_in
 from waiting import wait_for
 
 from lockstep.atomic_files import write_json
@@ -22,8 +21,7 @@ def run_chaos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     """Returns what chaos.py says, which must end with code 0."""
 
     def alive() -> list[int]:
-        """What is forked has no mark of its own."""
-        wait_for(lambda: not forked.served_in(tmp_path), seconds=30, pause=0.2)
+        wait_for(lambda: not living_in(tmp_path), seconds=30, pause=0.2)
         return []
 
     def run(*arguments: str) -> str:

@@ -16,6 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from lockstep.sweeps.jobs import SweepJobs
 
 pytestmark = pytest.mark.slow
+DATA = ROOT.parent / "shared" / "data"
 WITNESS = "+callbacks.witness={_target_:faults.Witness}"
 JSON = {"status.json", "metrics.json", "seen.0.json", "progress.json"}
 
@@ -167,32 +168,14 @@ def test_help_is_worth_reading(tmp_path: Path) -> None:
 
 
 def test_ranks_of_a_relative_script_that_changes_its_folder_have_one_value_of_the_clock(tmp_path: Path) -> None:
-    """Hydra changes the folder before the ranks start; each would read the clock anew."""
-    script, tag = os.path.relpath(ROOT / "train.py", tmp_path), "+callbacks.tag={_target_:faults.Tag,tag:'x${now:%H%M%S%f}'}"
-    options = ("trainer=cpu", "trainer.devices=2", "trainer.max_epochs=1", "test=false", "hydra.job.chdir=true", tag)
-    python(script, *options, "hydra.run.dir=run", cwd=tmp_path, code=0)
-    run = tmp_path / "run"
-    tags = {(run / f"tag.{rank}").read_text() for rank in range(2)}
-    assert tags == {OmegaConf.load(run / ".hydra" / "config.yaml").callbacks.tag.tag}
+    """Hydra changes the folder before the ranks start. Ranks with other values than rank zero's would be refused."""
+    options = ("debug=fast", "trainer=cpu", "trainer.devices=2", "hydra.job.chdir=true", "name='x${now:%H%M%S%f}'")
+    python(os.path.relpath(ROOT / "train.py", tmp_path), *options, "hydra.run.dir=run", cwd=tmp_path, code=0)
+    assert OmegaConf.load(tmp_path / "run" / ".hydra" / "config.yaml").name[1:].isdecimal()
 
 
-def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
-    launcher = ("-m", "torch.distributed.run", "--nproc-per-node=2")
-    options = ("trainer.accelerator=cpu", "trainer.devices=auto", "debug=fast", WITNESS)
-    done = python(*launcher, ROOT / "train.py", *options, cwd=tmp_path, code=0)
-    (run,) = runs(tmp_path)
-    assert record(run)["world_size"] == 2
-    assert [seen(run, rank)["world"]["trainer"] for rank in (0, 1)] == [2, 2]
-    assert done.stdout.count("global batch") == 1
-    assert status(run)["status"] == "finished"
-
-
-def test_continuing_in_a_new_run_and_starting_from_weights(tmp_path: Path, one: tuple[Path, str]) -> None:
+def test_a_run_starts_from_weights(tmp_path: Path, one: tuple[Path, str]) -> None:
     last = one[0] / "checkpoints" / "last.ckpt"
-    train(f"fork='{last}'", "trainer.max_epochs=4", "logger=csv", cwd=tmp_path, code=0)
-    (run,) = runs(tmp_path)
-    assert (record(run)["epochs"], record(run)["steps"], record(run)["samples_trained"]) == (4, 80, 5120)
-    assert "train/loss" in (run / "csv" / "metrics.csv").read_text().partition("\n")[0]
     train(f"init_from='{last}'", "trainer.max_epochs=1", "model.optimizer.lr=0.0", "test=false", cwd=tmp_path, code=0)
     old, new = (
         torch.load(path, weights_only=True)["state_dict"] for path in (last, runs(tmp_path)[-1] / "checkpoints/last.ckpt")
@@ -224,10 +207,12 @@ def test_processes_and_rates_are_each_job_s_own_and_a_rank_that_dies_takes_its_j
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml")))
-def test_each_experiment_trains_evaluates_and_tests(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_each_experiment_trains_evaluates_and_tests(name: str, tmp_path: Path) -> None:
     given: list[str] = []
     if name == "mnist_ddp":
-        given = [f"datamodule.data_dir={request.getfixturevalue('mnist')}"]
+        if not (DATA / "MNIST" / "raw" / "t10k-images-idx3-ubyte").is_file():
+            pytest.skip(f"no MNIST in {DATA}")
+        given = [f"datamodule.data_dir={DATA}"]
     elif name == "finetune_digits":
         given = ["init_from=cnn/checkpoints/last.ckpt"]
         train("debug=fast", "model=cnn", "hydra.run.dir=cnn", cwd=tmp_path, code=0)

@@ -1,6 +1,5 @@
 """A debugger's prompt in rank zero: it answers, the watchdogs of all ranks wait, and Ctrl-C says what it does."""
 
-import json
 import os
 import signal
 import subprocess
@@ -11,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from commands import ROOT, environment
+from commands import ROOT, environment, status
 from waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -63,7 +62,7 @@ def test_a_prompt_answers_the_watchdogs_wait_and_ctrl_c_says_what_it_does(device
         type_line(run, "c")
         assert run.wait(100) == 75, (tmp_path / "errors").read_text()
     assert not (tmp_path / "run" / ".debugged").exists()
-    assert json.loads((tmp_path / "run" / "status.json").read_text())["status"] == "preempted"
+    assert status(tmp_path / "run")["status"] == "preempted"
     assert (tmp_path / "run" / "checkpoints" / "last.ckpt").is_file()
 
 
@@ -76,4 +75,4 @@ def test_a_post_mortem_opens_where_all_ranks_have_raised(tmp_path: Path) -> None
         wait_for(lambda: "(Pdb) 42\n" in (tmp_path / "said").read_text())
         type_line(run, "q")
         assert run.wait(100) == 1
-    assert "planted" in json.loads((tmp_path / "run" / "status.json").read_text())["reason"]
+    assert "planted" in status(tmp_path / "run")["reason"]

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +14,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from in_process import prepared
+from lightning import Callback
 from ranks import in_ranks
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
 from lockstep.runs.results import logged_numbers
 from lockstep.trainer.batchnorm import synchronise_batchnorm, without_statistics
@@ -30,7 +33,8 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def check_all(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
     trained = {name: check_training(rank, world_size, name, folder) for name in CASES}
-    return {"batchnorm": check_batchnorm(rank, world_size), "few": check_few_values(rank)} | trained
+    buffers = {name: check_buffers(world_size, name, folder) for name in BUFFERS}
+    return {"batchnorm": check_batchnorm(rank, world_size), "few": check_few_values(rank)} | trained | buffers
 
 
 TASK = "+model.torchmetrics.auroc.task=multiclass"
@@ -189,6 +193,40 @@ def test_batchnorm_over_ranks_is_batchnorm_over_the_batch(name: str, results: li
 
 def test_batchnorm_of_few_values_is_that_of_one_process(results: list[dict[str, Any]]) -> None:
     assert [rank["few"] for rank in results] == [[True, True, True], *[[True, False, False]] * (len(results) - 1)]
+
+
+class Sends(Callback):
+    """Would DDP send buffers before the step, and what are those of BatchNorm after it."""
+
+    def __init__(self) -> None:
+        self.sends: list[bool] = []
+        self.means: list[Tensor] = []
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        self.sends.append(trainer.strategy.model.will_sync_module_buffers())
+        self.means += [layer.running_mean.clone() for layer in pl_module.modules() if isinstance(layer, nn.BatchNorm2d)]
+
+
+FLAG = "forward_sync_buffers" if "forward_sync_buffers" in signature(DistributedDataParallel).parameters else "broadcast_buffers"
+BUFFERS = {"synchronised": "test=false", "own": "trainer.sync_batchnorm=false", "asked": f"+trainer.strategy.{FLAG}=true"}
+
+
+def check_buffers(world_size: int, name: str, folder: Path) -> dict[str, Any]:
+    options = (f"trainer.devices={world_size}", "model=cnn", "model.net.width=2", "trainer.max_epochs=1", BUFFERS[name])
+    datamodule, model, trainer = prepared(folder / f"{name}{world_size}", *options)
+    trainer.callbacks.append(sends := Sends())
+    trainer.fit(model, datamodule)
+    return {"sends": sends.sends, "means": torch.cat(sends.means)}
+
+
+def test_synchronised_batchnorm_needs_no_broadcast(results: list[dict[str, Any]]) -> None:
+    one, other, *_ = results
+    assert {*one["synchronised"]["sends"]} == {False}
+    assert {*one["own"]["sends"]} == {*one["asked"]["sends"]} == {True}
+    for name in ("synchronised", "asked"):  # the same bits on both, sent or not
+        assert torch.equal(one[name]["means"], other[name]["means"])
+        assert torch.equal(one[name]["means"], one["synchronised"]["means"])
+    assert not torch.equal(one["own"]["means"], other["own"]["means"])  # after a step, until the next one begins
 
 
 def test_a_synchronised_layer_stays_what_it_is() -> None:

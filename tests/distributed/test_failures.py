@@ -1,22 +1,16 @@
 """A run of several processes that goes wrong ends soon, says why once, and leaves nothing running."""
 
-import json
 import os
 import signal
 import time
-import uuid
 from pathlib import Path
 
 import pytest
-from commands import MARK, ROOT, processes_marked, started, train
+from commands import ROOT, living_in, started, status, train
 from waiting import wait_for
 
 TWO = ("trainer.devices=2", "hydra.run.dir=run", "test=false")
 pytestmark = pytest.mark.slow
-
-
-def status(folder: Path) -> dict[str, object]:
-    return json.loads((folder / "run" / "status.json").read_text())
 
 
 @pytest.mark.parametrize(
@@ -30,7 +24,7 @@ def status(folder: Path) -> dict[str, object]:
 def test_a_failing_rank_ends_the_run(tmp_path: Path, how: str, rank: int, reason: str) -> None:
     done = train(*TWO, f"+callbacks.fault={{_target_:faults.Fault,rank:{rank},how:{how}}}", cwd=tmp_path)
     assert done.returncode == 1
-    recorded = status(tmp_path)
+    recorded = status(tmp_path / "run")
     assert (recorded["status"], recorded["reason"], recorded["rank"]) == ("failed", reason, rank)
     shown = done.stdout + done.stderr
     assert shown.count("Traceback") == (1 if "raise" in how else 0), shown
@@ -47,7 +41,7 @@ def test_the_end_comes_soon_after_the_fault(tmp_path: Path) -> None:
         since = time.monotonic()
         assert run.wait(timeout=60) == 1
         assert time.monotonic() - since < 30  # of the ten minutes that the other one would sleep
-    assert status(tmp_path)["reason"] == "rank 1 was killed by SIGKILL"
+    assert status(tmp_path / "run")["reason"] == "rank 1 was killed by SIGKILL"
 
 
 def test_a_rank_that_raises_does_not_wait_for_what_it_has_asked_the_others(tmp_path: Path) -> None:
@@ -56,19 +50,18 @@ def test_a_rank_that_raises_does_not_wait_for_what_it_has_asked_the_others(tmp_p
     arguments = ("trainer.accelerator=cpu", *TWO, *faults, "guards.preemption.every_n_steps=1")
     with started(ROOT / "train.py", *arguments, cwd=tmp_path) as run:
         assert run.wait(timeout=90) == 1
-    assert status(tmp_path)["reason"] == "rank 0: ArithmeticError: planted fault"
+    assert status(tmp_path / "run")["reason"] == "rank 0: ArithmeticError: planted fault"
 
 
 def test_ranks_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     """And so do their data workers."""
     slow = ("datamodule.num_workers=1", "+callbacks.slow={_target_:faults.Slow}")
-    mark = uuid.uuid4().hex
-    with started(ROOT / "train.py", "trainer.accelerator=cpu", *TWO, *slow, cwd=tmp_path, **{MARK: mark}) as run:
+    with started(ROOT / "train.py", "trainer.accelerator=cpu", *TWO, *slow, cwd=tmp_path, fresh=True) as run:
         wait_for((tmp_path / "run" / "training").exists)
-        wait_for(lambda: len(processes_marked(mark)) >= 7, pause=0.2)  # with the fork server, and the tracker of multiprocessing
+        wait_for(lambda: len(living_in(tmp_path)) >= 5, pause=0.2)  # two ranks, their workers, and the fork server
         run.kill()
         run.wait()
-        wait_for(lambda: not processes_marked(mark), seconds=30, pause=0.2)
+        wait_for(lambda: not living_in(tmp_path), seconds=30, pause=0.2)
 
 
 def test_a_request_to_the_whole_group_spares_the_data_workers(tmp_path: Path) -> None:
@@ -81,5 +74,5 @@ def test_a_request_to_the_whole_group_spares_the_data_workers(tmp_path: Path) ->
         os.killpg(run.pid, signal.SIGTERM)
         _, errors = run.communicate(timeout=60)
     assert run.returncode == 75, errors
-    assert status(tmp_path)["reason"] == "preempted by SIGTERM"
+    assert status(tmp_path / "run")["reason"] == "preempted by SIGTERM"
     assert (tmp_path / "run" / "checkpoints" / "last.ckpt").is_file()

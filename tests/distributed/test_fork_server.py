@@ -5,14 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bitwise import differences, state
-from commands import MARK, ROOT, environment, processes_marked, python, started, train
+from commands import ROOT, environment, living_in, python, started, status, train
 from waiting import wait_for
 
 from lockstep.launchers.processes import is_alive
@@ -48,19 +46,18 @@ def test_jobs_and_their_ranks_train_to_the_bits_of_fresh_ones(fresh: dict[str, A
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_run_goes_on_whatever_its_server_receives(number: int, fresh: dict[str, Any], tmp_path: Path) -> None:
-    mark = uuid.uuid4().hex
     arguments = ("trainer.accelerator=cpu", *OPTIONS, "hydra.run.dir=run", "+callbacks.slow={_target_:faults.Slow}")
-    with started(ROOT / "train.py", *arguments, cwd=tmp_path, **{MARK: mark}) as run:
+    with started(ROOT / "train.py", *arguments, cwd=tmp_path, fresh=True) as run:
         wait_for((tmp_path / "run" / "training").exists)
-        os.kill(server(mark), number)
+        os.kill(server(tmp_path), number)
         _, errors = run.communicate(timeout=120)
     assert run.returncode == 0, errors
-    assert json.loads((tmp_path / "run" / "status.json").read_text())["status"] == "finished"
+    assert status(tmp_path / "run")["status"] == "finished"
     assert not differences(fresh, state(tmp_path / "run"))
 
 
-def server(mark: str) -> int:
-    (pid,) = [pid for pid in processes_marked(mark) if b"fork server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+def server(folder: Path) -> int:
+    (pid,) = [pid for pid in living_in(folder) if b"fork server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     return pid
 
 
@@ -94,12 +91,11 @@ time.sleep(60)
 
 def test_a_server_that_still_imports_ends_with_its_parent(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("import time, pathlib; pathlib.Path('importing').touch(); time.sleep(0.3); 1 / 0")
-    mark = uuid.uuid4().hex
-    env = environment(**{MARK: mark}) | {"PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"}
+    env = environment(PYTHONPATH=f"{tmp_path}:{ROOT / 'src'}")
     with subprocess.Popen([sys.executable, "-c", SLEEPER], cwd=tmp_path, env=env) as process:
         wait_for((tmp_path / "importing").exists)
         process.kill()
-        wait_for(lambda: not processes_marked(mark), seconds=60)
+        wait_for(lambda: not living_in(tmp_path), seconds=60)
 
 
 PROGRAM = """
@@ -206,29 +202,6 @@ def test_a_job_that_is_killed_takes_suspended_ranks_with_it_and_its_exit_functio
         os.kill(ranks[1], signal.SIGSTOP)
         os.kill(int((tmp_path / "job").read_text()), signal.SIGKILL)
         wait_for(lambda: not any(map(is_alive, ranks)), seconds=20)
-
-
-HANGS = """
-import sys, threading, time
-from pathlib import Path
-from lockstep.launchers.launch import launch
-from lockstep.launchers.outcome import Outcome
-
-def hang(report):
-    report(Outcome(code=1, reason="planted"))
-    threading.Thread(target=time.sleep, args=(60,)).start()
-    sys.exit(1)
-
-if __name__ == "__main__":
-    print(launch(hang, world_size=2, log=Path("train.log")).reason)
-"""
-
-
-def test_a_rank_that_has_said_why_it_ends_does_not_hang(tmp_path: Path) -> None:
-    (tmp_path / "hangs.py").write_text(HANGS)
-    began = time.monotonic()
-    assert python("hangs.py", cwd=tmp_path).stdout == "planted\n"
-    assert time.monotonic() - began < 45
 
 
 def test_a_request_while_the_server_imports_is_met(tmp_path: Path) -> None:

@@ -1,15 +1,13 @@
 """A terminal that closes, and a pipe whose reader has gone: nothing of a run or a sweep is lost."""
 
 import csv
-import json
 import os
 import pty
 from pathlib import Path
 from subprocess import Popen
-from typing import Any
 
 import pytest
-from commands import ROOT, TIMEOUT, started
+from commands import ROOT, TIMEOUT, record, started, status
 from waiting import wait_for
 
 from lockstep.sweeps.jobs import SweepJobs
@@ -17,10 +15,6 @@ from lockstep.sweeps.jobs import SweepJobs
 pytestmark = pytest.mark.slow
 TRAIN = (ROOT / "train.py", "trainer.accelerator=cpu", "model=mlp")
 SLOW = "+callbacks.slow={_target_:faults.Slow}"
-
-
-def read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text())
 
 
 def close_after_a_line(process: Popen[str]) -> None:
@@ -36,11 +30,11 @@ def test_a_run_whose_reader_has_gone_finishes(devices: int, tmp_path: Path) -> N
     with started(*TRAIN, *options, fresh=True, cwd=tmp_path) as run:
         close_after_a_line(run)
         assert run.wait(timeout=TIMEOUT) == 0
-    status = read(tmp_path / "run" / "status.json")
-    assert (status["status"], status["reason"]) == ("finished", "trainer.max_epochs=1")
-    record = read(tmp_path / "run" / "metrics.json")
-    assert record["world_size"] == devices
-    assert {"val/acc", "test/acc"} <= record["metrics"].keys()
+    said = status(tmp_path / "run")
+    assert (said["status"], said["reason"]) == ("finished", "trainer.max_epochs=1")
+    facts = record(tmp_path / "run")
+    assert facts["world_size"] == devices
+    assert {"val/acc", "test/acc"} <= facts["metrics"].keys()
     assert {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
     assert "run directory" not in (tmp_path / "run" / "train.log").read_text()  # which only the terminal would have shown
 
@@ -79,6 +73,6 @@ def test_a_terminal_that_closes_ends_a_run_to_be_resumed(tmp_path: Path) -> None
         wait_for((tmp_path / "run" / "training").exists)
         os.close(own)
         assert run.wait(timeout=TIMEOUT) == 75
-    status = read(tmp_path / "run" / "status.json")
-    assert (status["status"], status["reason"]) == ("preempted", "preempted by SIGHUP")
+    said = status(tmp_path / "run")
+    assert (said["status"], said["reason"]) == ("preempted", "preempted by SIGHUP")
     assert (tmp_path / "run" / "checkpoints" / "last.ckpt").is_file()

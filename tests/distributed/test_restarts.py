@@ -1,9 +1,5 @@
-"""The parent of the ranks: it passes on what it is asked, waits for them, and starts them again when one has died."""
+"""Two processes of train.py, disturbed in several ways: they end as the undisturbed ones."""
 
-import contextlib
-import json
-import os
-import signal
 import time
 from functools import partial
 from pathlib import Path
@@ -12,84 +8,11 @@ from typing import Any
 import pytest
 from agents import torchrun
 from bitwise import differences, state
-from commands import TIMEOUT, started, train
+from commands import TIMEOUT, status, train
 from in_process import prepared
 from ranks import in_ranks
-from waiting import wait_for
 
 pytestmark = pytest.mark.slow
-
-PARENT = """
-from pathlib import Path
-from rank import wait
-from lockstep.launchers import launch
-
-launch.GRACE = 60
-outcome = launch.launch(wait, world_size=2, log=Path("train.log"))
-print(outcome.code, outcome.reason, int(outcome.signal))
-"""
-# It stops when it is asked to, or when the other one is: real ranks ask each other.
-RANK = """
-import os, sys, time
-from pathlib import Path
-from lockstep.launchers.outcome import Outcome
-from lockstep.launchers.stop_signals import Preempted, StopSignals
-
-def wait(report):
-    requests = StopSignals()
-    requests.listen()
-    requests.deferred = True
-    rank = os.environ["RANK"]
-    Path(f"began{rank}").write_text(str(os.getpid()))
-    while not (requests.received or Path("asked").exists()):
-        time.sleep(0.01)
-    if requests.received:
-        number = int(requests.received[0])
-        Path("asked").write_text(str(number))
-    else:
-        while not (number := Path("asked").read_text()):
-            time.sleep(0.01)
-        number = int(number)
-    report(Outcome(code=75, reason=str(Preempted(number)), signal=number))
-    sys.exit(75)
-"""
-
-
-def ask(folder: Path, whom: tuple[str, ...], number: int) -> tuple[str, float]:
-    """What a parent of two ranks says of their end, and how long that took, when those named are sent a signal."""
-    (folder / "rank.py").write_text(RANK)
-    with started("-c", PARENT, cwd=folder) as parent:
-        pids = {"parent": parent.pid}
-        for rank in ("0", "1"):
-            wait_for(lambda rank=rank: (folder / f"began{rank}").exists() and (folder / f"began{rank}").read_text())
-            pids[rank] = int((folder / f"began{rank}").read_text())
-        since = time.monotonic()
-        for one in whom:
-            with contextlib.suppress(ProcessLookupError):  # the parent has told it, and it has left
-                os.kill(pids[one], number)
-        output, _ = parent.communicate(timeout=60)
-    return output.strip(), time.monotonic() - since
-
-
-ALL = ("parent", "0", "1")
-
-
-@pytest.mark.parametrize(
-    ("whom", "number"),
-    [
-        (("parent",), signal.SIGTERM),
-        (("1",), signal.SIGTERM),
-        (("0",), signal.SIGUSR1),
-        (ALL, signal.SIGINT),
-    ],
-)
-def test_whoever_is_asked_all_end_preempted(whom: tuple[str, ...], number: signal.Signals, tmp_path: Path) -> None:
-    said, seconds = ask(tmp_path, whom, number)
-    assert said == f"75 preempted by {number.name} {int(number)}"
-    assert seconds < 30
-
-
-# Two processes of train.py, disturbed in several ways: they end as the undisturbed ones
 
 OPTIONS = (
     "trainer.devices=2",
@@ -103,10 +26,6 @@ OPTIONS = (
     "logger=csv",
     "test=false",
 )
-
-
-def status(run: Path) -> dict[str, Any]:
-    return json.loads((run / "status.json").read_text())
 
 
 def undisturbed(rank: int, world_size: int, run: Path, options: tuple[str, ...] = OPTIONS) -> None:

@@ -5,12 +5,11 @@ import hashlib
 import random
 import signal
 import time
-import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import MARK, ROOT, TIMEOUT, processes_marked, python, started
+from commands import ROOT, TIMEOUT, living_in, python, started
 from waiting import wait_for
 
 from lockstep.sweeps.jobs import Job, SweepJobs
@@ -131,7 +130,7 @@ def test_five_jobs_survive_chaos(tmp_path: Path) -> None:
     (tmp_path / "journal").mkdir()
     dice = random.Random(0)
     disturbances = [signal.SIGKILL, signal.SIGINT, signal.SIGKILL, *[None] * 20]
-    env = {"JOURNAL": str(tmp_path / "journal"), "CHAOS": "0", MARK: uuid.uuid4().hex}
+    env = {"JOURNAL": str(tmp_path / "journal"), "CHAOS": "0"}
     code = -1
     arguments = (
         "-m",
@@ -142,12 +141,12 @@ def test_five_jobs_survive_chaos(tmp_path: Path) -> None:
         "hydra.launcher.timeout=7",
     )
     for disturbance in disturbances:
-        with started(PROGRAM, *arguments, cwd=tmp_path, **env) as process:
+        with started(PROGRAM, *arguments, cwd=tmp_path, fresh=True, **env) as process:
             if disturbance is not None:
                 time.sleep(dice.uniform(4, 7))
                 process.send_signal(disturbance)
             process.communicate(timeout=100)
-            wait_for(lambda: not processes_marked(env[MARK]), seconds=30, pause=0.2)
+            wait_for(lambda: not living_in(tmp_path), seconds=30, pause=0.2)
         if (code := process.returncode) == 0:
             break
     assert code == 0

@@ -34,14 +34,6 @@ def test_another_seed_draws_other_weights(tmp_path: Path) -> None:
     assert differences(built(tmp_path, "seed=1")[1].state_dict(), built(tmp_path)[1].state_dict())
 
 
-def test_the_model_fits_the_data_and_has_the_planned_learning_rate(tmp_path: Path) -> None:
-    rate = ("datamodule.batch_size=64", "lr_scaling=linear", "model.optimizer.lr=1e-3")
-    _, model, _ = built(tmp_path, "trainer.devices=4", *rate)
-    assert model.net.layers[1].in_features == 64
-    assert model(torch.rand(2, 1, 8, 8)).shape == (2, 10)
-    assert model.make_optimizer(model.parameters()).param_groups[0]["lr"] == 4e-3  # 1e-3 * (4 * 64) / 64
-
-
 def test_batchnorm_is_synchronised_where_there_is_more_than_one_process(tmp_path: Path) -> None:
     def is_synchronised(*overrides: str) -> bool:
         _, model, trainer = built(tmp_path, "model=cnn", *overrides)

@@ -10,7 +10,7 @@ import export
 import pytest
 import torch
 from bitwise import differences
-from in_process import KeepAll, last, logged, prepared, trained
+from in_process import KeepAll, last, prepared, trained
 from lightning import Callback, LightningModule, Trainer
 from plain_lightning import LitClassifier
 from safetensors import safe_open
@@ -54,22 +54,6 @@ def test_lightning_s_own_averaging_is_tested_by_the_weights_that_were_validated(
     again_data, again, evaluator = prepared(tmp_path / "again", *OPTIONS[2:], f"init_from={best}")
     evaluator.test(again, again_data, verbose=False)
     assert trainer.callback_metrics["test/loss"] == evaluator.callback_metrics["test/loss"]
-
-
-@pytest.mark.slow
-def test_continuing_from_any_step_changes_nothing(tmp_path: Path) -> None:
-    options = (*OPTIONS, "callbacks.ema.update_starting_at_step=2", "trainer.precision=64-true")
-    run = tmp_path / "run"
-    kept = run / "kept"
-    kept.mkdir(parents=True)
-    whole, _ = trained(run, *options, extra=[KeepAll(kept)])
-    log = logged(run)
-    steps = sorted(kept.iterdir(), key=lambda path: int(path.stem))
-    assert len(steps) >= 7
-    for path in steps[::3]:
-        again, _ = trained(run, *options, ckpt_path=path)
-        assert not differences(whole, again), path.name
-        assert logged(run) == log, path.name
 
 
 class StopBeforeTheEnd(Callback):

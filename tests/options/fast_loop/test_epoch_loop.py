@@ -251,13 +251,6 @@ def test_what_asks_for_more_goes_lightning_s_way(model: Any, settings: dict[str,
     assert isinstance(trainer.profiler, NoProfiler) is ("profiler" not in settings)
 
 
-def test_a_clock_that_others_replace_is_read_by_them_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[int] = []
-    monkeypatch.setattr("time.perf_counter", lambda: read.append(1) or 0.0)
-    train(tmp_path, True, Model)
-    assert read == []
-
-
 class WrappedHook(Model):
     """On the object, too."""
 

@@ -1,5 +1,5 @@
 """What an odd run does under the shortened loop, each as under Lightning's own: a step without a batch or a loss, an optimizer
-with a way of its own, a checkpoint as often as can be, a profile."""
+with a way of its own, a checkpoint as often as can be."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -8,12 +8,10 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from lightning import Callback, Trainer
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
-from lightning.pytorch.profilers import SimpleProfiler
+from lightning import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from test_epoch_loop import Model, Stateless, assert_as_lightning_s, train
-from torch.optim import SGD
 from torch.utils.data import DataLoader
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -49,43 +47,17 @@ def test_several_processes_refuse_a_step_without_a_loss_in_lightning_s_words(is_
         train(tmp_path, is_short, SkipsOdd)
 
 
-class CountsZeroGrad(SGD):
-    """An optimizer that has its own; of another module, it steps in Lightning's way."""
-
-    count = 0
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        self.count += 1
-        super().zero_grad(set_to_none)
-
-
-class OwnZeroGrad(Stateless):
+class WrappedZeroGrad(Model):
     def configure_optimizers(self) -> Any:
-        return CountsZeroGrad(self.parameters(), lr=0.1)
+        configured = super().configure_optimizers()
+        zero_grad = configured["optimizer"].zero_grad
+        configured["optimizer"].zero_grad = lambda *given: self.events.append("zero_grad") or zero_grad(*given)
+        return configured
 
 
-class Replaces(Callback):
-    """The method of an object."""
-
-    def __init__(self, zero_grad: Any) -> None:
-        self.zero_grad = zero_grad
-
-    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        trainer.optimizers[0].zero_grad = self.zero_grad
-
-
-@BOTH_LOOPS
-def test_zero_grad_is_called_once_a_step_whoever_has_written_it(is_short: bool, tmp_path: Path) -> None:
-    trainer: Any = train(tmp_path / "own", is_short, OwnZeroGrad)[0]
-    assert trainer.optimizers[0].count == STEPS
-    with patch("torch.optim.AdamW.zero_grad") as zero_grad:
-        train(tmp_path / "patched", is_short, Stateless)
-    assert zero_grad.call_count == STEPS
-    train(tmp_path / "replaced", is_short, Stateless, callbacks=[Replaces(zero_grad)])
-    assert zero_grad.call_count == 2 * STEPS
-    with patch("torch.optim.AdamW.zero_grad") as zero_grad:
-        train(tmp_path / "accumulated", is_short, Stateless, callbacks=[GradientAccumulationScheduler({1: 2})])
-    assert zero_grad.call_count == 6 + 2 * 3
+def test_zero_grad_is_called_once_a_step_by_each_loop(tmp_path: Path) -> None:
+    seen = assert_as_lightning_s(tmp_path, WrappedZeroGrad)
+    assert seen["model"].count("zero_grad") == STEPS
 
 
 class HookBeforeStep(Model):
@@ -106,10 +78,3 @@ def test_checkpoints_by_time_are_saved(is_short: bool, interval: timedelta, coun
     saver = ModelCheckpoint(tmp_path / "timed", filename="{step}", train_time_interval=interval, save_top_k=-1)
     train(tmp_path, is_short, Stateless, callbacks=[saver])
     assert len(list((tmp_path / "timed").glob("*.ckpt"))) == count
-
-
-@BOTH_LOOPS
-def test_a_profile_has_lightning_s_names(is_short: bool, tmp_path: Path) -> None:
-    train(tmp_path, is_short, Stateless, profiler=(profiler := SimpleProfiler()))
-    assert len(profiler.recorded_durations["[_TrainingEpochLoop].train_dataloader_next"]) >= STEPS
-    assert not any("EpochLoop]" in name and "_Training" not in name for name in profiler.recorded_durations)

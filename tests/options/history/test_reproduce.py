@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from bitwise import differences
-from checkouts import checkout as copy_checkout
+from commands import checkout as copy_checkout
 from commands import environment, python
 
 from lockstep.callbacks.code import KeepCode, check_out, describe_code

@@ -76,13 +76,6 @@ def logs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("condition", "expected"), [("model=mlp", "a/sweep/1"), ("state=failed", "b/2"), ("val/acc=0.50", "a/0")]
-)
-def test_where(logs: Path, condition: str, expected: str) -> None:
-    assert where(find_runs(logs), [condition])[0].name == expected
-
-
 def test_the_best_has_finished(logs: Path) -> None:
     """Metrics are recorded before everything is done that a run has to do."""
     for number, state in enumerate(("failed", "preempted")):

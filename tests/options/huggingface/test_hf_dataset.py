@@ -21,8 +21,7 @@ def _library_s_cache_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def table(length: int, first: int = 0) -> Any:
     numbers = range(first, first + length)
-    columns = {"x": [[float(i), i / 2] for i in numbers], "a": [i / 10 for i in numbers], "b": [-i for i in numbers]}
-    return datasets.Dataset.from_dict(columns | {"label": [i % 3 for i in numbers], "y": [i * 0.5 for i in numbers]})
+    return datasets.Dataset.from_dict({"x": [[float(i), i / 2] for i in numbers], "label": [i % 3 for i in numbers]})
 
 
 def test_parquet_files_are_the_splits_that_their_names_say(tmp_path: Path) -> None:
@@ -35,18 +34,6 @@ def test_parquet_files_are_the_splits_that_their_names_say(tmp_path: Path) -> No
     assert inputs.dtype == torch.float32
     assert torch.equal(inputs, torch.tensor([[i, i / 2] for i in range(20)]))
     assert targets.tolist() == [i % 3 for i in range(20)]
-
-
-def test_one_split_alone_is_split_with_the_seed(tmp_path: Path) -> None:
-    table(40).save_to_disk(tmp_path / "data")
-    datamodule = HFDataset(str(tmp_path / "data"), inputs=["a", "b"], target="y", val_fraction=0.25, test_fraction=0.1)
-    assert datamodule.describe() == {"train": 27, "val": 9, "test": 4}  # 4 of 40, 9 of 36
-    assert (datamodule.spec.input_shape, datamodule.spec.num_outputs) == ((2,), 1)
-    splits: Any = (datamodule.splits.train, datamodule.splits.val, datamodule.splits.test)
-    parts = [split.__getitems__(range(len(split))) for split in splits]
-    inputs, targets = (torch.cat(columns) for columns in zip(*parts, strict=True))
-    assert sorted(targets[:, 0].tolist()) == [i * 0.5 for i in range(40)]
-    torch.testing.assert_close(inputs, torch.cat([targets / 5, -2 * targets], dim=1))
 
 
 def test_saved_splits_with_class_names_and_images(tmp_path: Path) -> None:

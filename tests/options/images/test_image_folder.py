@@ -3,7 +3,6 @@
 import os
 import struct
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,10 @@ import pytest
 import torch
 from commands import refused
 from image_files import write_class, write_classes, write_image, write_noise, write_split
-from omegaconf import DictConfig
 from PIL import Image
 from torch.utils.data import Subset
 from torchvision.transforms import v2
 
-from lockstep.build import build
-from lockstep.config.plan import Plan
 from lockstep.datamodules import image_cache
 from lockstep.datamodules.file_cache import write_once
 from lockstep.datamodules.image_cache import CachedImageFolder
@@ -33,26 +29,12 @@ def test_images_of_every_mode_become_rgb(mode: str, color: Any, expected: tuple[
     assert torch.equal(image, torch.tensor(expected, dtype=torch.uint8)[:, None, None].expand(3, 6, 6))
 
 
-def test_a_16_bit_grey_image_keeps_its_greys(tmp_path: Path) -> None:
-    levels = numpy.tile(numpy.linspace(1000, 65_000, 8).astype(numpy.uint16), (8, 1))
-    Image.fromarray(levels).save(tmp_path / "image.png")
-    assert (decode(tmp_path / "image.png", (3, 8, 8))[0, 0].int().diff() > 0).all()
-
-
 @pytest.mark.parametrize(("width", "height"), [(640, 480), (5, 7)])
 def test_pixels_are_those_of_torchvision_s_resize_and_crop(width: int, height: int, tmp_path: Path) -> None:
     pixels = numpy.random.default_rng(0).integers(256, size=(height, width, 3), dtype=numpy.uint8)
     Image.fromarray(pixels).save(tmp_path / "image.png")
     plain = v2.Compose([v2.Resize(32, antialias=True), v2.CenterCrop(32)])
     assert torch.equal(decode(tmp_path / "image.png", (3, 32, 32)), plain(torch.from_numpy(pixels).permute(2, 0, 1)))
-
-
-@pytest.mark.parametrize("kept", [0, 400])
-def test_a_jpeg_that_is_cut_is_refused_by_its_name(kept: int, tmp_path: Path) -> None:
-    [path] = write_noise(tmp_path, 1)
-    path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(ConfigError, match=rf"^{path}: not a readable image \(.+\)$"):
-        decode(path, (3, 8, 8))
 
 
 def test_split_folders_are_the_splits(tmp_path: Path) -> None:
@@ -99,17 +81,6 @@ def test_a_class_that_training_does_not_have_is_refused_and_others_keep_their_nu
     write_class(tmp_path / "val", "emu", 1)
     with pytest.raises(ConfigError, match=r"val: has classes that train/ has not: emu$"):
         ImageFolder(str(tmp_path)).load()
-
-
-def test_a_test_folder_is_needed_for_a_test_only(tmp_path: Path, compose: Callable[..., DictConfig]) -> None:
-    write_split(tmp_path, train=2, val=1)
-    here = ("datamodule=image_folder", f"datamodule.data_dir={tmp_path}", "trainer=cpu", "logger=csv")
-    cfg = compose(*here, "test=true")
-    with pytest.raises(ConfigError, match=r"^test=true: this data has no test split; use test=auto"):
-        build(cfg, Plan.from_config(cfg))
-    cfg = compose(*here)
-    datamodule, _, _ = build(cfg, Plan.from_config(cfg))
-    assert datamodule.describe() == {"train": 4, "val": 2, "test": 0}
 
 
 def write_mnist(folder: Path, length: int = 20) -> Path:

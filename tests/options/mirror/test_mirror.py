@@ -5,21 +5,70 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
 import fsspec
 import pytest
 from bitwise import differences
 from commands import ROOT, python, status, train
-from stores import RELEASED, Store, hang, refuse_checkpoints, run_in, save, step_at, well
+from fsspec.implementations.local import LocalFileSystem
+from saved_run import save_run
 from waiting import wait_for
 
-from lockstep.checkpointing import read_checkpoint
+from lockstep.checkpointing import read_checkpoint, write_checkpoint
 from lockstep.errors import ConfigError
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.mirror import Mirror, Remote, check_new, fetch
 from lockstep.runs import record
+
+
+class Store(LocalFileSystem):
+    """planted:///PATH, as file:///PATH. `fault` is called with the name of each file when half of it is there."""
+
+    protocol = ("planted",)
+    fault: ClassVar[Callable[[str], object]] = str
+    done: ClassVar[list[str]] = []
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return super()._strip_protocol(path.removeprefix("planted://"))
+
+    def put_file(self, path1: str, path2: str, *_: Any, **__: Any) -> None:
+        name, content = Path(path2).name.removeprefix(".").removesuffix(".partial"), Path(path1).read_bytes()
+        Path(path2).write_bytes(content[: len(content) // 2])
+        Store.fault(name)
+        Path(path2).write_bytes(content)
+        self.done.append(name)
+
+
+fsspec.register_implementation("planted", Store, clobber=True)
+RELEASED = threading.Event()
+
+
+def refuse_checkpoints(name: str) -> None:
+    if name.endswith(".ckpt"):
+        raise OSError("the bucket is on holiday")
+
+
+def run_in(folder: Path) -> Path:
+    """A run's directory as far as copying it is concerned, with a checkpoint of step 1."""
+    save_run(folder, "model=mlp")
+    (folder / "train.log").write_text("epoch 1\n")
+    record.write_status(folder, "running")
+    save(folder, 1)
+    return folder
+
+
+def save(folder: Path, step: int) -> None:
+    write_checkpoint({"global_step": step, "state_dict": {}}, folder / "checkpoints" / "last.ckpt", keep_as="previous.ckpt")
+
+
+def step_at(folder: Path) -> int:
+    """Return the step of the checkpoint, 0 where there is none."""
+    path = folder / "checkpoints" / "last.ckpt"
+    return read_checkpoint("last", path)["global_step"] if path.exists() else 0
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +79,7 @@ def _store_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     RELEASED.clear()
     yield
     RELEASED.set()
-    Store.fault = well
+    Store.fault = str
 
 
 @pytest.fixture
@@ -80,7 +129,7 @@ def test_a_store_that_fails_is_said_in_one_line_and_tried_again_with_the_next_ch
     wait_for(lambda: caplog.messages)
     assert caplog.messages == [f"{prefix}/run lacks files (the bucket is on holiday); {run} has them"]
     assert step_at(tmp_path / "store" / "run") == 0
-    Store.fault = well
+    Store.fault = str
     save(run, 3)
     wait_for(lambda: step_at(tmp_path / "store" / "run") == 3)
     Store.fault = refuse_checkpoints  # half of the next one is there, under another name
@@ -93,7 +142,7 @@ def test_a_run_does_not_wait_for_a_store_that_hangs_when_it_is_asked_to_stop(
     run: Path, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     copy = Mirror(prefix, run)
-    Store.fault = hang
+    Store.fault = lambda _: RELEASED.wait(60)
     STOP_SIGNALS.listen()
     STOP_SIGNALS.leave()
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()

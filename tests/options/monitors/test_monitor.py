@@ -6,17 +6,13 @@ import json
 import logging
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from in_process import BARE, Rates, become_rank, prepared, trained
 from lightning import Callback, Trainer
-from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.profilers import PyTorchProfiler
 from ranks import in_ranks
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lockstep.callbacks.equivalence import EquivalenceReport
 from lockstep.callbacks.monitors import LearningRate, Monitor, Pictures, Progress, Throughput, watched
@@ -113,60 +109,13 @@ def test_one_that_fails_in_one_process_keeps_no_other_waiting(tmp_path: Path) ->
     assert first == second == (4, True, True)
 
 
-OPTIONS = ("trainer.max_epochs=1", "datamodule=synthetic_images", "datamodule.shape=[1,8,8]")
-
-
-def one_process(folder: Path) -> Any:
-    """A trainer of one process."""
-    one = {"global_rank": 0, "world_size": 1, "distributed_sampler_kwargs": None, "is_global_zero": True, "global_step": 7}
-    strategy = SimpleNamespace(reduce=lambda counts, **_: counts)
-    return SimpleNamespace(loggers=[TensorBoardLogger(folder, name="", version="")], strategy=strategy, **one)
-
-
-def test_the_confusion_matrix_counts_every_sample(tmp_path: Path) -> None:
-    _, model, _ = prepared(tmp_path, *OPTIONS)
-    pictures, trainer = Pictures(), one_process(tmp_path)
-    pictures.on_test_start(trainer, model)
-    for targets in ([0, 0, 2], [1]):
-        batch = torch.zeros(len(targets), 1, 8, 8), torch.tensor(targets)
-        outputs = torch.nn.functional.one_hot(torch.zeros(len(targets), dtype=torch.int64), 10).float()
-        pictures.on_test_batch_end(trainer, model, outputs, batch, 0)
-    assert pictures._matrix.confmat[:3, 0].tolist() == [2, 1, 1]
-    pictures.on_test_epoch_end(trainer, model)
-    trainer.loggers[0].experiment.flush()
-    events = EventAccumulator(str(tmp_path))
-    events.Reload()
-    assert [(image.step, image.width) for image in events.Images("test/confusion")] == [(7, 490)]
-
-
-def at_epoch(folder: Path, epoch: int) -> Any:
-    """A trainer of nine epochs of four batches, at the beginning of one."""
-    trainer = SimpleNamespace(current_epoch=epoch, max_epochs=9, max_steps=-1, num_training_batches=4, global_step=0)
-    trainer.is_global_zero, trainer.distributed_sampler_kwargs, trainer.callbacks = True, None, []
-    trainer.default_root_dir, trainer.lightning_module, trainer.callback_metrics = str(folder), SimpleNamespace(), {}
-    trainer.progress_bar_metrics, trainer.checkpoint_callbacks = {}, []
-    return trainer
-
-
-def test_between_epochs_it_says_the_step_the_share_and_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two epochs of four batches, a batch every five seconds: every second one is due."""
-    clock = [100.0]
-    monkeypatch.setattr("lockstep.callbacks.monitors.time.monotonic", lambda: clock[0])
-    progress, model, trainer = Progress(), SimpleNamespace(), at_epoch(tmp_path, 0)
-    trainer.max_epochs = 2
-    progress.setup(trainer, model, "fit")
-    progress.on_train_start(trainer, model)
-    seen = []
-    for batch in range(8):
-        trainer.global_step, clock[0] = batch + 1, clock[0] + 5.0
-        if batch == 4:
-            trainer.current_epoch, trainer.callback_metrics = 1, {"val/acc": 0.5}
-            progress._log_epoch(trainer)
-        progress.on_train_batch_end(trainer, model, None, None, batch % 4)
-        content = json.loads((tmp_path / "progress.json").read_text())
-        seen.append((content["epoch"], content["step"], content["share"], content["seconds_left"]))
-    assert seen[:4] == [(0, 1, 0.125, None)] * 2 + [(0, 3, 0.375, 25.0)] * 2
-    assert seen[4:] == [(1, 5, 0.5, pytest.approx(80 / 3))] * 2 + [(1, 7, 0.875, 5.0)] * 2
+def test_progress_json_says_how_far_a_run_is(tmp_path: Path) -> None:
+    progress = "++callbacks.progress={_target_: lockstep.callbacks.monitors.Progress}"
+    trained(tmp_path, "trainer.max_epochs=2", "trainer.enable_progress_bar=true", progress)
+    content = json.loads((tmp_path / "progress.json").read_text())
+    metrics = content.pop("metrics")
+    assert content == {"epoch": 2, "epochs": 2, "step": 8, "share": 1.0, "seconds_left": 0.0}
+    assert metrics["val/acc"] > 0
 
 
 def test_an_epoch_after_which_the_run_stops_has_its_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

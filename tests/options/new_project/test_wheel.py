@@ -9,8 +9,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from checkouts import checkout
-from commands import ROOT
+from commands import ROOT, checkout
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 LIBRARIES = Path(sysconfig.get_path("purelib"))

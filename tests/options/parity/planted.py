@@ -21,15 +21,6 @@ def world() -> tuple[int, int]:
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
-class LogsEveryStep(Classifier):
-    """Its own process's loss at every step, as many do."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().training_step(batch, batch_idx)
-        self.log("loss", loss)
-        return loss
-
-
 class MeanOfMeans(Classifier):
     """Its validation loss is the mean over batches and processes."""
 
@@ -89,28 +80,15 @@ class Rows(LightningDataModule):
         rows = torch.randn(28, 6, generator=torch.Generator().manual_seed(0))
         self.train, self.val = (TensorDataset(part[:, :4], part[:, 4:]) for part in (rows[:16], rows[16:]))
 
-    def train_dataloader(self, data: Any = None, **options: Any) -> Any:
+    def train_dataloader(self, data: Any = None) -> Any:
         data, (rank, size) = data or self.train, world()
         sampler = DistributedSampler(data, num_replicas=size, rank=rank, shuffle=False)
-        return DataLoader(data, batch_size=self.batch_size, sampler=sampler, **options)
+        return DataLoader(data, batch_size=self.batch_size, sampler=sampler)
 
     def val_dataloader(self) -> Any:
         return self.train_dataloader(self.val)
 
     test_dataloader = val_dataloader
-
-
-class Sentences(Rows):
-    """Token ids in dictionaries, padded to the longest of a batch; targets there are torch's ignore_index."""
-
-    def train_dataloader(self, data: Any = None, **options: Any) -> Any:
-        lengths = torch.randint(1, 6, (16,), generator=torch.Generator().manual_seed(2)).tolist()
-        return super().train_dataloader([torch.arange(n) + number for number, n in enumerate(lengths)], collate_fn=_padded)
-
-
-def _padded(sentences: list[Tensor]) -> dict[str, Tensor]:
-    ids, labels = (nn.utils.rnn.pad_sequence(sentences, batch_first=True, padding_value=value) for value in (0, -100))
-    return {"ids": ids, "labels": torch.where(labels < 0, labels, labels % 3)}
 
 
 class Plain(LightningModule):
@@ -126,15 +104,11 @@ class Plain(LightningModule):
             self.register_buffer("centre", torch.zeros(2))
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.defect == "float32 alone":
-            x = x @ torch.eye(4, dtype=torch.float32)
         self.seen = self.layer(x)
         return self.seen
 
     def loss(self, batch: Any) -> Tensor:
         outputs, targets = self(batch[0]), batch[1]
-        if self.defect == "in-batch negatives":
-            return functional.cross_entropy(outputs @ targets.T, torch.arange(len(outputs)))
         return functional.mse_loss(outputs, targets, reduction="sum" if self.defect == "a sum" else "mean")
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
@@ -188,18 +162,3 @@ class BiasBeforeNorm(Plain):
 
     def configure_optimizers(self) -> Any:
         return torch.optim.Adam(self.parameters(), lr=0.01)
-
-
-class Tokens(Plain):
-    """Sparse gradients, its own logger's methods; a sum over tokens, over a constant."""
-
-    def __init__(self, **named: Any) -> None:
-        super().__init__(**named)
-        self.layer = nn.Embedding(32, 3, sparse=True)
-
-    def loss(self, batch: Any) -> Tensor:
-        self.logger.experiment.add_scalar("samples", len(batch["ids"]), self.global_step)
-        outputs, targets = self.layer(batch["ids"]).flatten(0, 1), batch["labels"].flatten()
-        return functional.cross_entropy(outputs, targets, reduction="sum") / len(batch["ids"])
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None: ...

@@ -1,10 +1,12 @@
-"""The rows read of a sweep's directory, what a series computes from them, the answer in words, and the page."""
+"""The report of a sweep: rows read of its directory, the answer in words, the page, and the commands that write and measure."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import ROOT, python
 from fake_sweep import cell, measured
 from omegaconf import OmegaConf
 
@@ -12,23 +14,9 @@ from lockstep.config.construct import construct
 from lockstep.errors import ConfigError
 from lockstep.places import CONF
 from lockstep.report import choice, measurements
-from lockstep.report.measurements import DIVERGED, MISSING, read
+from lockstep.report.measurements import read
 from lockstep.report.page import Times, render, scaling_page, write_report
-from lockstep.report.series import WEAK, find_series
-
-
-def test_jobs_that_have_not_finished_are_rows_with_their_reason(tmp_path: Path) -> None:
-    cells = [
-        cell(2, status="failed", reason="rank 1: ValueError: boom"),
-        cell(2, lr=1.0, status="failed", reason="rank 0: at step 3 the loss is nan, of samples 1, 2"),
-        cell(4, status="queued", global_batch=64),
-        cell(4, lr=2.0, status="preempted", reason="preempted by SIGTERM"),
-    ]
-    rows = read(measured(tmp_path, cells)).rows
-    assert [row.status for row in rows] == ["failed", DIVERGED, MISSING, MISSING]
-    assert [rows[number].reason for number in (0, 2, 3)] == ["rank 1: ValueError: boom", "queued", "preempted by SIGTERM"]
-    assert [row.global_batch for row in rows] == [64, 64, 64, 128]
-    assert all(row.samples_per_second is None for row in rows)
+from lockstep.report.series import find_series
 
 
 def test_jobs_that_differ_in_other_keys_are_kept_apart(tmp_path: Path) -> None:
@@ -46,21 +34,6 @@ def test_the_rate_of_a_plain_module_is_an_axis_and_devices_are_those_it_ran_on(t
     cells = [cell(1, lr, rate="learning_rate") for lr in (0.001, 0.01)]
     rows = read(measured(tmp_path, [*cells, cell(8, 0.001, rate="learning_rate", world_size=4)])).rows
     assert [(row.devices, row.lr, row.variant) for row in rows] == [(1, 0.001, ()), (1, 0.01, ()), (4, 0.001, ())]
-
-
-def test_weak_scaling_keeps_the_batch_of_a_device(tmp_path: Path) -> None:
-    """Steps vary by 2% over the seeds."""
-    steps = {1: 0.010, 2: 0.0125, 4: 0.016}  # seconds
-    jobs = [(n, lr, seed) for n in steps for lr in (0.1, 0.3) for seed in range(3)]
-    cells = [cell(n, lr, seed, step=steps[n] * (0.98 + 0.02 * seed)) for n, lr, seed in jobs]
-    series = find_series(read(measured(tmp_path, cells)))
-    assert (series.kind, series.batch, [point.devices for point in series.points]) == (WEAK, 32, [1, 2, 4])
-    assert [point.global_batch for point in series.points] == [32, 64, 128]
-    assert [point.speedup.mean for point in series.points] == [1.0, pytest.approx(2 / 1.25), pytest.approx(4 / 1.6)]
-    last = series.points[2]
-    assert (last.efficiency.mean, last.throughput.mean) == pytest.approx((1 / 1.6, 128 / 0.016), rel=1e-3)
-    low, high = last.speedup.interval or (0.0, 0.0)
-    assert low < last.speedup.mean < high < low + 0.2
 
 
 def test_a_rate_at_which_a_repeat_has_diverged_is_the_best_where_there_is_no_other(tmp_path: Path) -> None:
@@ -222,3 +195,34 @@ def test_a_report_that_fails_at_a_sweep_s_end_is_a_warning(tmp_path: Path, caplo
     report: Any = construct("report", OmegaConf.to_container(OmegaConf.load(CONF / "report.yaml")))
     report.on_multirun_end(OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}, "launcher": {}}}))
     assert "There is no report: ConfigError: SWEEP_DIR=" in caplog.text
+
+
+def test_it_prints_and_writes_the_times_of_all_counts_up_to_the_largest(tmp_path: Path) -> None:
+    options = ("--processes", "2", "3", "--seconds", "0.1", "--largest", "0.01", "--json", "times.json", "--backend", "gloo")
+    done = python(ROOT / "scripts" / "allreduce.py", *options, cwd=tmp_path, GLOO_SOCKET_IFNAME="lo", code=0)
+    rows = [line.split()[:2] for line in done.stdout.splitlines() if line.split()[0].isdecimal()]
+    assert rows == [[count, size] for count in ("2", "3") for size in ("1", "4")]
+    written = json.loads((tmp_path / "times.json").read_text())["processes"]
+    assert {count: times["sizes"] for count, times in written.items()} == {"2": [1024, 4096], "3": [1024, 4096]}
+
+
+REPORT = ROOT / "scripts" / "report.py"
+FIXED = ("trainer.accelerator=cpu", "fresh_processes=True", "sweep=scaling", "hydra.sweep.dir=sweep")
+
+
+@pytest.mark.slow
+def test_a_scaling_sweep_ends_with_its_report_and_a_script_makes_it_again(tmp_path: Path) -> None:
+    grid = ("trainer.devices=1,2", "model.optimizer.lr=0.1")
+    done = python(ROOT / "tests" / "support" / "fakes" / "program.py", "-m", *FIXED, *grid, cwd=tmp_path, code=0)
+    line = "Take 2 devices at lr 0.1: 2x one device (not repeated) at the same val/acc"
+    folder = tmp_path / "sweep" / "report"
+    assert line in done.stdout
+    assert str(folder / "report.html") in done.stdout
+    first = (folder / "report.md").read_text()
+    assert first.startswith(f"**{line}")
+    for path in folder.iterdir():
+        path.unlink()
+    again = python(REPORT, "sweep", cwd=tmp_path)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert again.stdout.startswith(line)
+    assert (folder / "report.md").read_text() == first

@@ -1,4 +1,4 @@
-"""What can be done with a run directory."""
+"""What scripts do with a run's directory, and those that find a learning rate and a batch size."""
 
 import csv
 import json
@@ -16,10 +16,12 @@ from commands import PLAIN, ROOT, python, train
 from omegaconf import DictConfig, OmegaConf
 from PIL import Image
 from sklearn.datasets import load_digits
+from torch import Tensor
 
 from lockstep.errors import ConfigError
 from lockstep.history.saved_runs import config_to_evaluate, saved_config
 from lockstep.models.from_checkpoint import load_model
+from lockstep.nets import MLP
 from lockstep.runs.validation import validated
 
 
@@ -131,3 +133,29 @@ def test_what_a_module_predicts_is_kept(tmp_path: Path) -> None:
     python(PREDICT, "run", "datamodule.batch_size=33", cwd=tmp_path, code=0)
     batches = torch.load(tmp_path / "run" / "predictions.pt", weights_only=True)
     assert [len(batch["class"]) for batch in batches] == [33] * 6
+
+
+class Hungry(MLP):
+    """A net for which more than 37 samples at once are too many."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > 37:
+            raise torch.OutOfMemoryError("CUDA out of memory. Planted.")
+        return super().forward(x)
+
+
+@pytest.mark.slow
+def test_a_rate_is_suggested_for_the_global_batch(tmp_path: Path) -> None:
+    options = ("model=mlp", "trainer.accelerator=cpu", "trainer.devices=2", "--to", "10", "--steps", "60")
+    done = python(ROOT / "scripts" / "lr_range.py", *options, cwd=tmp_path, code=0)
+    rate = done.stdout.partition("model.optimizer.lr=")[2].split()[0]
+    assert 1e-5 < float(rate) < 1
+    assert [path.name for path in tmp_path.iterdir()] == ["lr_range.png"]
+
+
+@pytest.mark.slow
+def test_the_largest_batch_is_found(tmp_path: Path) -> None:
+    options = ("model=mlp", "model.net._target_=test_scripts.Hungry", "trainer.accelerator=cpu", "trainer.devices=2")
+    done = python(ROOT / "scripts" / "batch_size.py", *options, cwd=tmp_path, code=0)
+    assert done.stdout.splitlines()[-1] == "The largest batch that fits: datamodule.batch_size=35"  # 5% less than 37
+    assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import optuna
 import pytest
 from fake_sweep import leave
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -46,12 +45,6 @@ def test_each_form_of_hydra_s_is_a_distribution(value: str, distribution: Any) -
     assert space(f"x={value}").distributions == {"x": distribution}
 
 
-def test_what_is_not_swept_is_the_same_for_all_and_the_last_of_a_key_counts() -> None:
-    result = space("x=1,2", "seed=3", "+a.b=[1,2]", "x=interval(0,1)", "~logger")
-    assert result.constants == ("seed=3", "+a.b=[1,2]", "~logger=null")
-    assert result.distributions == {"x": FloatDistribution(0.0, 1.0)}
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -65,17 +58,6 @@ def test_what_is_no_space_is_one_line(override: str, message: str) -> None:
         space(override)
 
 
-def test_what_is_drawn_is_written_so_that_it_is_read_back_to_the_bit() -> None:
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    result = space("x=tag(log,interval(1e-9,1e3))", "n=int(interval(1,4))", "m=choice(mlp,[1,2])")
-    for _ in range(20):
-        trial = study.ask()
-        point = result.point(trial)
-        assert result.point(trial) == point
-        read = {one.get_key_element(): one.value() for one in OverridesParser.create().parse_overrides([*point])}
-        assert (read["x"], read["n"], read["m"] in ("mlp", [1, 2])) == (trial.params["x"], trial.params["n"], True)
-
-
 LR = "model.optimizer.lr=tag(log,interval(1e-4,1e-1))"
 Outcome = float | str  # the metric, or how the job ended that has none
 
@@ -86,7 +68,6 @@ class Sweep:
     def __init__(self, folder: Path, outcome: Callable[[dict[str, str]], Outcome], most: int = 1000) -> None:
         self.folder, self.outcome, self.most = folder, outcome, most
         self.trained: list[tuple[str, ...]] = []
-        self.batches: list[int] = []
         self.outcomes: dict[str, Outcome] = {}
         folder.mkdir(exist_ok=True)
 
@@ -98,7 +79,6 @@ class Sweep:
         return Job(self.folder / key, key, [*overrides], 1, "val/acc", "max")
 
     def run(self, jobs: Sequence[Job]) -> list[Job]:
-        self.batches.append(len(jobs))
         return [self._run(job) for job in jobs]
 
     def break_off(self, error: BaseException) -> None: ...
@@ -149,13 +129,6 @@ def test_a_search_killed_at_trial_7_of_20_ends_as_one_that_was_not(tmp_path: Pat
     assert (third.trained, len(killed.trials)) == ([], 20)
 
 
-def test_trials_are_handed_over_in_batches_that_end_with_the_last(tmp_path: Path) -> None:
-    launcher = Sweep(tmp_path, near_a_hundredth)
-    search(launcher, n_trials=7, n_jobs=3)
-    search(launcher, n_trials=9, n_jobs=3)
-    assert (launcher.batches, len(launcher.trained)) == ([3, 3, 1, 2], 9)
-
-
 def test_what_fails_is_reported_as_failed(tmp_path: Path) -> None:
     launcher = Sweep(tmp_path, lambda point: {"mlp": "failed", "cnn": "refused", "vit": 0.5}[point["model"]])
     study = search(launcher, "model=mlp,cnn,vit", n_trials=12)
@@ -163,12 +136,6 @@ def test_what_fails_is_reported_as_failed(tmp_path: Path) -> None:
     assert reasons == {"mlp": ("FAIL", "planted"), "cnn": ("FAIL", "no such thing"), "vit": ("COMPLETE", None)}
     assert {*launcher.trained} == {("model=mlp",), ("model=vit",)}
     assert launcher.trained.count(("model=vit",)) == 1  # however often it is drawn
-
-
-def test_a_job_that_was_interrupted_is_left_to_another_call(tmp_path: Path) -> None:
-    calls = iter(["preempted", 0.5, 0.6])
-    study = search(Sweep(tmp_path, lambda _: next(calls)), n_trials=3)
-    assert states(study) == ["RUNNING", "COMPLETE", "COMPLETE"]
 
 
 def test_a_search_of_which_nothing_can_start_and_a_study_of_another_metric_are_refused(tmp_path: Path) -> None:

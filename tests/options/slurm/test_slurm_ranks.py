@@ -66,25 +66,6 @@ def test_a_process_group_of_another_size_is_refused(tmp_path: Path) -> None:
     assert done.stderr.strip() == line
 
 
-@pytest.mark.slow
-def test_slurm_s_warning_saves_and_requeues_and_the_run_goes_on(tmp_path: Path) -> None:
-    """SIGUSR1 to rank one, in a job of one task; then resume=RUN_DIR."""
-    (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n')
-    (tmp_path / "scontrol").chmod(0o755)
-    job = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "1", "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    options = ("trainer.devices=2", "trainer.max_epochs=2", "model=mlp", "test=false", "hydra.run.dir=run")
-    fault = "+callbacks.fault={_target_:faults.Fault,rank:1,how:SIGUSR1,batch:5}"
-    done = train(*options, fault, cwd=tmp_path, code=75, **job)
-    said = status(tmp_path / "run")
-    assert (said["status"], said["reason"], said["slurm_job"]) == ("preempted", "preempted by SIGUSR1", "77")
-    assert (tmp_path / "calls").read_text() == "requeue 77\n"
-    assert f"The run was preempted by SIGUSR1. Continue it: python {ROOT}/train.py resume=run" in done.stderr
-    assert "SLURM job 77 is requeued" in done.stderr
-    assert "Traceback" not in done.stderr + done.stdout
-    train("resume=run", cwd=tmp_path, code=0)
-    assert status(tmp_path / "run")["status"] == "finished"
-
-
 LOST = {"status": "failed", "reason": "rank 1 is lost", "has_lost_rank": True}
 REQUEUED, LEFT = "requeue 7\n", ""
 
@@ -100,6 +81,22 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.chdir(tmp_path)
     return calls
+
+
+@pytest.mark.slow
+def test_slurm_s_warning_saves_and_requeues_and_the_run_goes_on(calls: Path, tmp_path: Path) -> None:
+    """SIGUSR1 to rank one, in a job of one task; then resume=RUN_DIR."""
+    options = ("trainer.devices=2", "trainer.max_epochs=2", "model=mlp", "test=false", "hydra.run.dir=run")
+    fault = "+callbacks.fault={_target_:faults.Fault,rank:1,how:SIGUSR1,batch:5}"
+    done = train(*options, fault, cwd=tmp_path, code=75, SLURM_JOB_ID="7", SLURM_NTASKS="1")
+    said = status(tmp_path / "run")
+    assert (said["status"], said["reason"], said["slurm_job"]) == ("preempted", "preempted by SIGUSR1", "7")
+    assert calls.read_text() == REQUEUED
+    assert f"The run was preempted by SIGUSR1. Continue it: python {ROOT}/train.py resume=run" in done.stderr
+    assert "SLURM job 7 is requeued" in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+    train("resume=run", cwd=tmp_path, code=0)
+    assert status(tmp_path / "run")["status"] == "finished"
 
 
 def after(run: Path, code: int, *overrides: str, **said: Any) -> tuple[str, str | None]:

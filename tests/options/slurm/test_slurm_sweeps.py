@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import fake_slurm
 import pytest
 from waiting import once, wait_for
 
@@ -21,6 +20,61 @@ from lockstep.sweeps.jobs import Job, JobLaunch, SweepJobs
 from lockstep.sweeps.local import LocalExecutor
 from lockstep.sweeps.runner import Runner
 from lockstep.sweeps.table import look_at
+
+# SLURM's commands as shell scripts: each job runs at once, or waits while there is a file `hold`. Its line of squeue's is a file
+# of its own in `tasks`, which a test may change.
+_SBATCH = r"""
+echo "$@" >> calls
+[ -f refuses ] && { cat refuses >&2; [ -f heard ] || exit 1; }
+for word; do
+  case $word in --job-name=*) name=${word#*=} ;; esac
+  script=$word
+done
+say() { echo "$2" > saying.$1 && mv saying.$1 tasks/$1; } # at once: squeue must not find half of it
+number=$(( $(cat number 2>/dev/null || echo 0) + 1 ))
+echo $number > number
+say $number "$number|$name|PENDING|Priority|"
+( for fd in $(ls /proc/self/fd); do [ $fd -gt 2 ] && [ $fd -lt 255 ] && eval "exec $fd>&-"; done
+  while [ -f hold ]; do sleep 0.02; done
+  say $number "$number|$name|RUNNING|None|n1"
+  SLURM_CPUS_PER_TASK=1 bash "$script"
+  [ $? -eq 0 ] && state=COMPLETED || state=FAILED
+  say $number "$number|$name|$state|None|n1"
+) > /dev/null 2>&1 &
+[ -f heard ] && exit 1
+echo "$number;cluster"
+"""
+_SQUEUE = '[ -f down ] && { cat down >&2; exit 1; }; echo "9|somebody\'s|RUNNING|None|n2"; cat tasks/* 2>/dev/null; true'
+_SRUN = r"""
+while case $1 in --output=*) output=${1#*=} ;; --*) ;; *) false ;; esac; do shift; done
+exec "$@" >> "$output" 2>&1
+"""
+_SCANCEL = r"""
+echo "$@" >> cancelled
+case "$*" in *--signal*) exit 0 ;; esac
+for id; do [ -f tasks/$id ] && sed -i "s/PENDING\|RUNNING/CANCELLED/" tasks/$id; done
+true
+"""
+
+
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Puts it first on the PATH; returns its folder."""
+    place = folder / "cluster"
+    (place / "tasks").mkdir(parents=True)
+    commands = {"sbatch": _SBATCH, "squeue": _SQUEUE, "srun": _SRUN, "scancel": _SCANCEL}
+    for name, text in commands.items():
+        enter = "" if name == "srun" else f"cd {place}\n"
+        (place / name).write_text(f"#!/bin/bash\n{enter}{text}\n")
+        (place / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
+    return place
+
+
+def say(place: Path, task: str, line: str) -> None:
+    """What squeue is to say of it: at once, as above."""
+    (place / f"saying.{task}").write_text(line + "\n" if line else "")
+    (place / f"saying.{task}").replace(place / "tasks" / task)
+
 
 # a job that writes its record, fails, or is preempted at its first start; it counts its starts
 PROGRAM = """
@@ -40,7 +94,7 @@ if how == "preempted" and starts.read_text().count(chr(10)) == 1:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    place = fake_slurm.install(tmp_path, monkeypatch)
+    place = install(tmp_path, monkeypatch)
     yield place
     (place / "hold").unlink(missing_ok=True)
 
@@ -134,7 +188,7 @@ def test_what_slurm_says_of_an_end_is_its_reason(state: str, expected: Any, plac
     (place / "hold").touch()
     submit(tmp_path, [job(tmp_path, "a")])
     name = SweepJobs(tmp_path).jobs["a"].queue
-    fake_slurm.say(place, "1", f"1|{name}|{state}|None|n1" if state else "")
+    say(place, "1", f"1|{name}|{state}|None|n1" if state else "")
     assert states(look_at(tmp_path)) == {"a": expected}
 
 

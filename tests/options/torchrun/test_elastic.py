@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from agents import Rendezvous, kill, rendezvous
+from agents import Rendezvous, kill
 from commands import TIMEOUT, status
 from in_process import become_rank, last, prepared
 from lightning import Callback, LightningModule, Trainer
@@ -136,7 +136,7 @@ def test_a_node_is_lost_and_another_one_comes(tmp_path: Path) -> None:
     in_ranks(2, partial(undisturbed, run=tmp_path / "whole", options=options), tmp_path)
     run = tmp_path / "run"
     options = (*options, *AUTO, f"hydra.run.dir={run}", hold(2, 0, 5), hold(1, 1, 2))
-    with rendezvous("job", "127.0.0.2", tmp_path / "agents") as nodes:
+    with Rendezvous("job", "127.0.0.2", tmp_path / "agents") as nodes:
         stays, goes = nodes.agent("127.0.0.2", *options), nodes.agent("127.0.0.1", *options)
         wait_for(held(run, 2).exists)
         kill(goes.pid, int(held(run, 2).read_text()))
@@ -158,7 +158,7 @@ def test_a_node_comes_and_two_do_not_divide_the_batch(tmp_path: Path) -> None:
     in_ranks(1, partial(undisturbed, run=tmp_path / "whole", options=options), tmp_path)
     run = tmp_path / "run"
     options = (*options, *AUTO, f"hydra.run.dir={run}", hold(1, 0, 4))
-    with rendezvous("job", "127.0.0.1", tmp_path / "agents") as nodes:
+    with Rendezvous("job", "127.0.0.1", tmp_path / "agents") as nodes:
         assert joined(nodes, run, *options) == (0, 0), nodes.said()
     assert "global batch 161 (up to 81 per process)" in nodes.said()
     assert {len(line["ids"]) for line in journal(run) if (line["world_size"], line["epoch"]) == (2, 0)} >= {80, 81}
@@ -173,14 +173,14 @@ def test_nodes_for_which_the_batch_has_no_samples_are_refused_and_the_run_can_go
     in_ranks(1, partial(undisturbed, run=tmp_path / "whole", options=options), tmp_path)
     run = tmp_path / "run"
     options = (*options, *AUTO, f"hydra.run.dir={run}", hold(1, 0, 4))
-    with rendezvous("job", "127.0.0.1", tmp_path / "agents") as nodes:
+    with Rendezvous("job", "127.0.0.1", tmp_path / "agents") as nodes:
         assert joined(nodes, run, *options, max_restarts=0) == (1, 1), nodes.said()
         line = "datamodule.global_batch_size=1: is not divisible by 2, the number of processes * trainer.accumulate_grad_batches"
         assert nodes.said().count(f"{line}; use a multiple of 2, or datamodule.batch_size for each process\n") == 2
     assert status(run)["status"] == "preempted"
     assert last(run)["global_step"] == 5
     assert_none_lives(run)
-    with rendezvous("job", "127.0.0.1", tmp_path / "again") as nodes:
+    with Rendezvous("job", "127.0.0.1", tmp_path / "again") as nodes:
         alone = nodes.agent("127.0.0.1", *options)
         alone.join(TIMEOUT)
         assert alone.exitcode == 0, nodes.said()

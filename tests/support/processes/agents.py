@@ -9,12 +9,12 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from main_program import run_as_main
+from forked import run_as_main
 
 TRAIN = Path(__file__).parents[3] / "train.py"
 QUICK = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=8"  # seconds; torchrun's own are 30, 5 and 3 of them
@@ -22,7 +22,7 @@ FORKED = ("--monitor-interval=0.1", "--start-method=fork", "--run-path")
 
 
 class Rendezvous:
-    """Agents of one id, all ended when it is left. The one at `host` serves its store."""
+    """Agents of one id, all ended when the context is left. The one at `host` serves its store."""
 
     def __init__(self, name: str, host: str, folder: Path) -> None:
         with socket.create_server((host, 0)) as listener:
@@ -30,6 +30,10 @@ class Rendezvous:
         self.options = ["--nnodes=1:2", "--rdzv-backend=c10d", f"--rdzv-endpoint={host}:{port}", f"--rdzv-id={name}"]
         self.host, self.folder = host, folder
         self._agents: list[Any] = []
+        folder.mkdir()
+
+    def __enter__(self) -> "Rendezvous":
+        return self
 
     def agent(self, address: str, *overrides: str, max_restarts: int = 2) -> Any:
         """A process, `torchrun ... train.py OVERRIDES`, whose node has that address."""
@@ -42,20 +46,10 @@ class Rendezvous:
         """By all agents and their ranks."""
         return "\n".join(path.read_text() for path in sorted(self.folder.glob("*.txt")))
 
-    def end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in self._agents:
             process.kill()
             process.join()
-
-
-@contextmanager
-def rendezvous(name: str, host: str, folder: Path) -> Iterator[Rendezvous]:
-    folder.mkdir()
-    one = Rendezvous(name, host, folder)
-    try:
-        yield one
-    finally:
-        one.end()
 
 
 def torchrun(*options: str, overrides: Sequence[str], output: Path) -> Any:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,10 +17,9 @@ import forked
 
 ROOT = Path(__file__).parents[3]
 PLAIN = f"hydra.searchpath=[file://{ROOT / 'tests' / 'support' / 'plain_conf'}]"  # model=mine datamodule=mine: plain Lightning
-MARK = "LOCKSTEP_TEST"  # in the environment of all that a test starts
 TIMEOUT = 150  # seconds
 LONG = 400  # of what takes 15 alone: the session of the tests gets no more of the processor than each that they start (sched(7))
-FOLLOW, MOMENT, GRACE = 10, 2, 20  # seconds; see _left_by
+GRACE = 20  # seconds for what follows a killed process, and for a server that is still importing
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -44,7 +42,7 @@ def python(
         except subprocess.TimeoutExpired as late:
             process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):  # what it has left may hold its output open
-                output, errors = process.communicate(timeout=FOLLOW)
+                output, errors = process.communicate(timeout=GRACE)
             raise AssertionError(f"{arguments}: no end within {timeout:g} s\n{output}\n{errors}") from late
     done = subprocess.CompletedProcess(process.args, process.wait(), output, errors)
     assert code in (None, done.returncode), f"{arguments}: ended with {done.returncode}\n{output}\n{errors}"
@@ -55,16 +53,14 @@ def python(
 def started(
     *arguments: str | Path, cwd: Path, fresh: bool = False, **env: str
 ) -> Iterator["subprocess.Popen[str] | forked.Running"]:
-    """`python ARGUMENTS`, running; on leaving, whatever it has left behind is ended and is a failure.
+    """Start `python ARGUMENTS`. What it leaves running in its folder is ended, and fails the test.
 
     A script that is named by its whole path is forked from a process that has imported everything, and so are its ranks and jobs.
-    With `fresh`, or a mark in its environment, it has an interpreter of its own, and starts a server for them: for how one begins
-    and ends, for sums that are to round as those of any other command do, to the bit, for what becomes of servers, and for pipes
-    that are read or closed before its end.
+    With `fresh` it has an interpreter of its own, and starts a server for them: for how one begins and ends, for sums that are to
+    round as those of any other command do, to the bit, for what becomes of servers, and for pipes that are read or closed before
+    its end.
     """
-    command, fresh = [*map(str, arguments)], fresh or MARK in env
-    mark = env.setdefault(MARK, uuid.uuid4().hex)
-    there = {*forked.served_in(cwd)}
+    command, there = [*map(str, arguments)], {*living_in(cwd)}
     if command[0].endswith(".py") and Path(command[0]).is_absolute() and not fresh:
         process = forked.Running(command, cwd, environment(**env))
     else:
@@ -82,43 +78,27 @@ def started(
     finally:
         process.kill()
         process.wait()
-        left = _left_by(process, mark, cwd, there)
+        deadline = time.monotonic() + GRACE
+        while (left := {*living_in(cwd)} - there) and time.monotonic() < deadline:
+            time.sleep(0.05)
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
-    assert not left, f"left running: {left}"
+    assert not left, f"{command} has left processes running: {left}"
 
 
-def _left_by(process: "subprocess.Popen[str] | forked.Running", mark: str, cwd: Path, there: set[int]) -> list[int]:
-    """What outlives a process that has ended, and was not there before it. Those of a killed one follow it when they see that it
-    is gone; of a forked one, what was told to end does in a moment, and a fork server of its own when it has imported what it was
-    told to."""
-    seconds = FOLLOW if process.returncode == -signal.SIGKILL else MOMENT  # its fork server sees that it is gone
-    if isinstance(process, forked.Running):
-        seconds = GRACE if seconds == FOLLOW or processes_marked(mark) else MOMENT
-
-    def left() -> list[int]:
-        session = forked.list_session(process.pid) if isinstance(process, forked.Running) else []
-        return [*{*processes_marked(mark), *session, *forked.served_in(cwd)} - there]
-
-    deadline = time.monotonic() + seconds
-    while (pids := left()) and time.monotonic() < deadline:
-        time.sleep(0.05)  # each look reads all of /proc
-    return pids
-
-
-def processes_marked(mark: str) -> list[int]:
-    """The pids of living processes that carry a test's mark in their environment; zombies have none. The jobs of a real SLURM
-    have it too, from sbatch, and are not left by the command that has submitted them."""
-
-    def is_left(process: Path) -> bool:
-        variables = (process / "environ").read_bytes()
-        return mark.encode() in variables and b"SLURMD_NODENAME=" not in variables
-
-    return forked.living(is_left)
+def living_in(folder: Path) -> list[int]:
+    """Return the pids of the processes whose folder is this one or below, less this process, its children, and SLURM's jobs."""
+    result, own = [], os.getpid()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            if (process / "cwd").readlink().is_relative_to(folder.resolve()) and own not in (int(process.name), parent):
+                result += [] if b"SLURMD_NODENAME=" in (process / "environ").read_bytes() else [int(process.name)]
+    return result
 
 
 def train(*overrides: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -163,3 +143,17 @@ def refused(folder: Path, *overrides: str, **env: str) -> str:
         shutil.rmtree(folder / "logs", ignore_errors=True)
     assert sorted(folder.rglob("*")) == before
     return line
+
+
+def checkout(folder: Path) -> Path:
+    """The working tree as it is, committed, in a folder that is empty or not there yet."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    for name in names:
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes((ROOT / name).read_bytes())
+    git = ["git", "-c", "user.name=test", "-c", "user.email=test@localhost"]
+    for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
+        subprocess.run([*git, *arguments], cwd=folder, check=True)
+    return folder

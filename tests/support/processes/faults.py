@@ -126,13 +126,3 @@ class Witness(Callback):
 
     def _write(self, trainer: Trainer) -> None:
         (Path(trainer.default_root_dir) / f"seen.{trainer.global_rank}.json").write_text(json.dumps(self.seen))
-
-
-class Tag(Callback):
-    """Writes the value that each rank has for it."""
-
-    def __init__(self, tag: str) -> None:
-        self.tag = tag
-
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        (Path(trainer.default_root_dir) / f"tag.{trainer.global_rank}").write_text(self.tag)

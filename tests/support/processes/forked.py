@@ -4,19 +4,20 @@ What is forked runs the script as `__main__`, in its own session, with the envir
 own. Only what an interpreter does before the script's first line and after its last is not tested so.
 """
 
+import atexit
 import contextlib
 import multiprocessing
 import os
+import runpy
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import threading
+import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
-
-from main_program import run_as_main
 
 PRELOADED = (
     "lockstep.callbacks",
@@ -103,34 +104,23 @@ def _main(arguments: list[str], cwd: Path, environment: dict[str, str], output: 
     os._exit(code & 0xFF)
 
 
-def list_session(leader: int) -> list[int]:
-    """What lives of a session."""
-
-    def is_meant(process: Path) -> bool:
-        state, _, _, session, *_ = (process / "stat").read_text().rpartition(")")[2].split()
-        return int(session) == leader and state not in "ZX"
-
-    return living(is_meant)
-
-
-def served_in(folder: Path) -> list[int]:
-    """The servers of ranks and jobs, and all that was forked from one, that live in a folder or below. By that alone: what they
-    have forked has the server's environment in /proc and a title of its own, and their parents may be gone."""
-
-    def is_meant(process: Path) -> bool:
-        command = (process / "cmdline").read_bytes()
-        is_ours = int(process.name) != os.getpid() and b"multiprocessing" not in command  # which lives as long as the tests
-        is_slurms = b"SLURMD_NODENAME=" in (process / "environ").read_bytes()
-        return is_ours and not is_slurms and (process / "cwd").readlink().is_relative_to(folder.resolve())
-
-    return living(is_meant)
-
-
-def living(is_meant: Callable[[Path], bool]) -> list[int]:
-    """The pids of the processes that are meant, by their folders in /proc (proc(5)); what ends meanwhile is none."""
-    result = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if is_meant(process):
-                result.append(int(process.name))
-    return result
+def run_as_main(arguments: list[str]) -> int:
+    """Runs `python ARGUMENTS`, the script first, to its end. Returns the exit code, -SIGINT if an interrupt has ended it."""
+    sys.argv = arguments
+    sys.path[0] = str(Path(arguments[0]).resolve().parent)
+    code = 0
+    try:
+        runpy.run_path(arguments[0], run_name="__main__")
+    except SystemExit as left:
+        code = left.code if isinstance(left.code, int) else int(left.code is not None)
+        if isinstance(left.code, str):
+            print(left.code, file=sys.stderr)
+    except BaseException as error:
+        traceback.print_exception(error)
+        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]  as multiprocessing does it: waits for threads
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    return code

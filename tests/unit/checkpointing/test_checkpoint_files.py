@@ -15,7 +15,6 @@ import pytest
 import torch
 from commands import python
 from in_process import last, trained
-from steps import content, names, read_step
 from waiting import wait_for
 
 from lockstep.atomic_files import read_stamp
@@ -28,6 +27,28 @@ from lockstep.checkpointing import (
 )
 from lockstep.errors import ConfigError
 from lockstep.launchers.outcome import original_error
+
+
+def content(step: int) -> dict[str, Any]:
+    return {"global_step": step, "state_dict": {"weight": torch.full((64, 64), float(step))}, "names": ["a", "b"]}
+
+
+def read_step(path: Path) -> int:
+    checkpoint = read_checkpoint("checkpoint", path)
+    assert torch.equal(checkpoint["state_dict"]["weight"], torch.full((64, 64), float(checkpoint["global_step"])))
+    return checkpoint["global_step"]
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Holds last.ckpt of step 2 and previous.ckpt of step 1."""
+    for step in (1, 2):
+        write_checkpoint(content(step), tmp_path / "last.ckpt", keep_as="previous.ckpt")
+    return tmp_path
 
 
 def test_the_one_before_is_kept_and_nothing_else(folder: Path) -> None:

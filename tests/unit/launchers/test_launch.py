@@ -1,20 +1,30 @@
 """Which rank a run failed by, and what its ranks find in their environment: the parts that need no processes."""
 
+import logging
 import os
 import signal
 import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from environments import PARENT
 from waiting import once, wait_for
 
 from lockstep.launchers import environment, launch
-from lockstep.launchers.environment import rank_environment, reserved_port
+from lockstep.launchers.environment import (
+    Launcher,
+    Rank,
+    RankZeroFilter,
+    is_rank_zero,
+    rank_environment,
+    reserved_port,
+    this_rank,
+)
 from lockstep.launchers.launch import _watch
 from lockstep.launchers.outcome import Outcome, judge
 from lockstep.launchers.processes import is_alive
@@ -77,6 +87,12 @@ def test_a_rank_whose_fork_server_has_died_ends_with_what_it_has_said() -> None:
     assert _watch(ended(255, 255, reports=said(0, code=0) | said(1, code=0)), [], Path("none")) == Outcome(code=0)
     outcome = _watch(ended(255, 255, reports=said(0, code=0)), [], Path("none"))
     assert outcome.reason == "rank 1 ended with code 255 and no word"
+
+
+def test_a_rank_that_hangs_when_it_has_said_why_it_ends_is_waited_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "GRACE", 0.1)
+    outcome = _watch(ended(None, reports=said(0, reason="planted")), [], Path("none"))
+    assert (outcome.code, outcome.rank, outcome.reason) == (1, 0, "planted")
 
 
 @pytest.mark.parametrize(("cores", "world_size", "threads"), [(8, 2, "4"), (8, 3, "2"), (2, 4, "1")])
@@ -153,19 +169,25 @@ def test_a_rank_that_has_finished_is_no_preemption(monkeypatch: pytest.MonkeyPat
         assert _watch(ended(0, None), received, Path("none")) == Outcome(code=0)
 
 
-def test_nobody_is_ended_while_a_rank_is_at_a_debugger_s_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "GRACE", 0.1)
-    mark = tmp_path / ".debugged"
-    mark.touch()
-    ranks = ended(1, None, reports=said(0))
-    with ThreadPoolExecutor() as pool:
-        outcome = pool.submit(_watch, ranks, [], mark)
-        with pytest.raises(TimeoutError):
-            outcome.result(0.5)
-        mark.unlink()
-        assert outcome.result(10).rank == 0
-
-
 def test_the_port_is_on_the_loopback_and_can_be_listened_on() -> None:
     with reserved_port() as port, socket.create_server(("127.0.0.1", port)), pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", port))
+
+
+RANK = Rank(Launcher(), global_rank=1, local_rank=1, world_size=4, num_nodes=1)
+
+
+@pytest.mark.parametrize(
+    ("env", "rank", "speaks"),
+    [
+        ({}, None, True),
+        ({"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}, None, True),  # left behind by another program
+        (PARENT, RANK, False),
+    ],
+)
+def test_a_rank_is_what_the_parent_has_started(
+    env: dict[str, str], rank: Rank | None, speaks: bool, started: Callable[[dict[str, str]], None]
+) -> None:
+    started(env)
+    assert this_rank() == rank
+    assert is_rank_zero() is RankZeroFilter().filter(logging.makeLogRecord({})) is speaks
