@@ -137,7 +137,7 @@ UNCHECKED = (
     "model.lr_scheduler.",
     "trainer.strategy.bucket_cap_mb",
 )
-NAMED_BY_USERS = ("model.torchmetrics", "model.param_groups")  # whose entries have names of the user's choice
+NAMED_BY_USERS = ("model.torchmetrics",)  # whose entries have names of the user's choice
 
 
 def lines() -> Iterator[tuple[tuple[str, ...], str, str]]:

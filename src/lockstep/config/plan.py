@@ -60,10 +60,6 @@ class Plan:
         world_size, accumulate = devices * num_nodes, cfg.trainer.accumulate_grad_batches
         same = _tensor_parallel_size(cfg, world_size)
         sizes = _batch_sizes(cfg, world_size // same * accumulate)
-        mode = OmegaConf.select(cfg, "model.compile_mode")
-        if accelerator == "gpu" and accumulate > 1 and cfg.model.get("compile") and mode in ("reduce-overhead", "max-autotune"):
-            why = f"overwrites the gradients to which trainer.accumulate_grad_batches={accumulate} adds (pytorch issue 169545)"
-            raise config_error("model.compile_mode", mode, f"{why}; use max-autotune-no-cudagraphs")
         lr, name = _learning_rate(cfg, sizes[1]), str(OmegaConf.select(cfg, "trainer.strategy._target_")).rpartition(".")[2]
         return cls(accelerator, devices, device_ids, num_nodes, world_size, *sizes, accumulate, lr, name, same)
 
