@@ -28,15 +28,7 @@ class InMemory(Dataset[tuple[Tensor, Tensor]]):
 
     def __getitems__(self, ids: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
         index = ids if isinstance(ids, Tensor) else torch.as_tensor(ids)
-        return _rows(self.inputs, index), _rows(self.targets, index)
-
-
-def _rows(data: Tensor, index: Tensor) -> Tensor:
-    """Return `data[index]`, copied by numpy in this thread where it can, without a copy of all data: torch copies with several,
-    and waits for the one whose core another process uses."""
-    if data.is_cpu and data.is_contiguous() and data.dtype is not torch.bfloat16:
-        return torch.from_numpy(data.numpy().take(index.numpy(), axis=0))
-    return data.index_select(0, index)
+        return self.inputs.index_select(0, index), self.targets.index_select(0, index)
 
 
 class Batches(Seeded):

@@ -82,13 +82,10 @@ def load_weights(model: nn.Module, key: str, path: Path, without: str | None = N
     if without is not None and not left_out:
         raise config_error("init_without", without, f"is found in no name; use part of one such as {next(iter(saved))}")
     taken = {name: tensor for name, tensor in saved.items() if name not in left_out}
+    kept = {name: tensor for name, tensor in model.state_dict().items() if name in left_out}
     try:
-        missing, unexpected = model.load_state_dict(taken, strict=False)
-    except RuntimeError as error:  # of shapes, with a line for each tensor
+        model.load_state_dict(taken | kept, strict=getattr(model, "strict_loading", True))
+    except RuntimeError as error:  # with a line for each tensor
         raise config_error(key, path, f"of another model: {' '.join(str(error).split())}") from error
-    missing = [name for name in missing if name not in left_out]
-    if (missing or unexpected) and getattr(model, "strict_loading", True):
-        where = "model" if missing else "checkpoint"
-        raise config_error(key, path, f"of another model: {[*missing, *unexpected][0]} is only in the {where}")
     if left_out:
         log.info(f"{key}={path}: loaded {', '.join(sorted(taken)) or 'nothing'}; not loaded: {', '.join(sorted(left_out))}")

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torchmetrics import Metric, MetricCollection
 
-from lockstep.datamodules.base import DataSpec
 from lockstep.config.construct import naming
+from lockstep.datamodules.base import DataSpec
 from lockstep.errors import config_error
 from lockstep.models.schedules import TrainingLength
 from lockstep.runs.shares import EqualBuffers

@@ -159,7 +159,7 @@ def test_a_checkpoint_is_read_as_any_other(results: list[dict[str, Any]], folder
 # Layers that are divided besides, on a mesh of two by two processes
 
 FEW = ("trainer.max_epochs=1", "model.net.hidden=[16, 8]", "trainer/strategy=tensor_parallel", "trainer/plan=mlp", *KEPT)
-FEW += ("+model.torchmetrics.f1._target_=torchmetrics.classification.MulticlassF1Score",)
+FEW += ("+model.torchmetrics.f1._target_=torchmetrics.classification.MulticlassF1Score", "+model.torchmetrics.f1.num_classes=10")
 MESH = (*FEW, "trainer.devices=4")
 
 

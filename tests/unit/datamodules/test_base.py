@@ -9,12 +9,14 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from lightning_modules import OwnLoaders
+from omegaconf import OmegaConf
 from sklearn.preprocessing import StandardScaler
 from torch.utils.data import BatchSampler
 
 from lockstep.datamodules import DataModule, Digits
 from lockstep.datamodules.base import Splits, as_features
-from lockstep.datamodules.from_config import lacking_for_test
+from lockstep.datamodules.from_config import check_data, lacking_for_test
 from lockstep.datamodules.random_regression import RandomRegression
 from lockstep.datamodules.seeded import Draws, GlobalBatches
 from lockstep.datamodules.synthetic_images import SyntheticImages
@@ -131,3 +133,10 @@ def test_that_there_is_no_test_split_is_known_when_the_data_is_loaded(caplog: py
         data.describe()
     assert lacking_for_test(model, data) == "this data has no test split"
     assert caplog.messages == ["This data has no test split: nothing will be tested"]
+
+
+def test_a_module_with_loaders_of_its_own_takes_no_other_data() -> None:
+    cfg = OmegaConf.create({"test": False})
+    check_data(cfg, OwnLoaders(), None)
+    with pytest.raises(ConfigError, match=r"^datamodule=Digits: OwnLoaders has loaders of its own; use datamodule=null"):
+        check_data(cfg, OwnLoaders(), Digits())
