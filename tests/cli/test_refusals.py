@@ -107,7 +107,7 @@ def test_a_second_command_on_a_running_directory_changes_nothing(tmp_path: Path)
 @pytest.mark.slow
 def test_a_batch_larger_than_the_data_is_refused(tmp_path: Path) -> None:
     line = refused(tmp_path, "datamodule.global_batch_size=1400", "trainer.devices=2")
-    accepted = "use at most 1292, or datamodule.drop_last=false"
+    accepted = "use a smaller one, or datamodule.drop_last=false"
     assert line == f"datamodule.global_batch_size=1400: a step has 1400 samples, and the training split 1293; {accepted}"
 
 

@@ -39,20 +39,9 @@ def pretend(datamodule: DataModule, world_size: int, accumulate: int = 1) -> Dat
     return datamodule
 
 
-every_kind_of_data = pytest.mark.parametrize(
-    "make",
-    [
-        partial(Digits, standardize=True),
-        partial(Images, standardize=True),  # bytes
-        partial(Vectors, standardize=True),
-    ],
-    ids=["floats", "bytes", "vectors"],
-)
-
-
-@every_kind_of_data
-def test_standardisation_is_scikit_learns_fitted_on_the_training_split_alone(make: Callable[[], DataModule]) -> None:
-    datamodule = make()
+@pytest.mark.parametrize("make", [Digits, Images, Vectors], ids=["floats", "bytes", "vectors"])
+def test_standardisation_is_scikit_learns_fitted_on_the_training_split_alone(make: Callable[..., DataModule]) -> None:
+    datamodule = make(standardize=True)
     datamodule.setup("fit")
     train = datamodule.splits.train.inputs.double().numpy() / (255 if datamodule.splits.train.inputs.dtype == torch.uint8 else 1)
     if train.ndim == 4:  # per channel: every pixel of every image is an observation
@@ -89,13 +78,12 @@ def test_batches_are_the_global_ones_or_each_process_s() -> None:
         assert sorted(batches_of(loader).sampler) == [*range(length)]
 
 
-@pytest.mark.parametrize(("given", "step", "most"), [({"batch_size": 800}, 1600, 646), ({"global_batch_size": 1300}, 1300, 1292)])
-def test_a_split_smaller_than_the_global_batch_is_refused(given: dict[str, int], step: int, most: int) -> None:
-    with pytest.raises(ConfigError) as refused:
-        pretend(Digits(**given), 2).train_dataloader()
+@pytest.mark.parametrize(("given", "step"), [({"batch_size": 800}, 1600), ({"global_batch_size": 1300}, 1300)])
+def test_a_split_smaller_than_the_global_batch_is_refused(given: dict[str, int], step: int) -> None:
     (key,) = given
-    numbers = f"a step has {step} samples, and the training split 1293; use at most {most}, or datamodule.drop_last=false"
-    assert str(refused.value) == f"datamodule.{key}={given[key]}: {numbers}"
+    line = rf"^datamodule.{key}={given[key]}: a step has {step} samples, and the training split 1293; use a smaller one"
+    with pytest.raises(ConfigError, match=line):
+        pretend(Digits(**given), 2).train_dataloader()
     assert len(pretend(Digits(**given, drop_last=False), 2).train_dataloader()) > 0
 
 
