@@ -60,7 +60,7 @@ class Supervised(LightningModule):
         lr_scheduler: called with the optimizer and the TrainingLength; returns Lightning's scheduler dictionary.
         metrics: names of the values of a step that are logged, as train/NAME, val/NAME and test/NAME.
         torchmetrics: further metrics by name, for what is no mean over samples; logged as val/NAME and test/NAME.
-        model_config: plain containers from which `lockstep.models.from_checkpoint.load_model` builds this model again.
+        model_config: plain containers for checkpoints: the model's group, and the shapes of its data.
     """
 
     known_metrics: tuple[str, ...] = ("loss",)

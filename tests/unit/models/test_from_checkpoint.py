@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from bitwise import differences
-from in_process import prepared
+from in_process import prepared, save_config
 
 from lockstep.checkpointing import read_checkpoint
 from lockstep.datamodules import DataSpec
@@ -28,6 +28,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     limits = ("trainer.max_epochs=1", "trainer.limit_train_batches=2", "trainer.enable_progress_bar=false")
     datamodule, model, trainer = prepared(run_dir, *MLP, *limits, "datamodule.standardize=true", base=())
     trainer.fit(model, datamodule)
+    save_config(run_dir, *MLP)
     return run_dir, model, logged_numbers(trainer)
 
 
