@@ -1,7 +1,5 @@
 """Standardisation inside the model, against numbers worked out by hand."""
 
-from typing import Any
-
 import numpy
 import torch
 from sklearn.preprocessing import StandardScaler
