@@ -19,7 +19,7 @@ from typing import Any
 from lockstep.__main__ import script_parser
 from lockstep.atomic_files import replacing
 from lockstep.cli import start
-from lockstep.history.saved_runs import find_checkpoint
+from lockstep.history.saved_runs import find_checkpoint, load_saved_model, saved_config
 
 
 def main() -> None:
@@ -31,21 +31,20 @@ def main() -> None:
     source = find_checkpoint(given.run_dir, given.checkpoint)
     target = given.to or given.run_dir / "export" / f"{source.stem}.safetensors"
     target.parent.mkdir(parents=True, exist_ok=True)
-    print(f"{export(source, target)} tensors in {target}")
+    print(f"{export(given.run_dir, source, target)} tensors in {target}")
 
 
-def export(source: Path, target: Path) -> int:
+def export(run_dir: Path, source: Path, target: Path) -> int:
     """Write the state to one file, and return the number of tensors. Corrections of low rank are merged into the weights."""
     from safetensors.torch import save_file
 
     from lockstep.checkpointing import read_checkpoint
-    from lockstep.models.from_checkpoint import load_model
 
     checkpoint = read_checkpoint("checkpoint", source)
     weights, model_config = checkpoint["state_dict"], checkpoint.get("hyper_parameters", {})
     model = model_config.get("model")
     if isinstance(model, dict) and model.get("adapt") is not None:
-        weights = merge_layers(load_model(source)).state_dict()
+        weights = merge_layers(load_saved_model(saved_config(run_dir, []), source)).state_dict()
         model_config = model_config | {"model": {key: value for key, value in model.items() if key != "adapt"}}
     about = {"model_config": json.dumps(model_config, default=str), "metrics": json.dumps(checkpoint.get("metrics", {}))}
     own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}  # several may be one tensor

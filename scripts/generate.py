@@ -14,12 +14,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from lockstep.__main__ import script_parser
 from lockstep.cli import start
 from lockstep.errors import config_error
-from lockstep.history.saved_runs import find_checkpoint, saved_config
+from lockstep.history.saved_runs import find_checkpoint, load_saved_model, saved_config
 
 
 def main() -> None:
@@ -32,23 +32,22 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
     parser.add_argument("--checkpoint", metavar="best|last|PATH", help="default: best")
     arguments = parser.parse_args()
-    tokenizer = OmegaConf.select(saved_config(arguments.run_dir, []), "datamodule.tokenizer")
-    sys.stdout.write(text(arguments, find_checkpoint(arguments.run_dir, arguments.checkpoint), tokenizer) + "\n")
+    cfg = saved_config(arguments.run_dir, [])
+    sys.stdout.write(text(arguments, cfg, find_checkpoint(arguments.run_dir, arguments.checkpoint)) + "\n")
 
 
-def text(arguments: Any, checkpoint: Path, tokenizer: str | None) -> str:
+def text(arguments: Any, cfg: DictConfig, checkpoint: Path) -> str:
     """Return the prompt and what follows it."""
     import torch
 
     from lockstep.language.gpt import GPT
     from lockstep.language.sampling import continuation
     from lockstep.language.tokens import Vocabulary
-    from lockstep.models.from_checkpoint import load_model
 
-    model = load_model(checkpoint)
+    model = load_saved_model(cfg, checkpoint)
     if not isinstance(model.net, GPT):
         raise config_error("RUN_DIR", arguments.run_dir, f"its net is a {type(model.net).__name__}; use the run of a model=gpt")
-    vocabulary = Vocabulary(tokenizer)
+    vocabulary = Vocabulary(OmegaConf.select(cfg, "datamodule.tokenizer"))
     prompt = [*map(int, vocabulary.encode(arguments.prompt.encode()))]
     begun = torch.tensor([vocabulary.separator, *prompt])
     drawn = continuation(model.net, begun, arguments.temperature, arguments.top_k, arguments.seed)

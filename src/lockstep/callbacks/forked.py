@@ -52,8 +52,7 @@ class Forked(Callback):
             return
         self._checkpoint["lr_schedulers"] = []
         states, optimizers = self._checkpoint["optimizer_states"], trainer.optimizers
-        is_regrouped = any(key.startswith("model.param_groups") for key in self._changed)
-        if is_regrouped or len(states) != len(optimizers) or not all(map(_fits, states, optimizers)):
+        if len(states) != len(optimizers) or not all(map(_fits, states, optimizers)):
             log.warning("Not carried over from the checkpoint: the optimizer's state, which is of another one or of other groups")
             self._checkpoint["optimizer_states"] = []
             return

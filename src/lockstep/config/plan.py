@@ -61,10 +61,6 @@ class Plan:
         same = _tensor_parallel_size(cfg, world_size)
         workers = OmegaConf.select(cfg, "trainer.strategy.workers")  # of trainer.exact, whose batches these are then
         sizes = _batch_sizes(cfg, workers or world_size // same * accumulate)
-        mode = OmegaConf.select(cfg, "model.compile_mode")
-        if accelerator == "gpu" and accumulate > 1 and cfg.model.get("compile") and mode in ("reduce-overhead", "max-autotune"):
-            why = f"overwrites the gradients to which trainer.accumulate_grad_batches={accumulate} adds (pytorch issue 169545)"
-            raise config_error("model.compile_mode", mode, f"{why}; use max-autotune-no-cudagraphs")
         lr, name = _learning_rate(cfg, sizes[1]), str(OmegaConf.select(cfg, "trainer.strategy._target_")).rpartition(".")[2]
         return cls(accelerator, devices, device_ids, num_nodes, world_size, *sizes, accumulate, lr, name, same)
 

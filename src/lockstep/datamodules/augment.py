@@ -24,18 +24,11 @@ class CropFlip:
 
     def __call__(self, images: Tensor, ids: Tensor, epoch: int) -> Tensor:
         """Augment images (n, channels, height, width), keeping shape and type; ids are (n,)."""
-        n, channels, height, width = images.shape
-        if not n:
-            return images
-        padded = functional.pad(images, [self.crop] * 4)
-        tall, wide = padded.shape[2:]
-        of_sample, of_channel, of_row = (torch.arange(count) for count in (n, channels, height))
+        height, width = images.shape[2:]
         top, left = (random_bits(self.seed, epoch, ids, stream) % (2 * self.crop + 1) for stream in (1, 2))
-        if self.flip:  # a mirrored crop is a crop of the mirrored image
-            mirrored = random_bits(self.seed, epoch, ids, 0) % 2 == 1
-            padded = torch.cat([padded, padded.flip(-1)])
-            of_sample, left = of_sample + n * mirrored, torch.where(mirrored, 2 * self.crop - left, left)
-        # Copying whole rows is many times faster than pixels: each row of a crop is one of all runs of `width` pixels.
-        runs = padded.flatten().as_strided((padded.numel() - width + 1, width), (1, 1))
-        row = (of_sample[:, None] * channels + of_channel)[:, :, None] * tall + top[:, None, None] + of_row
-        return runs.index_select(0, (row * wide + left[:, None, None]).flatten()).view(images.shape)
+        windows = functional.pad(images, [self.crop] * 4).unfold(2, height, 1).unfold(3, width, 1)
+        crops = windows[torch.arange(len(images)), :, top, left]
+        if not self.flip:
+            return crops
+        is_mirrored = random_bits(self.seed, epoch, ids, 0) % 2 == 1
+        return torch.where(is_mirrored[:, None, None, None], crops.flip(-1), crops)

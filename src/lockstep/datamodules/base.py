@@ -145,14 +145,11 @@ class DataModule(LightningDataModule):
     def train_dataloader(self) -> DataLoader[Any]:
         """Return a loader of the batches of one process, or of the global batches, which lockstep.plain_lightning divides. Raise
         ConfigError if a step takes more samples than there are."""
-        length, (processes, accumulate) = len(self.splits.train), self._parts
-        step = self.samples_per_batch * accumulate
+        length, step = len(self.splits.train), self.samples_per_batch * self._parts[1]
         samples = length - length % step if self.drop_last else length
         if not samples:
-            parts = processes * accumulate
-            name, times = ("batch_size", 1) if self.global_batch_size is None else ("global_batch_size", parts)
-            fix = f"use at most {length // parts * times}, or datamodule.drop_last=false"
-            why = f"a step has {step} samples, and the training split {length}; {fix}"
+            name = "batch_size" if self.global_batch_size is None else "global_batch_size"
+            why = f"a step has {step} samples, and the training split {length}; use a smaller one, or datamodule.drop_last=false"
             raise config_error(f"datamodule.{name}", getattr(self, name), why)
         self.samples_per_epoch = samples
         log.info(f"{samples} of {length} samples per epoch")

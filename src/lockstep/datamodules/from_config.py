@@ -4,13 +4,11 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from lightning import LightningDataModule, LightningModule
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig
 
 from lockstep.config.construct import construct, shown
-from lockstep.config.overrides import override_key
 from lockstep.config.plan import Plan
 from lockstep.datamodules.base import DataModule
 from lockstep.errors import config_error
@@ -40,15 +38,11 @@ def construct_lightning(key: str, node: dict[str, Any], given: Mapping[str, Any]
 
 
 def check_data(cfg: DictConfig, model: LightningModule, datamodule: LightningDataModule | None) -> None:
-    """Raise ConfigError if the default data would replace the module's own, or if the config asks for an impossible test. A test
-    that it does not ask for is switched off."""
-    if datamodule is not None and is_overridden("train_dataloader", model) and HydraConfig.initialized():
-        hydra = HydraConfig.get()
-        option = hydra.runtime.choices["datamodule"]
-        if not {"datamodule", "experiment"} & {override_key(item) for item in hydra.overrides.task}:
-            words = f"is the default, and {type(model).__name__} has loaders of its own"
-            fix = f"use datamodule=null for these, or datamodule={option} for that data"
-            raise config_error("datamodule", option, f"{words}; {fix}")
+    """Raise ConfigError if the model and the config both have data, or if the config asks for an impossible test. A test that it
+    does not ask for is switched off."""
+    if datamodule is not None and is_overridden("train_dataloader", model):
+        words = f"{type(model).__name__} has loaders of its own; use datamodule=null for these, or remove them from the class"
+        raise config_error("datamodule", type(datamodule).__name__, words)
     if cfg.test and (lacking := lacking_for_test(model, datamodule)) is not None:
         if cfg.test is True or (cfg.optimized_metric or "").startswith("test"):  # training would end with that
             raise config_error("test", shown(cfg.test), f"{lacking}; use test=auto, and no metric of a test")

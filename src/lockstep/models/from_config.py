@@ -22,7 +22,7 @@ _LIGHTNINGS = ("interval", "frequency", "monitor", "strict", "name")
 def build_model(group: Mapping[str, Any], spec: DataSpec | None, lr: float | None = None) -> LightningModule:
     """Build a model from a composed model group in plain containers. `lr` replaces the group's learning rate.
 
-    The group's `net` is built first. A Supervised model also has its `adapt`, `torchmetrics` and `lr_scheduler` built first.
+    The group's `net` is built first. A Supervised model also has its `adapt` and `lr_scheduler` built first.
     """
     parts = dict(group)
     given: dict[str, Any] = {}
@@ -40,19 +40,8 @@ def build_model(group: Mapping[str, Any], spec: DataSpec | None, lr: float | Non
         given |= {"spec": spec, "model_config": {"model": group, "spec": asdict(spec)}}
         if (adapt := parts.pop("adapt", None)) is not None:
             given["net"] = construct("model.adapt", adapt, given)
-        given["torchmetrics"] = _metrics(parts.pop("torchmetrics", None) or {}, spec.num_outputs)
         given["lr_scheduler"] = schedule("model.lr_scheduler", parts.pop("lr_scheduler", None) or {})
     return construct_lightning("model", parts, given, LightningModule)
-
-
-def _metrics(nodes: Mapping[str, Any], num_classes: int) -> dict[str, Any]:
-    """Return the model's torchmetrics, with the number of classes for those that take it."""
-    metrics = {}
-    for name, node in nodes.items():
-        key = f"model.torchmetrics.{name}"
-        takes_classes = "num_classes" in arguments_of(resolve(key, node.get("_target_"))).own.keys() - node.keys()
-        metrics[name] = construct(key, node, {"num_classes": num_classes} if takes_classes else {})
-    return metrics
 
 
 def schedule(key: str, node: Any) -> Callable[[Optimizer, TrainingLength], dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Learning rate schedules that know how long training lasts.
 
-Each returns Lightning's scheduler dictionary of a LambdaLR that advances with every optimizer step. The keyword arguments
-`warmup_steps` and `warmup_epochs` add up to a linear warm-up from near zero.
+Each returns Lightning's scheduler dictionary. All but `one_cycle` are a LambdaLR that advances with every optimizer step, with a
+linear warm-up from near zero of `warmup_steps` optimizer steps and `warmup_epochs` epochs.
 """
 
 import math
@@ -27,33 +27,29 @@ class TrainingLength(NamedTuple):
             raise config_error("model.lr_scheduler", "...", "needs an end; set trainer.max_epochs or trainer.max_steps")
         return math.ceil(self.steps)
 
-    def warmup(self, warmup_steps: int = 0, warmup_epochs: int = 0) -> int:
-        """Return the number of optimizer steps in the warm-up."""
-        return warmup_steps + warmup_epochs * self.steps_per_epoch
 
-
-def _after_warmup(optimizer: Optimizer, warmup: int, factor: Callable[[int], float]) -> dict[str, Any]:
-    """Multiply the base rate by factor(t), where t counts steps from the end of the warm-up."""
+def _after_warmup(
+    optimizer: Optimizer,
+    training: TrainingLength,
+    end: float,
+    factor: Callable[[float], float],
+    warmup_steps: int = 0,
+    warmup_epochs: int = 0,
+) -> dict[str, Any]:
+    """Multiply the base rate by factor(part), where part grows from 0 at the end of the warm-up to 1 at the step `end`."""
+    warmup = warmup_steps + warmup_epochs * training.steps_per_epoch
+    length = max(1, end - warmup)
 
     def at(step: int) -> float:
-        return (step + 1) / (warmup + 1) if step < warmup else factor(step - warmup)
+        return (step + 1) / (warmup + 1) if step < warmup else factor(min(1.0, (step - warmup) / length))
 
     return {"scheduler": LambdaLR(optimizer, at), "interval": "step"}
 
 
-def _until_the_end(
-    optimizer: Optimizer, training: TrainingLength, factor: Callable[[float], float], **lengths: int
-) -> dict[str, Any]:
-    """Multiply the base rate by factor(part), where part grows from 0 at the end of the warm-up to 1 at the end of training."""
-    warmup = training.warmup(**lengths)
-    length = max(1, training.end() - warmup)
-    return _after_warmup(optimizer, warmup, lambda t: factor(min(1.0, t / length)))
-
-
 def constant(optimizer: Optimizer, training: TrainingLength, **lengths: int) -> dict[str, Any]:
     """Keep the base rate after the warm-up."""
-    warmup = training.warmup(**lengths)
-    return _after_warmup(optimizer, warmup, lambda _: 1.0) | {"interval": "step" if warmup else "epoch"}
+    interval = "step" if any(lengths.values()) else "epoch"
+    return _after_warmup(optimizer, training, math.inf, lambda _: 1.0, **lengths) | {"interval": interval}
 
 
 def cosine(optimizer: Optimizer, training: TrainingLength, min_factor: float, **lengths: int) -> dict[str, Any]:
@@ -62,12 +58,12 @@ def cosine(optimizer: Optimizer, training: TrainingLength, min_factor: float, **
     def factor(part: float) -> float:
         return min_factor + (1 - min_factor) * (1 + math.cos(math.pi * part)) / 2
 
-    return _until_the_end(optimizer, training, factor, **lengths)
+    return _after_warmup(optimizer, training, training.end(), factor, **lengths)
 
 
 def linear(optimizer: Optimizer, training: TrainingLength, min_factor: float, **lengths: int) -> dict[str, Any]:
     """Fall in a straight line to min_factor times the base rate."""
-    return _until_the_end(optimizer, training, lambda part: 1 - (1 - min_factor) * part, **lengths)
+    return _after_warmup(optimizer, training, training.end(), lambda part: 1 - (1 - min_factor) * part, **lengths)
 
 
 def wsd(optimizer: Optimizer, training: TrainingLength, min_factor: float, decay: float, **lengths: int) -> dict[str, Any]:
@@ -78,13 +74,7 @@ def wsd(optimizer: Optimizer, training: TrainingLength, min_factor: float, decay
     def factor(part: float) -> float:
         return 1 - (1 - min_factor) * max(0.0, 1 - (1 - part) / decay)
 
-    return _until_the_end(optimizer, training, factor, **lengths)
-
-
-def step(optimizer: Optimizer, training: TrainingLength, step_size: int, gamma: float, **lengths: int) -> dict[str, Any]:
-    """Multiply the rate by gamma every `step_size` epochs after the warm-up."""
-    between = step_size * training.steps_per_epoch
-    return _after_warmup(optimizer, training.warmup(**lengths), lambda t: gamma ** (t // between))
+    return _after_warmup(optimizer, training, training.end(), factor, **lengths)
 
 
 def one_cycle(optimizer: Optimizer, training: TrainingLength, **cycle: Any) -> dict[str, Any]:

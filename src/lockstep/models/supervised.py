@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning import LightningModule
@@ -11,17 +11,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torchmetrics import Metric, MetricCollection
 
+from lockstep.config.construct import naming
 from lockstep.datamodules.base import DataSpec
 from lockstep.errors import config_error
-from lockstep.models.optimizers import make_optimizer
 from lockstep.models.schedules import TrainingLength
 from lockstep.runs.shares import EqualBuffers
 from lockstep.trainer.lightning_internals import add_to_logged, is_attached
 
 if TYPE_CHECKING:  # the import takes a second
     from sklearn.preprocessing import StandardScaler
-
-CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]  # modes of torch.compile
 
 
 class Preprocess(EqualBuffers, nn.Module):
@@ -68,8 +66,7 @@ class Supervised(LightningModule):
         lr_scheduler: called with the optimizer and the TrainingLength; returns Lightning's scheduler dictionary.
         metrics: names of the values of a step that are logged, as train/NAME, val/NAME and test/NAME.
         torchmetrics: further metrics by name, for what is no mean over samples; logged as val/NAME and test/NAME.
-        param_groups: options of the optimizer for some parameters, see lockstep.models.optimizers.
-        model_config: plain containers from which `lockstep.models.from_checkpoint.load_model` builds this model again.
+        model_config: plain containers for checkpoints: the model's group, and the shapes of its data.
     """
 
     known_metrics: tuple[str, ...] = ("loss",)
@@ -82,9 +79,7 @@ class Supervised(LightningModule):
         lr_scheduler: Callable[[Optimizer, TrainingLength], dict[str, Any]],
         metrics: Iterable[str] = ("loss",),
         torchmetrics: Mapping[str, Metric] | None = None,
-        param_groups: Mapping[str, Mapping[str, Any]] | None = None,
         compile: bool = False,
-        compile_mode: CompileMode = "default",
         channels_last: bool = False,
         model_config: dict[str, Any] | None = None,
     ) -> None:
@@ -94,7 +89,7 @@ class Supervised(LightningModule):
             if name not in self.known_metrics:
                 raise config_error("model.metrics", name, f"{type(self).__name__} measures {', '.join(self.known_metrics)}")
         self.net, self.spec, self.preprocess = net, spec, Preprocess(spec.input_shape)
-        self.make_optimizer, self.make_schedule, self.param_groups = optimizer, lr_scheduler, param_groups or {}
+        self.make_optimizer, self.make_schedule = optimizer, lr_scheduler
         self.val_metrics = MetricCollection(dict(torchmetrics or {}), prefix="val/", compute_groups=False)
         self.test_metrics = self.val_metrics.clone(prefix="test/")
         self.model_config = model_config or {}
@@ -102,7 +97,7 @@ class Supervised(LightningModule):
         if channels_last:
             net.to(memory_format=torch.channels_last)
         if compile:
-            net.compile(mode=compile_mode)  # in place: torch.compile(net) would put _orig_mod. into the checkpoint's keys
+            net.compile()  # in place: torch.compile(net) would put _orig_mod. into the checkpoint's keys
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map inputs (n, *input_shape), uint8 or float from 0 to 1, to the net's outputs (n, num_outputs)."""
@@ -163,11 +158,16 @@ class Supervised(LightningModule):
         if stage == "fit" and scaler is not None:
             self.preprocess.fit(scaler)
 
+    def parameter_groups(self) -> Any:
+        """Return what the optimizer trains. Override it for groups of parameters with options of their own."""
+        return self.parameters()
+
     def configure_optimizers(self) -> Any:
         """Return the optimizer, and its schedule for the length of training."""
         is_fused = getattr(self.make_optimizer, "keywords", {}).get("fused", False)
         options = {} if not is_fused or self._can_fuse() else {"fused": False}
-        optimizer = make_optimizer(self.make_optimizer, self, self.param_groups, **options)
+        with naming("model.optimizer"):
+            optimizer = self.make_optimizer(self.parameter_groups(), **options)
         self.trainer.fit_loop.setup_data()  # without an end in epochs, Lightning has not counted the batches yet
         steps = self.trainer.estimated_stepping_batches
         per_epoch = -(-self.trainer.num_training_batches // self.trainer.accumulate_grad_batches)

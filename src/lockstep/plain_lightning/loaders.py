@@ -111,8 +111,8 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
     def order(self) -> list[Any]:
         """Return the epoch's order. A user's own sampler may have its own generator, so it draws earlier epochs' orders, too."""
         if self.epoch != self._drawn:
-            is_told = hasattr(self.sampler, "set_epoch") or type(self.sampler).__module__.startswith("torch.utils.data")
-            for epoch in range(self.epoch if is_told else min(self.epoch, self._drawn + 1), self.epoch + 1):
+            takes_epoch = hasattr(self.sampler, "set_epoch") or type(self.sampler).__module__.startswith("torch.utils.data")
+            for epoch in range(self.epoch if takes_epoch else min(self.epoch, self._drawn + 1), self.epoch + 1):
                 self._order = self._draw(epoch)
             self._drawn = self.epoch
         return self._order
@@ -155,9 +155,9 @@ def division_of(loader: DataLoader[Any], shares: int, training: bool) -> tuple[A
     order = _whole_order(loader.sampler if batches is None else batches.sampler)
     if order is None:
         return None
-    of_one = getattr(batches, "batch_size", 1)
-    size = of_one if isinstance(batches, GlobalBatches) else of_one * shares
-    whole = of_one * shares if training else of_one  # an evaluation drops the same samples as on one process
+    given = getattr(batches, "batch_size", 1)
+    size = given if isinstance(batches, GlobalBatches) else given * shares
+    whole = given * shares if training else given  # an evaluation drops the same samples as on one process
     dropped = len(order) % whole if getattr(batches, "drop_last", False) else 0
     samples = len(order) - dropped
     if 0 < samples < shares:

@@ -66,7 +66,7 @@ class SharedLoading(Records):
 
     @contextmanager
     def _drawing_alike(self, trainer: Any) -> Iterator[None]:
-        """While loaders are made, draw the numbers of one process for the current epoch; they may select a part of the data."""
+        """Seed the generators by the epoch while loaders are made, which may draw a part of the data."""
         self._made_in = _epoch_of_loaders(trainer)
         count_reloads_from(trainer, self._made_in)
         with isolate_rng(include_cuda=False):

@@ -10,7 +10,7 @@ import export
 import pytest
 import torch
 from bitwise import differences
-from in_process import KeepAll, last, prepared, trained
+from in_process import KeepAll, last, prepared, save_config, trained
 from lightning import Callback, LightningModule, Trainer
 from plain_lightning import LitClassifier
 from safetensors import safe_open
@@ -163,9 +163,11 @@ SMALL += ("trainer.max_epochs=1", "trainer.limit_train_batches=2")
 
 def test_corrections_are_trained_built_again_and_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(tmp_path / "plain", *SMALL)
+    save_config(tmp_path / "plain", *SMALL)
     before = load_model(tmp_path / "plain" / "checkpoints" / "last.ckpt")
     lora = ("model/adapt=lora", "model.adapt.rank=2", "init_without=lora_")
     trained(tmp_path / "run", *SMALL, *lora, f"init_from={tmp_path}/plain/checkpoints/last.ckpt")
+    save_config(tmp_path / "run", *SMALL, *lora)
     adapted = load_model(tmp_path / "run" / "checkpoints" / "last.ckpt")
     images = torch.rand(5, 1, 8, 8)
     assert not torch.equal(adapted.predict(images), before.predict(images))

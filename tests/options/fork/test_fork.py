@@ -140,16 +140,6 @@ def test_the_moments_of_another_optimizer_are_not_taken(tmp_path: Path, caplog: 
     assert longer["lr_schedulers"][0]["total_steps"] == longer["global_step"] == 8
 
 
-def test_the_state_of_other_parameters_is_not_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Of another group of the same size."""
-    key = "model.param_groups.one.match"
-    trained(tmp_path / "run", "trainer.max_epochs=1", f"+{key}=layers.1.bias")
-    checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
-    content, _ = fork(tmp_path / "fork", checkpoint, "trainer.max_epochs=2", f"+{key}=layers.1.weight", changed=key)
-    assert LOST in caplog.messages
-    assert content["global_step"] == 8
-
-
 def test_a_plateau_begins_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     plateau = ("model/lr_scheduler=plateau", "model.lr_scheduler.patience=0", "optimized_mode=min")  # worse and worse: it falls
     trained(tmp_path / "run", *plateau)

@@ -6,6 +6,7 @@ import json
 import logging
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -119,8 +120,10 @@ def test_progress_json_says_how_far_a_run_is(tmp_path: Path) -> None:
 
 
 def test_an_epoch_after_which_the_run_stops_has_its_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    progress, trainer, why = Progress(), at_epoch(tmp_path, 6), KeyboardInterrupt()
-    model = trainer.lightning_module
+    counts = {"current_epoch": 6, "max_epochs": 9, "max_steps": -1, "num_training_batches": 4, "global_step": 24}
+    shown: dict[str, Any] = {"callback_metrics": {}, "progress_bar_metrics": {}, "checkpoint_callbacks": []}
+    trainer: Any = SimpleNamespace(**counts, **shown, is_global_zero=True, default_root_dir=str(tmp_path))
+    progress, model, why = Progress(), SimpleNamespace(), KeyboardInterrupt()
     caplog.set_level(logging.INFO)
     progress.on_exception(trainer, model, why)  # before training has started
     progress.setup(trainer, model, "fit")

@@ -105,7 +105,7 @@ IMAGES = ("datamodule=synthetic_images", "datamodule.num_classes=3", "datamodule
 # 21 samples by steps of 20, accumulated in two batches
 OWN = (*IMAGES, "datamodule.shape=[1,4,4]", "datamodule.global_batch_size=20", "trainer.accumulate_grad_batches=2", *EXACT)
 OWN += ("model.net._target_=test_pipeline.Residual", "~model.net.hidden", "~model.net.dropout", "model/optimizer=adamw")
-OWN += ("+model.torchmetrics.f1._target_=torchmetrics.classification.MulticlassF1Score",)
+OWN += ("+model.torchmetrics.f1._target_=torchmetrics.classification.MulticlassF1Score", "+model.torchmetrics.f1.num_classes=3")
 SKIPPED, STOPPED_AT = 2, 4
 
 

@@ -89,8 +89,7 @@ def test_a_module_with_loaders_of_its_own_takes_them_when_it_is_told_to(tmp_path
     done = train(*own, "hydra.run.dir=run", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        "datamodule=digits: is the default, and OwnLoaders has loaders of its own; "
-        "use datamodule=null for these, or datamodule=digits for that data"
+        "datamodule=Digits: OwnLoaders has loaders of its own; use datamodule=null for these, or remove them from the class"
     ]
     assert json.loads((tmp_path / "run" / "status.json").read_text())["reason"] == done.stderr.strip()
     short = ("trainer.max_epochs=1", "trainer.precision=64-true", "callbacks=null", "hydra.run.dir=run")

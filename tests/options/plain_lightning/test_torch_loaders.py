@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -20,8 +19,8 @@ from torch.utils.data import (
 )
 
 from lockstep.errors import ConfigError
-from lockstep.plain_lightning.callback import PlainLightning
 from lockstep.plain_lightning.loaders import SharedSampler, shared_loader
+from lockstep.plain_lightning.shared_loading import SharedLoading
 
 
 def share_out(loader: DataLoader[Any], world_size: int, epoch: int = 0, training: bool = True) -> list[list[list[int]]]:
@@ -136,17 +135,6 @@ def test_batches_that_a_sampler_draws_as_lists_are_shared_out_by_samples(length:
     assert sorted(s for rank in share_out(loader(2), 2, training=False) for batch in rank for s in batch) == [*range(length)]
 
 
-@pytest.mark.parametrize(("length", "own"), [(13, [(1, 1), (0, 1), (0, 1)]), (14, [(1, 2), (1, 2), (0, 2)]), (12, None)])
-def test_the_share_of_a_tail_is_known(length: int, own: list[tuple[int, int]] | None) -> None:
-    for rank in range(3):
-        loader = shared_loader(numbers(2, length), (rank, 3), 0, training=True)
-        assert loader is not None
-        sampler: Any = loader.sampler
-        assert sampler.samples_in(1) == (2, 6)
-        assert own is None or sampler.samples_in(2) == own[rank]
-        assert len(list(loader)) == len(loader) == (2 if own is None else 3)
-
-
 def test_what_is_dropped_is_what_one_process_drops() -> None:
     assert together(share_out(numbers(2, 13, drop_last=True), 3)) == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
 
@@ -179,29 +167,23 @@ def test_how_batches_are_loaded_stays_as_it_was() -> None:
 class Collates(DataLoader[Any]):
     """As a graph library's."""
 
-    def __init__(self, dataset: Any, batch_size: int, exclude_keys: Any = None, **options: Any) -> None:
+    def __init__(self, dataset: Any, batch_size: int, **options: Any) -> None:
         super().__init__(dataset, batch_size, collate_fn=torch.tensor, **options)
-
-
-class Named(BatchSampler):
-    name = "as torch's"
 
 
 class NamedShares(DistributedSampler[int]):
     name = "as torch's"
 
 
+class Named(BatchSampler):
+    name = "as torch's"
+
+
 def test_what_matters_is_how_batches_are_drawn_not_the_class() -> None:
     data: Any = range(8)
-    loaders = [
-        Collates(data, 2),
-        Collates(data, 2, sampler=NamedShares(data, num_replicas=2, rank=1, shuffle=False)),
-        DataLoader(data, batch_sampler=Named(SequentialSampler(data), 2, drop_last=False)),
-    ]
-    for loader in loaders:
+    shares, batches = NamedShares(data, num_replicas=2, rank=1, shuffle=False), Named(SequentialSampler(data), 2, drop_last=False)
+    for loader in (Collates(data, 2), Collates(data, 2, sampler=shares), DataLoader(data, batch_sampler=batches)):
         assert together(share_out(loader, 2)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    shared: Any = shared_loader(loaders[0], (0, 2), 0, training=True)
-    assert shared.collate_fn is torch.tensor
 
 
 class Loader(DataLoader[Any]):
@@ -225,24 +207,17 @@ class Batches(BatchSampler):
         return super().__iter__()
 
 
-@pytest.mark.parametrize(
-    "loader",
-    [
-        Loader(range(8)),  # pyright: ignore[reportArgumentType]
-        DataLoader(range(8), batch_sampler=Batches(SequentialSampler(range(8)), 2, False)),  # pyright: ignore[reportArgumentType]
-        DataLoader(range(8), sampler=Shares(range(8), 2, 1)),  # pyright: ignore[reportArgumentType]
-    ],
-    ids=["a loader of one's own", "batches of one's own", "shares of one's own"],
-)
-def test_another_way_to_make_batches_is_left_as_it_is(loader: Any) -> None:
-    assert shared_loader(loader, (0, 2), 0, training=True) is None
+def test_another_way_to_make_batches_is_left_as_it_is() -> None:
+    data: Any = range(8)
+    batches, shares = Batches(SequentialSampler(data), 2, False), Shares(data, 2, 1)
+    for loader in (Loader(data), DataLoader(data, batch_sampler=batches), DataLoader(data, sampler=shares)):
+        assert shared_loader(loader, (0, 2), 0, training=True) is None
 
 
 @pytest.mark.parametrize("is_left", [True, False])
-def test_loaders_that_share_out_their_samples_themselves_are_left_as_they_are(is_left: bool) -> None:
-    trainer = SimpleNamespace(distributed_sampler_kwargs={"rank": 1, "num_replicas": 2}, lightning_module=nn.Module())
+def test_use_distributed_sampler_false_leaves_loaders_as_they_are(is_left: bool) -> None:
+    trainer = SimpleNamespace(distributed_sampler_kwargs={"rank": 1, "num_replicas": 2}, state=SimpleNamespace(fn="fit"))
     trainer._accelerator_connector = SimpleNamespace(use_distributed_sampler=not is_left)
-    trainer.state = SimpleNamespace(fn="fit")
-    plain, loader = PlainLightning(seed=0), numbers(2, 4, sampler=SequentialSampler(range(4)))
-    assert (plain._share(trainer, loader, "val_dataloader", training=False) is loader) == is_left
-    assert len(plain.causes) == is_left
+    sharing, loader = SharedLoading(seed=0), numbers(2, 4)
+    assert (sharing._share(trainer, loader, "val_dataloader", training=False) is loader) == is_left
+    assert len(sharing.causes) == is_left

@@ -151,7 +151,8 @@ def test_what_was_trained_in_parts_goes_on_in_whole_models_and_on_one_process(
 def test_a_checkpoint_is_read_as_any_other(results: list[dict[str, Any]], folder: Path) -> None:
     saved = last(folder / "whole")["state_dict"]
     single = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in saved.items()}
-    assert differences(dict(load_model(folder / "whole" / "checkpoints" / "last.ckpt").state_dict()), single) == []
+    group = last(folder / "whole")["hyper_parameters"]["model"]
+    assert differences(dict(load_model(folder / "whole" / "checkpoints" / "last.ckpt", group).state_dict()), single) == []
     assert results[0]["tested"] == results[1]["tested"]
     assert results[0]["tested"][0]["test/loss"] > 0
 
@@ -159,7 +160,7 @@ def test_a_checkpoint_is_read_as_any_other(results: list[dict[str, Any]], folder
 # Layers that are divided besides, on a mesh of two by two processes
 
 FEW = ("trainer.max_epochs=1", "model.net.hidden=[16, 8]", "trainer/strategy=tensor_parallel", "trainer/plan=mlp", *KEPT)
-FEW += ("+model.torchmetrics.f1._target_=torchmetrics.classification.MulticlassF1Score",)
+FEW += ("+model.torchmetrics.f1._target_=torchmetrics.classification.MulticlassF1Score", "+model.torchmetrics.f1.num_classes=10")
 MESH = (*FEW, "trainer.devices=4")
 
 

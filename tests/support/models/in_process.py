@@ -16,7 +16,7 @@ import torch
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from lightning import Callback, LightningModule, Trainer
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch.optim import Optimizer
 
 from lockstep.build import build
@@ -100,6 +100,12 @@ def prepared(
     datamodule, model, trainer = build(cfg, Plan.from_config(cfg), ckpt_path)
     trainer.callbacks[0:0] = extra or []  # pyright: ignore[reportAttributeAccessIssue]
     return datamodule, model, trainer
+
+
+def save_config(run_dir: Path, *overrides: str) -> None:
+    """Write the config of a run, as train.py does."""
+    (run_dir / ".hydra").mkdir()
+    OmegaConf.save(composed(*plain(*overrides), run_dir=run_dir), run_dir / ".hydra" / "config.yaml")
 
 
 def trained(

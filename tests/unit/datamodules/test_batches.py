@@ -1,6 +1,5 @@
 """From draws to batches, for every kind of dataset."""
 
-import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -80,13 +79,3 @@ def test_a_batch_in_memory_has_the_bits_of_its_samples(dtype: torch.dtype, shape
             inputs, _ = InMemory(kept, torch.arange(20)).__getitems__(torch.tensor(ids, dtype=torch.int64))
             assert inputs.dtype == dtype
             assert torch.equal(inputs, torch.stack([kept[i] for i in ids]) if len(ids) else kept[:0])
-
-
-def test_a_small_batch_of_a_view_is_no_copy_of_all_data() -> None:
-    """As of images that are kept with their channels last: numpy would copy these first, for each batch."""
-    data = torch.zeros(2000, 8, 8, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
-    tracemalloc.start()  # which numpy's memory is known to
-    InMemory(data, torch.arange(2000)).__getitems__([4, 9])
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < data.nbytes / 2

@@ -1,7 +1,5 @@
 """Standardisation inside the model, against numbers worked out by hand."""
 
-from typing import Any
-
 import numpy
 import torch
 from sklearn.preprocessing import StandardScaler
@@ -18,8 +16,7 @@ def test_bytes_become_zero_to_one_and_floats_stay() -> None:
 
 
 def test_images_are_standardised_per_channel() -> None:
-    preprocess = Preprocess((2, 1, 2))
-    scaler: Any = StandardScaler()
+    preprocess, scaler = Preprocess((2, 1, 2)), StandardScaler()
     scaler.mean_, scaler.scale_ = numpy.array([0.0, 1.0]), numpy.array([0.5, 2.0])
     preprocess.fit(scaler)
     images = torch.tensor([[[[0.0, 1.0]], [[3.0, 5.0]]]])
@@ -30,13 +27,8 @@ def test_images_are_standardised_per_channel() -> None:
 
 def test_vectors_are_standardised_per_feature_and_the_fit_is_saved() -> None:
     data = numpy.array([[1.0, 10.0], [3.0, 50.0]])
-    preprocess = Preprocess((2,))
-    preprocess.fit(StandardScaler().fit(data))
-    assert preprocess(torch.tensor(data)).tolist() == [[-1.0, -1.0], [1.0, 1.0]]  # means 2 and 30, deviations 1 and 20
-    again = Preprocess((2,))
-    again.load_state_dict(preprocess.state_dict())
-    assert again.mean.tolist() == [2.0, 30.0]
-    assert again.scale.tolist() == [1.0, 20.0]
-    assert again(torch.tensor(data)).tolist() == preprocess(torch.tensor(data)).tolist()
-    again.load_state_dict(Preprocess((2,)).state_dict())
-    assert again(torch.tensor(data)).tolist() == data.tolist()
+    fitted, loaded = Preprocess((2,)), Preprocess((2,))
+    fitted.fit(StandardScaler().fit(data))
+    loaded.load_state_dict(fitted.state_dict())
+    for preprocess in (fitted, loaded):
+        assert preprocess(torch.tensor(data)).tolist() == [[-1.0, -1.0], [1.0, 1.0]]  # means 2 and 30, deviations 1 and 20

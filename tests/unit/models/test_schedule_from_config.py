@@ -55,20 +55,11 @@ def test_a_function_that_asks_for_it_is_given_how_long_training_lasts() -> None:
     assert entry(f"{__name__}.of_length")["scheduler"].lr_lambdas[0](50) == 0.5
 
 
-@pytest.mark.parametrize(
-    ("target", "values", "line"),
-    [
-        (f"{TORCH}.ExponentialLR", {}, ": ExponentialLR.__init__() missing 1"),
-        (
-            f"{TORCH}.ExponentialLR",
-            {"gamma": 0.9, "period": 3},
-            ".period=3: no such argument; use optimizer, gamma, last_epoch",
-        ),
-    ],
-)
-def test_what_can_t_be_is_refused_in_one_line(target: str, values: dict[str, Any], line: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^{re.escape(KEY)}{line.replace('()', re.escape('()'))}"):
-        entry(target, **values)
+def test_arguments_that_are_missing_or_too_many_are_refused_in_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"^model\.lr_scheduler: ExponentialLR\.__init__\(\) missing 1"):
+        entry(f"{TORCH}.ExponentialLR")
+    with pytest.raises(ConfigError, match=r"^model\.lr_scheduler\.period=3: no such argument; use optimizer, gamma, last_epoch"):
+        entry(f"{TORCH}.ExponentialLR", gamma=0.9, period=3)
 
 
 def fitted(folder: Path, *options: str) -> Any:

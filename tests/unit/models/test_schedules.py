@@ -77,11 +77,6 @@ def test_before_it_decays_wsd_is_the_same_at_every_horizon() -> None:
     assert factors(WSD, shorter, 82, **options) == factors(WSD, longer, 82, **options)
 
 
-def test_step_multiplies_every_so_many_epochs_after_the_warmup() -> None:
-    result = factors(schedules.step, TEN_EPOCHS, 43, warmup_steps=2, step_size=2, gamma=0.5)
-    assert result == [1 / 3, 2 / 3, *[1] * 20, *[0.5] * 20, 0.25]
-
-
 def test_only_a_schedule_with_an_end_is_refused_where_training_has_none() -> None:
     message = r"^model.lr_scheduler=\.\.\.: needs an end; set trainer.max_epochs or trainer.max_steps$"
     with pytest.raises(ConfigError, match=message):
