@@ -8,20 +8,19 @@ from functools import partial, wraps
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig
 from torch import Tensor
 
-from lockstep.checkpointing import why_unreadable
 from lockstep.console import join_first
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import samples_in
 from lockstep.models.supervised import Supervised
 from lockstep.plain_lightning.processes import (
     GATHERED,
-    any_process,
     gather_lists_whole,
     gather_number,
     gather_unequal_lengths,
@@ -53,8 +52,7 @@ class PlainLightning(SharedLoading):
     Training and evaluation use the batches of one process, divided among ranks (see lockstep.plain_lightning.loaders). If ranks
     have unequal numbers of a batch's samples, each rank's gradient is weighted by its number, so that the step equals that of the
     whole batch for a loss that is a mean over samples. Epoch logs are reduced over ranks by reduced_logs.py. A resumed
-    run skips the batches of its epoch that it has trained on. Samples and times are counted for the run's record. Hyperparameters
-    that would make a checkpoint unreadable are not saved.
+    run skips the batches of its epoch that it has trained on. Samples and times are counted for the run's record.
 
     Attributes:
         results: latest value of each metric that training has logged.
@@ -69,7 +67,6 @@ class PlainLightning(SharedLoading):
         self.results: dict[str, float] = {}
         self.ended_by: str | None = None
         self._datamodule: Any = None
-        self._objects: set[str] = set()  # hyperparameters that checkpoints don't have
         self._weight = Weight()
         self._batches = 0  # number of batches started
         self._around_batch = ExitStack()
@@ -98,8 +95,10 @@ class PlainLightning(SharedLoading):
 
     def _agree_to_skip(self, answer: int | None) -> int | None:
         """Return -1, with which an epoch ends, in all processes if one of them does."""
-        if not any_process(answer == -1, "on_train_batch_start returns -1", self.warn):
+        if not (leaving := sum(gather_number(int(answer == -1)))):
             return answer
+        if leaving < dist.get_world_size():
+            self.warn(f"on_train_batch_start returns -1 in {leaving} of {dist.get_world_size()} processes alone, and all follow")
         self._around_batch.close()
         return -1
 
@@ -122,11 +121,11 @@ class PlainLightning(SharedLoading):
         return sum(parameter.reshape(-1)[:0].sum() for parameter in model.parameters() if parameter.requires_grad)
 
     def _gathers_unequally(self, trainer: Any) -> bool:
-        if trainer.training and self._weight.is_even:
-            return False
-        if trainer.training and self._has_uneven_data:
+        """Return whether processes may have unequal numbers of samples now."""
+        if trainer.training and self._weight.in_batch != 1.0:
             self.warn(GATHERED)
-        return self._has_uneven_data
+        is_even = are_counted(self._samplers) and self._weight.is_known and self._weight.in_batch == 1.0
+        return not (trainer.training and is_even)
 
     def on_fit_start(self, trainer: Any, pl_module: LightningModule) -> None:
         parts = [part for part in (pl_module, trainer.datamodule) if part is not None]
@@ -206,16 +205,6 @@ class PlainLightning(SharedLoading):
         if trainer.state.fn == "fit":
             checkpoint.setdefault("metrics", logged_numbers(trainer))
             checkpoint["epoch_logs"] = self._logs.collected()
-        for key in {"hyper_parameters", "datamodule_hyper_parameters"} & checkpoint.keys():
-            checkpoint[key] = self._without_objects(checkpoint[key])
-
-    def _without_objects(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Return hyperparameters without objects such as networks, with which torch.load would refuse the checkpoint."""
-        objects = {name for name, value in values.items() if name not in self._objects and why_unreadable(value) is not None}
-        if objects:
-            log.info(f"hyperparameters that are no plain values are not kept in checkpoints: {join_first(sorted(objects))}")
-        self._objects |= objects
-        return {name: value for name, value in values.items() if name not in self._objects}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(trainer, pl_module, checkpoint)

@@ -1,4 +1,4 @@
-"""Collectives: gather and compare values of processes, and make all processes follow the decision of one."""
+"""Collectives: gather and compare values of processes."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -67,13 +67,13 @@ def _norm(tensor: Tensor) -> float:
 
 
 def gather_unequal_lengths(module: LightningModule, may_differ: Callable[[], bool], warn: Callable[[str], None]) -> None:
-    """Let the module's `all_gather` accept tensors whose numbers of rows differ between processes; Lightning's sampler would have
-    made them equal. `may_differ` returns, equally in all processes, whether they may differ."""
+    """Make the module's `all_gather` accept tensors whose numbers of rows differ between processes. `may_differ` returns, equally
+    in all processes, whether they may differ."""
     gather = module.all_gather
 
     def padded(tensor: Tensor) -> Tensor:
         lengths = all_ranks(len(tensor) if tensor.ndim else None)
-        if len(set(lengths)) == 1:
+        if len({*lengths}) == 1:
             return tensor
         warn(GATHERED)
         return torch.cat([tensor, tensor[-1:].expand(max(lengths) - len(tensor), *tensor.shape[1:])])
@@ -85,14 +85,6 @@ def gather_unequal_lengths(module: LightningModule, may_differ: Callable[[], boo
         return gather(data, group, sync_grads)
 
     module.all_gather = gathered
-
-
-def any_process(wish: bool, what: str, warn: Callable[[str], None]) -> bool:
-    """Return whether `wish` is true in any process; call `warn` if it is not true in all. A collective."""
-    wishes = gather_number(int(wish))
-    if 0 < sum(wishes) < len(wishes):
-        warn(f"{what} in {sum(wishes)} of {len(wishes)} processes alone, and all follow")
-    return any(wishes)
 
 
 def gather_lists_whole(module: nn.Module) -> None:

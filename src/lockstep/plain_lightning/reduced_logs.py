@@ -5,7 +5,7 @@ import math
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property, wraps
+from functools import wraps
 from typing import Any, NamedTuple
 
 import torch
@@ -14,10 +14,11 @@ from lightning.pytorch.trainer.connectors.logger_connector.logger_connector impo
 from torch import Tensor
 
 from lockstep.datamodules.batches import samples_in
-from lockstep.plain_lightning.processes import all_ranks, all_shares, any_process
+from lockstep.plain_lightning.processes import all_ranks, all_shares
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.steps import batches_trained
 
+_STEP, _EPOCH = "_forward_cache", "_computed"  # attributes of Lightning's results
 Parts = dict[int, tuple[float, float]]  # by data-parallel rank: a value and its weight; a mean's value is a weighted sum
 
 
@@ -55,10 +56,8 @@ def explain_difference(logged: list[Logged], shares: int) -> str | None:
 
 class ReducedLogs(_LoggerConnector):
     """Combine what all processes have logged: at the end of each epoch and each validation loader, and after a step the values
-    logged with sync_dist=True. Each is one exchange, by key, of sums and numbers of samples.
-
-    If the user's code may set `trainer.should_stop`, ranks exchange it after each hook that may have done so, because a rank that
-    stopped alone would block the others. `warn` is called, equally on every rank, with why a value can't be that of one process.
+    logged with sync_dist=True. Each is one exchange, by key, of sums and numbers of samples. `warn` is called, equally on every
+    rank, with why a value can't be that of one process.
     """
 
     def __init__(self, trainer: Any, warn: Callable[[str], None]) -> None:
@@ -92,22 +91,9 @@ class ReducedLogs(_LoggerConnector):
         if self._may_sync and "log" not in vars(model):
             model.log = deferred
 
-    @cached_property
-    def _may_stop(self) -> bool:
-        return self.trainer.world_size > 1 and is_named(self.trainer, "should_stop")
-
-    def _stop_alike(self, is_now: bool) -> None:
-        if is_now and self.trainer.state.fn == "fit" and self._may_stop:
-            self.trainer.should_stop = any_process(self.trainer.should_stop, "trainer.should_stop is set", self._warn)
-
     def on_batch_end(self) -> None:
         self.exchange_step()
         super().on_batch_end()
-        self._stop_alike(self.trainer.training)
-
-    def reset_results(self) -> None:
-        self._stop_alike(self.trainer.validating)  # after its last hook
-        super().reset_results()
 
     def epoch_end_reached(self) -> None:
         super().epoch_end_reached()
@@ -115,7 +101,6 @@ class ReducedLogs(_LoggerConnector):
 
     def on_epoch_end(self) -> None:
         self._reduce()
-        self._stop_alike(self.trainer.training)
         super().on_epoch_end()
 
     def exchange_step(self) -> None:
@@ -123,21 +108,15 @@ class ReducedLogs(_LoggerConnector):
         if not self._may_sync:
             return
         results: Any = self.trainer._results
-        samples = 0 if results.batch_size == 0 else samples_in(results.batch) or 1  # 0: this rank has a dummy
-        own = {}
-        for key, item in results.valid_items() if samples else ():
-            is_synced = item.is_tensor and item.meta.on_step and item.meta.name in self._synced
-            if is_synced and item._forward_cache is not self._combined.get(("_forward_cache", key)):
-                value = float(item._forward_cache) * (samples if item.meta.is_mean_reduction else 1)
-                own[key] = _logged(results, item, {dp_rank_and_size(self.trainer)[0]: (value, samples)}, on_step=True)
-        self._combine("_forward_cache", own)
+        is_dummy = results.batch_size == 0  # this rank has no sample of the batch
+        self._combine(_STEP, {} if is_dummy else self._pending(results, _STEP))
 
     def _reduce(self) -> None:
         if self.trainer.world_size == 1 and type(self) is ReducedLogs:
             return  # Lightning's own values are those of all
         self._compute_metrics()
         results: Any = self.trainer._results
-        everyone, shares = self._combine("_computed", self._pending(results)), dp_rank_and_size(self.trainer)[1]
+        everyone, shares = self._combine(_EPOCH, self._pending(results, _EPOCH)), dp_rank_and_size(self.trainer)[1]
         for line in (explain_difference(logged, shares) for logged in everyone.values()):
             if line is not None:
                 self._warn(line)
@@ -175,15 +154,23 @@ class ReducedLogs(_LoggerConnector):
                 self._callback_metrics.update(values)
                 metric.reset()  # as Lightning does where it was logged
 
-    def _pending(self, results: Any) -> dict[str, Logged]:
-        """Return the epoch's values that are not combined yet; Lightning may have computed this rank's own."""
-        pending = {}
+    def _pending(self, results: Any, attribute: str) -> dict[str, Logged]:
+        """Return the values of a step or an epoch that are not combined yet; Lightning may have computed this rank's own."""
+        pending, on_step = {}, attribute == _STEP
         for key, item in results.valid_items():
-            sync = item.meta.sync
-            is_reducible = item.is_tensor and item.meta.on_epoch and not sync.rank_zero_only and sync.group is None
-            if is_reducible and (item._computed is None or item._computed is not self._combined.get(("_computed", key))):
-                pending[key] = _logged(results, item, self._parts(key, item), on_step=False)
+            meta, sync = item.meta, item.meta.sync
+            is_of_epoch = meta.on_epoch and not sync.rank_zero_only and sync.group is None
+            is_reduced = meta.on_step and meta.name in self._synced if on_step else is_of_epoch
+            if item.is_tensor and is_reduced and vars(item)[attribute] is not self._combined.get((attribute, key), self):
+                names = tuple(dict.fromkeys(results._forked_name(item, on_step)))
+                parts = self._step_parts(results, item) if on_step else self._parts(key, item)
+                pending[key] = Logged(meta.fx, names, sync.op, parts)
         return pending
+
+    def _step_parts(self, results: Any, item: Any) -> Parts:
+        samples = samples_in(results.batch) or 1
+        value = float(item._forward_cache) * (samples if item.meta.is_mean_reduction else 1)
+        return {dp_rank_and_size(self.trainer)[0]: (value, samples)}
 
     def _parts(self, key: str, item: Any) -> Parts:
         weight = float(item.cumulated_batch_size) if item.meta.is_mean_reduction else 1.0
@@ -191,7 +178,7 @@ class ReducedLogs(_LoggerConnector):
 
     def collected(self) -> dict[str, Parts]:
         """Return, for a checkpoint, the sums of what the training epoch has logged so far, by key; a collective."""
-        pending = self._pending(self.trainer.fit_loop.epoch_loop._results) if batches_trained(self.trainer) else {}
+        pending = self._pending(self.trainer.fit_loop.epoch_loop._results, _EPOCH) if batches_trained(self.trainer) else {}
         sums: dict[str, Parts] = {}
         for share in all_shares(self.trainer, pending):
             for key, logged in share.items():
@@ -212,10 +199,6 @@ class ReducedLogs(_LoggerConnector):
             item.value = item.value + value
             if item.meta.is_mean_reduction:
                 item.cumulated_batch_size = item.cumulated_batch_size + int(weight)
-
-
-def _logged(results: Any, item: Any, parts: Parts, on_step: bool) -> Logged:
-    return Logged(item.meta.fx, tuple(dict.fromkeys(results._forked_name(item, on_step))), item.meta.sync.op, parts)
 
 
 def is_named(trainer: Any, name: str) -> bool:

@@ -56,7 +56,6 @@ class SharedLoading(Records):
         self._sizes: list[int | None] = []  # samples per batch of each training loader, over all processes
         self._before: dict[str, Any] = {}  # what the checkpoint says of the data
         self._accumulated = 1
-        self._has_uneven_data = False
 
     def warn(self, line: str) -> None:
         """Warn once about a difference from one process, and record it."""
@@ -106,7 +105,6 @@ class SharedLoading(Records):
         sampler: Any = shared.sampler
         if trainer.state.fn == "fit" and getattr(trainer, "overfit_batches", 0):  # Lightning switches shuffling off
             sampler.sampler = range(sampler.length)
-        self._has_uneven_data |= sampler.samples_per_epoch % share[1] > 0
         return shared
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
@@ -194,14 +192,12 @@ class Weight(NamedTuple):
         in_batch: weight of this rank's mean in the batch.
         in_step: weight of the batch in the step; Lightning divides by accumulate_grad_batches even if a step has fewer.
         samples: number of samples of this rank, 0 for a dummy.
-        is_even: True if all ranks have equally many.
         is_known: False if loaders divide the batch differently; it is then not weighted among ranks.
     """
 
     in_batch: float = 1.0
     in_step: float = 1.0
     samples: int = 1
-    is_even: bool = False
     is_known: bool = True
 
 
@@ -219,7 +215,7 @@ def weight_of(batch: int, samplers: list[Any], accumulated: int, batches: float)
     is_even = not any(size % ranks for size in sizes)
     if not is_even and (len({*sizes}) > 1 or len(shared) < len(samplers)):
         return Weight(in_step=in_step, is_known=False)
-    return Weight(own * ranks / whole, in_step, own, is_even)
+    return Weight(own * ranks / whole, in_step, own)
 
 
 def are_counted(samplers: list[Any]) -> bool:
