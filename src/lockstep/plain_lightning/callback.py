@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 _NOT_KNOWN = "some differences between one and several processes can't be detected; see docs/your-code.md#warnings-and-errors"
 _OWN_GRADIENTS = "each steps by its own gradients, as after loss.backward() in the place of self.manual_backward(loss)"
 _SIZES = ("num_devices", "num_nodes", "world_size", "WORLD_SIZE", "device_count")
-_COMPARED = (2, 20)  # batches before which processes compare their weights; manual optimization may step after several batches
+_COMPARED = {True: 2, False: 20}  # the batch before which processes compare weights; optimizers by hand may step less often
 
 
 class PlainLightning(SharedLoading):
@@ -130,9 +130,10 @@ class PlainLightning(SharedLoading):
     def on_fit_start(self, trainer: Any, pl_module: LightningModule) -> None:
         parts = [part for part in (pl_module, trainer.datamodule) if part is not None]
         own = [type(part).__name__ for part in parts if not _is_shipped(part)]
-        if own and trainer.world_size > 1:
-            log.info(f"Your own code, {' and '.join(own)}: {_NOT_KNOWN}")
-        if own and trainer.world_size > 1 and (names := _sizes_in_source(pl_module)):
+        if not own or trainer.world_size == 1:
+            return
+        log.info(f"Your own code, {' and '.join(own)}: {_NOT_KNOWN}")
+        if names := _sizes_in_source(pl_module):
             self.warn(f"{own[0]} reads {' and '.join(names)}: a rate that depends on it is another one than on one process")
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
@@ -145,7 +146,7 @@ class PlainLightning(SharedLoading):
 
     def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._batches += 1
-        if self._batches in _COMPARED and isinstance(trainer.strategy, DDPStrategy):
+        if self._batches == _COMPARED[pl_module.automatic_optimization] and isinstance(trainer.strategy, DDPStrategy):
             self._compare(pl_module)
         loop = trainer.fit_loop.epoch_loop  # a step with a dataloader_iter gets the previous batch's index as argument
         self._weight = weight_of(loop.batch_idx, self._samplers, trainer.accumulate_grad_batches, trainer.num_training_batches)

@@ -40,11 +40,11 @@ _NAMED = 20  # changed values that are named
 
 
 class MonitoredMetrics(Callback):
-    """Raise ConfigError, before the first optimizer step, if the model has not logged a monitored metric, neither in Lightning's
-    sanity check (one batch of validation) nor in its first training step.
+    """Raise ConfigError, before the first optimizer step, if the model has not logged a monitored metric of validation in
+    Lightning's sanity check (one batch of validation), nor in its first training step.
 
-    A name that may be logged later is accepted: a test metric, or one not of validation if hooks at the end of a batch or an
-    epoch may log. A run that starts from a checkpoint has no sanity check.
+    Lightning's callbacks raise at the end of the epoch if another metric that they monitor is not logged. A run that starts from
+    a checkpoint has no sanity check.
     """
 
     def __init__(self, cfg: DictConfig) -> None:
@@ -59,21 +59,14 @@ class MonitoredMetrics(Callback):
         if not self._is_first_step:
             return
         self._is_first_step = False
-        known, later = logged_names(trainer), _may_log_later(trainer, pl_module)
+        known = logged_names(trainer)
         for key, metric in monitored(self.cfg):
-            is_later = metric.startswith("test") or (later and not metric.startswith("val"))
-            if metric not in known and not is_later:
+            if metric.startswith("val") and metric not in known:
                 mode = ", with its optimized_mode, or null" if key == "optimized_metric" else ""
                 logged = f"{', '.join(sorted(known)) or 'nothing'} before its first optimizer step; use one of these{mode}"
-                if metric.startswith("val") and trainer.enable_validation:
+                if trainer.enable_validation:
                     logged += "; trainer.num_sanity_val_steps=0 if it logs other names in Lightning's sanity check"
                 raise config_error(key, metric, f"the model logs {logged}")
-
-
-def _may_log_later(trainer: Any, model: LightningModule) -> bool:
-    hooks = ("on_train_batch_end", "on_train_epoch_end")
-    has_own = any(not type(one).__module__.startswith(("lockstep.", "lightning.")) for one in trainer.callbacks)
-    return has_own or not model.automatic_optimization or any(is_overridden(hook, model, LightningModule) for hook in hooks)
 
 
 class SameSamples(Callback):

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -16,8 +15,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from lockstep.runs.shares import EqualBuffers
-
-_without_statistics: ContextVar[bool] = ContextVar("_without_statistics", default=False)
 
 
 def is_batchnorm(layer: nn.Module) -> bool:
@@ -41,15 +38,17 @@ def synchronise_batchnorm(model: nn.Module) -> None:
 def without_statistics() -> Iterator[None]:
     """Add nothing to the statistics of synchronised layers in this block: the inputs are dummies, in a process that has no sample
     and has to take part in the collectives of the others. The layers' outputs are zeros."""
-    token = _without_statistics.set(True)
+    Synchronised.has_dummies = True
     try:
         yield
     finally:
-        _without_statistics.reset(token)
+        Synchronised.has_dummies = False
 
 
 class Synchronised(EqualBuffers):
     """Base class before a BatchNorm layer's own; see `synchronise_batchnorm`."""
+
+    has_dummies: ClassVar[bool] = False  # see `without_statistics`
 
     @property
     def equal_buffers(self) -> tuple[str, ...]:
@@ -102,7 +101,7 @@ def _batch_norm(
     """
     if not training:
         return functional.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
-    is_dummy = _without_statistics.get()
+    is_dummy = Synchronised.has_dummies
     own = input[:0] if is_dummy else input  # an empty batch, and its gradient, pass the same collectives as others' samples
     x = own.float() if own.dtype in (torch.bfloat16, torch.float16) else own
     if input.is_cuda:
