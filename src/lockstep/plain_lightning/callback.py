@@ -55,17 +55,12 @@ class PlainLightning(SharedLoading):
     run skips the batches of its epoch that it has trained on. Samples and times are counted for the run's record.
 
     Attributes:
-        results: latest value of each metric that training has logged.
-        samples_trained: number of samples in this process since it started.
         train_time, train_cpu_time: wall and CPU seconds of training, validation and checkpoints included.
-        ended_by: why training has ended.
     """
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.samples_trained, self.train_time, self.train_cpu_time = 0, 0.0, 0.0
-        self.results: dict[str, float] = {}
-        self.ended_by: str | None = None
         self._datamodule: Any = None
         self._weight = Weight()
         self._batches = 0  # number of batches started
@@ -122,10 +117,11 @@ class PlainLightning(SharedLoading):
 
     def _gathers_unequally(self, trainer: Any) -> bool:
         """Return whether processes may have unequal numbers of samples now."""
+        if trainer.training and self._weight.is_even:
+            return False
         if trainer.training and self._weight.in_batch != 1.0:
             self.warn(GATHERED)
-        is_even = are_counted(self._samplers) and self._weight.is_known and self._weight.in_batch == 1.0
-        return not (trainer.training and is_even)
+        return True
 
     def on_fit_start(self, trainer: Any, pl_module: LightningModule) -> None:
         parts = [part for part in (pl_module, trainer.datamodule) if part is not None]

@@ -14,6 +14,7 @@ from lightning.pytorch.trainer.connectors.logger_connector.logger_connector impo
 from torch import Tensor
 
 from lockstep.datamodules.batches import samples_in
+from lockstep.errors import NamedFailure
 from lockstep.plain_lightning.processes import all_ranks, all_shares
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.steps import batches_trained
@@ -138,21 +139,17 @@ class ReducedLogs(_LoggerConnector):
         return everyone
 
     def _compute_metrics(self) -> None:
-        """Compute an epoch's torchmetrics in the same order on all ranks. Ranks that have not logged a metric take part too."""
+        """Compute an epoch's torchmetrics in the same order on all ranks. Raise NamedFailure if some rank has not logged one."""
         if self.trainer.world_size == 1:
             return
         results: Any = self.trainer._results
-        epochs = {key: item for key, item in results.valid_items() if not item.is_tensor and item.meta.on_epoch}
-        pending = {key: item for key, item in epochs.items() if item._computed is None}
-        own = {key: (item.meta.metric_attribute, results._forked_name(item, False)) for key, item in pending.items()}
-        for key, (attribute, names) in sorted({key: value for rank in all_ranks(own) for key, value in rank.items()}.items()):
-            if key in pending:
-                pending[key].compute()
-            else:
-                metric: Any = self.trainer.lightning_module.get_submodule(attribute)
-                values: Any = dict.fromkeys(names, metric.compute())
-                self._callback_metrics.update(values)
-                metric.reset()  # as Lightning does where it was logged
+        items = {key: item for key, item in results.valid_items() if not item.is_tensor and item.meta.on_epoch}
+        pending = sorted(key for key, item in items.items() if item._computed is None)
+        ranks = [set(keys) for keys in all_ranks(pending)]
+        if alone := set.union(*ranks) - set.intersection(*ranks):
+            raise NamedFailure(f"{', '.join(sorted(alone))}: only some processes log this torchmetrics.Metric; log it in all")
+        for key in pending:
+            items[key].compute()
 
     def _pending(self, results: Any, attribute: str) -> dict[str, Logged]:
         """Return the values of a step or an epoch that are not combined yet; Lightning may have computed this rank's own."""

@@ -192,12 +192,14 @@ class Weight(NamedTuple):
         in_batch: weight of this rank's mean in the batch.
         in_step: weight of the batch in the step; Lightning divides by accumulate_grad_batches even if a step has fewer.
         samples: number of samples of this rank, 0 for a dummy.
+        is_even: True if all ranks have equally many.
         is_known: False if loaders divide the batch differently; it is then not weighted among ranks.
     """
 
     in_batch: float = 1.0
     in_step: float = 1.0
     samples: int = 1
+    is_even: bool = False
     is_known: bool = True
 
 
@@ -215,7 +217,7 @@ def weight_of(batch: int, samplers: list[Any], accumulated: int, batches: float)
     is_even = not any(size % ranks for size in sizes)
     if not is_even and (len({*sizes}) > 1 or len(shared) < len(samplers)):
         return Weight(in_step=in_step, is_known=False)
-    return Weight(own * ranks / whole, in_step, own)
+    return Weight(own * ranks / whole, in_step, own, is_even)
 
 
 def are_counted(samplers: list[Any]) -> bool:

@@ -15,7 +15,6 @@ from lightning import Callback, seed_everything
 from lightning.fabric.utilities.seed import reset_seed
 from plain_lightning import DigitsData, LitClassifier
 from ranks import in_ranks
-from test_callbacks import RECOVERS, STOP
 from test_plain_lightning import GOES_ON, METRIC, MINE, QUIET, fitted
 from test_torch_loaders import Own
 from torch import nn
@@ -23,7 +22,6 @@ from torch.utils.data import DataLoader, Subset
 
 from lockstep.build import build
 from lockstep.config.plan import Plan
-from lockstep.runs.results import collect_metrics, read_best
 
 
 class DrawnSplit(DigitsData):
@@ -190,18 +188,6 @@ def same(one: Any, other: Any) -> bool:
     return all(map(torch.equal, one.lightning_module.parameters(), other.lightning_module.parameters()))
 
 
-def frozen_of_rank(rank: int, world_size: int, folder: Path) -> list[Any]:
-    become_rank(rank, world_size)
-    whole = fitted(folder / "run", TWO, *FROZEN, keep=folder)
-    resumed = [fitted(folder / f"again{n}", TWO, *FROZEN, ckpt_path=folder / f"{n}.ckpt") for n in (2, 3)]
-    cfg = composed(*QUIET, *MINE, *METRIC, *FROZEN, TWO, f"init_from={folder / '3.ckpt'}", run_dir=folder / "other")
-    datamodule, begun, trainer = build(cfg, Plan.from_config(cfg))
-    own = fitted(folder / "run", TWO, *FROZEN, ckpt_path=folder / "run" / "checkpoints" / "last.ckpt")
-    tested = [one.test(one.lightning_module, one.datamodule, verbose=False) for one in (own, whole)]
-    assert "loss" not in last(folder / "again2")  # the object, without which the run goes on
-    return [[same(whole, one) for one in resumed], tested[0] == tested[1] != [], trainer.test(begun, datamodule) != []]
-
-
 def reloaded_of_rank(rank: int, world_size: int, folder: Path) -> list[Any]:
     become_rank(rank, world_size)
     part = (TWO, "datamodule._target_=test_lightning_hooks.PartOfTheData", "+trainer.reload_dataloaders_every_n_epochs=2")
@@ -212,41 +198,6 @@ def reloaded_of_rank(rank: int, world_size: int, folder: Path) -> list[Any]:
     return [asked, same(whole, resumed)]
 
 
-def stopped_of_rank(rank: int, world_size: int, folder: Path) -> list[int]:
-    become_rank(rank, world_size)
-    first = fitted(folder / "run", TWO, *RECOVERS, STOP + "2}").current_epoch
-    path = folder / "run" / "checkpoints" / "last.ckpt"
-    return [first, fitted(folder / "run", TWO, *RECOVERS, STOP + "9}", ckpt_path=path).current_epoch]
-
-
-class Watches(LitClassifier):
-    """Its validation logs by its test's name."""
-
-    def validation_step(self, batch: Any, batch_idx: int) -> Any:
-        self.log("test_loss", 1.0)
-        return super().validation_step(batch, batch_idx)
-
-    def test_step(self, batch: Any, batch_idx: int) -> None:
-        self.log("test_loss", 3.0)
-
-
-def watched_of_rank(rank: int, world_size: int, folder: Path) -> list[Any]:
-    become_rank(rank, world_size)
-    trainer = fitted(folder / "run", TWO, "model._target_=test_lightning_hooks.Watches", "trainer.max_epochs=1")
-    trainer.test(trainer.lightning_module, trainer.datamodule, verbose=False)
-    metrics = collect_metrics(trainer, read_best(trainer))
-    return [metrics["test_loss"], metrics["val/test_loss"]]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("function", "expected"),
-    [
-        (frozen_of_rank, [[True, True], True, True]),
-        (reloaded_of_rank, [[[0, 2, 4], [0, 3, 4]], True]),
-        (stopped_of_rank, [3, 6]),
-        (watched_of_rank, [3.0, 1.0]),
-    ],
-)
-def test_it_is_so_on_two_processes(function: Any, expected: list[Any], tmp_path: Path) -> None:
-    assert in_ranks(2, partial(function, folder=tmp_path), tmp_path) == [expected] * 2
+def test_loaders_are_made_again_in_the_same_epochs_on_two_processes(tmp_path: Path) -> None:
+    assert in_ranks(2, partial(reloaded_of_rank, folder=tmp_path), tmp_path) == [[[[0, 2, 4], [0, 3, 4]], True]] * 2
