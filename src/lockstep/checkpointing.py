@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 # Keys of the state that a resumed run needs; a save with an object in it fails. Elsewhere an object is left out.
 _NEEDED = ("state_dict", "optimizer_states", "lr_schedulers", "loops", "callbacks", "current_model_state", "averaging_state")
+_BY_ITEM = ("callbacks", "hyper_parameters", "datamodule_hyper_parameters")  # of which single items may be left out
 # From the newest to the oldest. best.ckpt comes last: it was saved after a validation, not at a step boundary.
 _RESUMED_FROM = ("last.ckpt", "previous.ckpt", "best.ckpt")
 
@@ -148,18 +149,22 @@ class AtomicCheckpointIO(CheckpointIO):
             write_checkpoint(self._loadable(checkpoint), Path(path), (storage_options or {}).get("keep_as"))
 
     def _loadable(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
-        added = {name: value for name, value in checkpoint.items() if name not in _NEEDED}
-        states = checkpoint.get("callbacks", {})
-        if why_unreadable([added, states]) is None:
-            return checkpoint
-        kept = {name: value for name, value in checkpoint.items() if name in _NEEDED or self._loads(name, value)}
-        return kept | {"callbacks": {name: state for name, state in states.items() if self._loads(f"callbacks.{name}", state)}}
+        parts = {key: value for key, value in checkpoint.items() if key in (*_NEEDED, *_BY_ITEM)}
+        kept = self._readable({key: value for key, value in checkpoint.items() if key not in parts}) | parts
+        for key in parts.keys() & {*_BY_ITEM}:
+            kept[key] = self._readable(parts[key], f"{key}.")
+        return kept
 
-    def _loads(self, name: str, value: Any) -> bool:
-        if name not in self._left_out and (reason := why_unreadable(value)) is not None:
-            log.warning(f"Checkpoints are written without {name}, which a resumption will lack: {reason}")
-            self._left_out.add(name)
-        return name not in self._left_out
+    def _readable(self, values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+        """Return the values that load again; warn once about each of the others."""
+        values = {name: value for name, value in values.items() if prefix + name not in self._left_out}
+        if why_unreadable(values) is None:
+            return values
+        for name, value in values.items():
+            if (reason := why_unreadable(value)) is not None:
+                log.warning(f"Checkpoints are written without {prefix}{name}, which a resumption will lack: {reason}")
+                self._left_out.add(prefix + name)
+        return {name: value for name, value in values.items() if prefix + name not in self._left_out}
 
     def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         """Load to the CPU, always with weights_only=True."""

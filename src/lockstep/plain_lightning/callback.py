@@ -14,7 +14,6 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from omegaconf import DictConfig
 from torch import Tensor
 
-from lockstep.checkpointing import why_unreadable
 from lockstep.console import join_first
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.batches import samples_in
@@ -44,7 +43,7 @@ log = logging.getLogger(__name__)
 _NOT_KNOWN = "some differences between one and several processes can't be detected; see docs/your-code.md#warnings-and-errors"
 _OWN_GRADIENTS = "each steps by its own gradients, as after loss.backward() in the place of self.manual_backward(loss)"
 _SIZES = ("num_devices", "num_nodes", "world_size", "WORLD_SIZE", "device_count")
-_COMPARED = (2, 20)  # batches before which processes compare their weights; manual optimization may step after several batches
+_COMPARED = {True: 2, False: 20}  # the batch before which processes compare weights; optimizers by hand may step less often
 
 
 class PlainLightning(SharedLoading):
@@ -53,23 +52,16 @@ class PlainLightning(SharedLoading):
     Training and evaluation use the batches of one process, divided among ranks (see lockstep.plain_lightning.loaders). If ranks
     have unequal numbers of a batch's samples, each rank's gradient is weighted by its number, so that the step equals that of the
     whole batch for a loss that is a mean over samples. Epoch logs are reduced over ranks by reduced_logs.py. A resumed
-    run skips the batches of its epoch that it has trained on. Samples and times are counted for the run's record. Hyperparameters
-    that would make a checkpoint unreadable are not saved.
+    run skips the batches of its epoch that it has trained on. Samples and times are counted for the run's record.
 
     Attributes:
-        results: latest value of each metric that training has logged.
-        samples_trained: number of samples in this process since it started.
         train_time, train_cpu_time: wall and CPU seconds of training, validation and checkpoints included.
-        ended_by: why training has ended.
     """
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.samples_trained, self.train_time, self.train_cpu_time = 0, 0.0, 0.0
-        self.results: dict[str, float] = {}
-        self.ended_by: str | None = None
         self._datamodule: Any = None
-        self._objects: set[str] = set()  # hyperparameters that checkpoints don't have
         self._weight = Weight()
         self._batches = 0  # number of batches started
         self._around_batch = ExitStack()
@@ -122,18 +114,20 @@ class PlainLightning(SharedLoading):
         return sum(parameter.reshape(-1)[:0].sum() for parameter in model.parameters() if parameter.requires_grad)
 
     def _gathers_unequally(self, trainer: Any) -> bool:
+        """Return whether processes may have unequal numbers of samples now."""
         if trainer.training and self._weight.is_even:
             return False
-        if trainer.training and self._has_uneven_data:
+        if trainer.training and self._weight.in_batch != 1.0:
             self.warn(GATHERED)
-        return self._has_uneven_data
+        return True
 
     def on_fit_start(self, trainer: Any, pl_module: LightningModule) -> None:
         parts = [part for part in (pl_module, trainer.datamodule) if part is not None]
         own = [type(part).__name__ for part in parts if not _is_shipped(part)]
-        if own and trainer.world_size > 1:
-            log.info(f"Your own code, {' and '.join(own)}: {_NOT_KNOWN}")
-        if own and trainer.world_size > 1 and (names := _sizes_in_source(pl_module)):
+        if not own or trainer.world_size == 1:
+            return
+        log.info(f"Your own code, {' and '.join(own)}: {_NOT_KNOWN}")
+        if names := _sizes_in_source(pl_module):
             self.warn(f"{own[0]} reads {' and '.join(names)}: a rate that depends on it is another one than on one process")
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:
@@ -146,7 +140,7 @@ class PlainLightning(SharedLoading):
 
     def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._batches += 1
-        if self._batches in _COMPARED and isinstance(trainer.strategy, DDPStrategy):
+        if self._batches == _COMPARED[pl_module.automatic_optimization] and isinstance(trainer.strategy, DDPStrategy):
             self._compare(pl_module)
         loop = trainer.fit_loop.epoch_loop  # a step with a dataloader_iter gets the previous batch's index as argument
         self._weight = weight_of(loop.batch_idx, self._samplers, trainer.accumulate_grad_batches, trainer.num_training_batches)
@@ -206,16 +200,6 @@ class PlainLightning(SharedLoading):
         if trainer.state.fn == "fit":
             checkpoint.setdefault("metrics", logged_numbers(trainer))
             checkpoint["epoch_logs"] = self._logs.collected()
-        for key in {"hyper_parameters", "datamodule_hyper_parameters"} & checkpoint.keys():
-            checkpoint[key] = self._without_objects(checkpoint[key])
-
-    def _without_objects(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Return hyperparameters without objects such as networks, with which torch.load would refuse the checkpoint."""
-        objects = {name for name, value in values.items() if name not in self._objects and why_unreadable(value) is not None}
-        if objects:
-            log.info(f"hyperparameters that are no plain values are not kept in checkpoints: {join_first(sorted(objects))}")
-        self._objects |= objects
-        return {name: value for name, value in values.items() if name not in self._objects}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(trainer, pl_module, checkpoint)

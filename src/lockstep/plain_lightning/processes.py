@@ -13,7 +13,6 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
-from torchmetrics.utilities.distributed import gather_all_tensors
 
 from lockstep.runs.shares import dp_rank_and_size
 
@@ -67,13 +66,13 @@ def _norm(tensor: Tensor) -> float:
 
 
 def gather_unequal_lengths(module: LightningModule, may_differ: Callable[[], bool], warn: Callable[[str], None]) -> None:
-    """Let the module's `all_gather` accept tensors whose numbers of rows differ between processes; Lightning's sampler would have
-    made them equal. `may_differ` returns, equally in all processes, whether they may differ."""
+    """Make the module's `all_gather` accept tensors whose numbers of rows differ between processes. `may_differ` returns, equally
+    in all processes, whether they may differ."""
     gather = module.all_gather
 
     def padded(tensor: Tensor) -> Tensor:
         lengths = all_ranks(len(tensor) if tensor.ndim else None)
-        if len(set(lengths)) == 1:
+        if len({*lengths}) == 1:
             return tensor
         warn(GATHERED)
         return torch.cat([tensor, tensor[-1:].expand(max(lengths) - len(tensor), *tensor.shape[1:])])
@@ -96,27 +95,25 @@ def any_process(wish: bool, what: str, warn: Callable[[str], None]) -> bool:
 
 
 def gather_lists_whole(module: nn.Module) -> None:
-    """Make the module's metrics gather list states as a whole, unless the user has set `dist_sync_fn`.
+    """Make the module's metrics gather list states as a whole, unless the user has set `dist_sync_fn` or `process_group`.
 
     torchmetrics gathers entry by entry, so that a process with fewer entries blocks the others; padding would change the metric.
     """
     for metric in module.modules():
-        if isinstance(metric, Metric) and metric.dist_sync_fn is None:
-            vars(metric)["_sync_dist"] = partial(_sync, metric)  # copied and pickled with the metric
+        if not isinstance(metric, Metric) or metric.dist_sync_fn or metric.process_group:
+            continue
+        lists = [name for name, state in metric._defaults.items() if isinstance(state, list)]
+        if lists := [name for name in lists if metric._reductions[name] is not dim_zero_cat]:
+            vars(metric)["_sync_dist"] = partial(_sync, metric, lists)  # copied and pickled with the metric
 
 
-def _sync(metric: Metric, dist_sync_fn: Callable[..., Any] = gather_all_tensors, process_group: Any = None) -> None:
-    own = {name: getattr(metric, name) for name, reduce in metric._reductions.items() if reduce is not dim_zero_cat}
-    lists = {name: state for name, state in own.items() if isinstance(state, list)}
-    group = process_group or metric.process_group
-    ranks: list[Any] = [{}] * dist.get_world_size(group)
-    if lists:
-        dist.all_gather_object(ranks, apply_to_collection(lists, Tensor, Tensor.cpu), group)
-        vars(metric).update({name: [] for name in lists})
-    type(metric)._sync_dist(metric, dist_sync_fn, process_group)
-    device = "cpu" if metric.compute_on_cpu else metric.device
+def _sync(metric: Metric, lists: list[str], *arguments: Any, **named: Any) -> None:
+    """Sync a metric's states; the entries of `lists` are then in the order in which one process has them."""
+    ranks = all_ranks(apply_to_collection({name: getattr(metric, name) for name in lists}, Tensor, Tensor.cpu))
+    vars(metric).update({name: [] for name in lists})
+    type(metric)._sync_dist(metric, *arguments, **named)
     for name in lists:
-        entries = chain.from_iterable(zip_longest(*(rank[name] for rank in ranks), fillvalue=_NONE))  # as on one process
-        state = apply_to_collection([entry for entry in entries if entry is not _NONE], Tensor, Tensor.to, device)
+        entries = chain.from_iterable(zip_longest(*(rank[name] for rank in ranks), fillvalue=_NONE))
+        state = apply_to_collection([entry for entry in entries if entry is not _NONE], Tensor, Tensor.to, metric.device)
         reduce: Any = metric._reductions[name]
         setattr(metric, name, reduce(state) if reduce and state else state)

@@ -14,10 +14,12 @@ from lightning.pytorch.trainer.connectors.logger_connector.logger_connector impo
 from torch import Tensor
 
 from lockstep.datamodules.batches import samples_in
+from lockstep.errors import NamedFailure
 from lockstep.plain_lightning.processes import all_ranks, all_shares, any_process
 from lockstep.runs.shares import dp_rank_and_size
 from lockstep.trainer.steps import batches_trained
 
+_STEP, _EPOCH = "_forward_cache", "_computed"  # attributes of Lightning's results
 Parts = dict[int, tuple[float, float]]  # by data-parallel rank: a value and its weight; a mean's value is a weighted sum
 
 
@@ -123,21 +125,15 @@ class ReducedLogs(_LoggerConnector):
         if not self._may_sync:
             return
         results: Any = self.trainer._results
-        samples = 0 if results.batch_size == 0 else samples_in(results.batch) or 1  # 0: this rank has a dummy
-        own = {}
-        for key, item in results.valid_items() if samples else ():
-            is_synced = item.is_tensor and item.meta.on_step and item.meta.name in self._synced
-            if is_synced and item._forward_cache is not self._combined.get(("_forward_cache", key)):
-                value = float(item._forward_cache) * (samples if item.meta.is_mean_reduction else 1)
-                own[key] = _logged(results, item, {dp_rank_and_size(self.trainer)[0]: (value, samples)}, on_step=True)
-        self._combine("_forward_cache", own)
+        is_dummy = results.batch_size == 0  # this rank has no sample of the batch
+        self._combine(_STEP, {} if is_dummy else self._pending(results, _STEP))
 
     def _reduce(self) -> None:
         if self.trainer.world_size == 1 and type(self) is ReducedLogs:
             return  # Lightning's own values are those of all
         self._compute_metrics()
         results: Any = self.trainer._results
-        everyone, shares = self._combine("_computed", self._pending(results)), dp_rank_and_size(self.trainer)[1]
+        everyone, shares = self._combine(_EPOCH, self._pending(results, _EPOCH)), dp_rank_and_size(self.trainer)[1]
         for line in (explain_difference(logged, shares) for logged in everyone.values()):
             if line is not None:
                 self._warn(line)
@@ -159,31 +155,35 @@ class ReducedLogs(_LoggerConnector):
         return everyone
 
     def _compute_metrics(self) -> None:
-        """Compute an epoch's torchmetrics in the same order on all ranks. Ranks that have not logged a metric take part too."""
+        """Compute an epoch's torchmetrics in the same order on all ranks. Raise NamedFailure if some rank has not logged one."""
         if self.trainer.world_size == 1:
             return
         results: Any = self.trainer._results
-        epochs = {key: item for key, item in results.valid_items() if not item.is_tensor and item.meta.on_epoch}
-        pending = {key: item for key, item in epochs.items() if item._computed is None}
-        own = {key: (item.meta.metric_attribute, results._forked_name(item, False)) for key, item in pending.items()}
-        for key, (attribute, names) in sorted({key: value for rank in all_ranks(own) for key, value in rank.items()}.items()):
-            if key in pending:
-                pending[key].compute()
-            else:
-                metric: Any = self.trainer.lightning_module.get_submodule(attribute)
-                values: Any = dict.fromkeys(names, metric.compute())
-                self._callback_metrics.update(values)
-                metric.reset()  # as Lightning does where it was logged
+        items = {key: item for key, item in results.valid_items() if not item.is_tensor and item.meta.on_epoch}
+        pending = sorted(key for key, item in items.items() if item._computed is None)
+        ranks = [set(keys) for keys in all_ranks(pending)]
+        if alone := set.union(*ranks) - set.intersection(*ranks):
+            raise NamedFailure(f"{', '.join(sorted(alone))}: only some processes log this torchmetrics.Metric; log it in all")
+        for key in pending:
+            items[key].compute()
 
-    def _pending(self, results: Any) -> dict[str, Logged]:
-        """Return the epoch's values that are not combined yet; Lightning may have computed this rank's own."""
-        pending = {}
+    def _pending(self, results: Any, attribute: str) -> dict[str, Logged]:
+        """Return the values of a step or an epoch that are not combined yet; Lightning may have computed this rank's own."""
+        pending, on_step = {}, attribute == _STEP
         for key, item in results.valid_items():
-            sync = item.meta.sync
-            is_reducible = item.is_tensor and item.meta.on_epoch and not sync.rank_zero_only and sync.group is None
-            if is_reducible and (item._computed is None or item._computed is not self._combined.get(("_computed", key))):
-                pending[key] = _logged(results, item, self._parts(key, item), on_step=False)
+            meta, sync = item.meta, item.meta.sync
+            is_of_epoch = meta.on_epoch and not sync.rank_zero_only and sync.group is None
+            is_reduced = meta.on_step and meta.name in self._synced if on_step else is_of_epoch
+            if item.is_tensor and is_reduced and vars(item)[attribute] is not self._combined.get((attribute, key), self):
+                names = tuple(dict.fromkeys(results._forked_name(item, on_step)))
+                parts = self._step_parts(results, item) if on_step else self._parts(key, item)
+                pending[key] = Logged(meta.fx, names, sync.op, parts)
         return pending
+
+    def _step_parts(self, results: Any, item: Any) -> Parts:
+        samples = samples_in(results.batch) or 1
+        value = float(item._forward_cache) * (samples if item.meta.is_mean_reduction else 1)
+        return {dp_rank_and_size(self.trainer)[0]: (value, samples)}
 
     def _parts(self, key: str, item: Any) -> Parts:
         weight = float(item.cumulated_batch_size) if item.meta.is_mean_reduction else 1.0
@@ -191,7 +191,7 @@ class ReducedLogs(_LoggerConnector):
 
     def collected(self) -> dict[str, Parts]:
         """Return, for a checkpoint, the sums of what the training epoch has logged so far, by key; a collective."""
-        pending = self._pending(self.trainer.fit_loop.epoch_loop._results) if batches_trained(self.trainer) else {}
+        pending = self._pending(self.trainer.fit_loop.epoch_loop._results, _EPOCH) if batches_trained(self.trainer) else {}
         sums: dict[str, Parts] = {}
         for share in all_shares(self.trainer, pending):
             for key, logged in share.items():
@@ -212,10 +212,6 @@ class ReducedLogs(_LoggerConnector):
             item.value = item.value + value
             if item.meta.is_mean_reduction:
                 item.cumulated_batch_size = item.cumulated_batch_size + int(weight)
-
-
-def _logged(results: Any, item: Any, parts: Parts, on_step: bool) -> Logged:
-    return Logged(item.meta.fx, tuple(dict.fromkeys(results._forked_name(item, on_step))), item.meta.sync.op, parts)
 
 
 def is_named(trainer: Any, name: str) -> bool:

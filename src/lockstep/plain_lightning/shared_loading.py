@@ -56,7 +56,6 @@ class SharedLoading(Records):
         self._sizes: list[int | None] = []  # samples per batch of each training loader, over all processes
         self._before: dict[str, Any] = {}  # what the checkpoint says of the data
         self._accumulated = 1
-        self._has_uneven_data = False
 
     def warn(self, line: str) -> None:
         """Warn once about a difference from one process, and record it."""
@@ -106,7 +105,6 @@ class SharedLoading(Records):
         sampler: Any = shared.sampler
         if trainer.state.fn == "fit" and getattr(trainer, "overfit_batches", 0):  # Lightning switches shuffling off
             sampler.sampler = range(sampler.length)
-        self._has_uneven_data |= sampler.samples_per_epoch % share[1] > 0
         return shared
 
     def on_train_start(self, trainer: Any, pl_module: LightningModule) -> None:

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -16,8 +15,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from lockstep.runs.shares import EqualBuffers
-
-_without_statistics: ContextVar[bool] = ContextVar("_without_statistics", default=False)
 
 
 def is_batchnorm(layer: nn.Module) -> bool:
@@ -41,15 +38,17 @@ def synchronise_batchnorm(model: nn.Module) -> None:
 def without_statistics() -> Iterator[None]:
     """Add nothing to the statistics of synchronised layers in this block: the inputs are dummies, in a process that has no sample
     and has to take part in the collectives of the others. The layers' outputs are zeros."""
-    token = _without_statistics.set(True)
+    Synchronised.has_dummies = True
     try:
         yield
     finally:
-        _without_statistics.reset(token)
+        Synchronised.has_dummies = False
 
 
 class Synchronised(EqualBuffers):
     """Base class before a BatchNorm layer's own; see `synchronise_batchnorm`."""
+
+    has_dummies: ClassVar[bool] = False  # see `without_statistics`
 
     @property
     def equal_buffers(self) -> tuple[str, ...]:
@@ -102,7 +101,7 @@ def _batch_norm(
     """
     if not training:
         return functional.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
-    is_dummy = _without_statistics.get()
+    is_dummy = Synchronised.has_dummies
     own = input[:0] if is_dummy else input  # an empty batch, and its gradient, pass the same collectives as others' samples
     x = own.float() if own.dtype in (torch.bfloat16, torch.float16) else own
     if input.is_cuda:
@@ -110,77 +109,64 @@ def _batch_norm(
         world = dist.group.WORLD, dist.get_world_size()
         y = TorchSyncBatchNorm.apply(own, weight, bias, running_mean, running_var, eps, momentum, *world)
     else:
-        y, mean, variance, count = _Normalise.apply(x, weight, bias, eps)
-        if count[0] == 1:  # as torch does on one process
+        mean, variance, count = _statistics(x.detach())
+        if count == 1:  # as torch does on one process
             raise ValueError(f"Expected more than 1 value per channel when training, over all processes; here {tuple(x.shape)}")
         if running_mean is not None and running_var is not None:  # as torch, with the unbiased variance
-            with torch.no_grad():
-                running_mean.lerp_(mean.to(running_mean.dtype), momentum)
-                running_var.lerp_((variance * count / (count - 1).clamp(min=1)).to(running_var.dtype), momentum)
+            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+            running_var.lerp_((variance * count / max(1.0, count - 1)).to(running_var.dtype), momentum)
+        inverse = (variance.to(x.dtype).double() + eps).rsqrt()
+        y = _Normalise.apply(x, weight, bias, mean.to(x.dtype), inverse.to(x.dtype), count)
     return input * 0 + y.sum().to(input.dtype) if is_dummy else y.to(input.dtype)
 
 
 class _Normalise(torch.autograd.Function):
-    """Normalise (n, channels, ...) by mean and biased variance of each channel over all processes; return these too, and the
-    number of values, in float64. One exchange forward and one backward: on CPUs each takes about a millisecond, whatever its
-    size."""
+    """Normalise (n, channels, ...) by each channel's mean and inverse deviation over all processes, which have `count` values."""
 
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        mean, variance, count = _statistics(x)
-        inverse = (variance.to(x.dtype).double() + eps).rsqrt().to(x.dtype)
-        ctx.save_for_backward(x, weight, mean.to(x.dtype), inverse, count)
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, inverse: Tensor, count: float
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight, mean, inverse)
+        ctx.count = count
         scale = inverse if weight is None else inverse * weight
-        shift = -mean.to(x.dtype).double() * scale.double()
-        if bias is not None:
-            shift = shift + bias
-        y = torch.addcmul(_by_channel(shift.to(x.dtype), x), x, _by_channel(scale, x))
-        ctx.mark_non_differentiable(mean, variance, count)
-        return y, mean, variance, count
+        shift = -mean.double() * scale.double() + (0.0 if bias is None else bias)
+        return torch.addcmul(_by_channel(shift.to(x.dtype), x), x, _by_channel(scale, x))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the gradients. The sums are over all ranks: every rank's loss depends, by the statistics, on every sample."""
-        x, weight, mean, inverse, count = ctx.saved_tensors
-        weight_gradient, bias_gradient = own = _own_sums(gradient, x, mean, inverse)
-        parameter_gradients = (None, None) if weight is None else (weight_gradient, bias_gradient)
-        if not ctx.needs_input_grad[0]:
-            return None, *parameter_gradients, None
-        along, total = _gather(torch.stack(own).double()).sum(0) / count
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the gradients. Sums are over all processes: each one's loss depends, by the statistics, on every sample."""
+        x, weight, mean, inverse = ctx.saved_tensors
+        own = [torch.zeros_like(mean), torch.zeros_like(mean)]
+        if len(x):  # the kernel divides by the number of values
+            statistics = None, None, mean, inverse, True, 0.0
+            own = torch.ops.aten.native_batch_norm_backward(gradient, x, None, *statistics, [False, True, True])[1:]
+        along, total = _gather(torch.stack([*own]).double()).sum(0) / ctx.count
         scale = inverse.double() if weight is None else inverse.double() * weight
         slope, shift, scale = (t.to(x.dtype) for t in (-along * inverse * scale, -total * scale, scale))
         x_gradient = x.sub(_by_channel(mean, x)).mul_(_by_channel(slope, x)).add_(_by_channel(shift, x))
-        return x_gradient.addcmul_(gradient, _by_channel(scale, x)), *parameter_gradients, None
+        x_gradient.addcmul_(gradient, _by_channel(scale, x))
+        return x_gradient, *(own if weight is not None else (None, None)), None, None, None
 
 
-def _own_sums(gradient: Tensor, x: Tensor, mean: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
-    """Return this process's sums of the gradient times the normalised values, and of the gradient, by torch's kernel."""
-    if not len(x):  # the kernel divides by the number of values
-        return torch.zeros_like(mean), torch.zeros_like(mean)
-    needed = [False, True, True]
-    return torch.ops.aten.native_batch_norm_backward(gradient, x, None, None, None, mean, inverse, True, 0.0, needed)[1:]
-
-
-def _statistics(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _statistics(x: Tensor) -> tuple[Tensor, Tensor, float]:
     """Return mean and biased variance of each channel of (n, channels, ...) over all processes, and its number of values, from
     each process's own (Chan, Golub, LeVeque 1983)."""
     values = [dimension for dimension in range(x.ndim) if dimension != 1]
     own_count = x.numel() // x.shape[1]
-    own = x.to(torch.float64, copy=True)
-    own_mean = own.sum(values) / max(1, own_count)
-    own_squares = own.sub_(_by_channel(own_mean, x)).square_().sum(values)
-    own = torch.stack((own_mean, own_squares, torch.full_like(own_mean, own_count)))
-    means, squares, counts = _gather(own).unbind(1)
+    wide = x.to(torch.float64, copy=True)
+    own_mean = wide.sum(values) / max(1, own_count)
+    own_squares = wide.sub_(_by_channel(own_mean, x)).square_().sum(values)
+    means, squares, counts = _gather(torch.stack((own_mean, own_squares, torch.full_like(own_mean, own_count)))).unbind(1)
     count = counts.sum(0)
     mean = (counts * means).sum(0) / count
-    return mean, (squares + counts * (means - mean).square()).sum(0) / count, count
+    variance = (squares + counts * (means - mean).square()).sum(0) / count
+    return mean, variance, float(count[0])
 
 
 def _gather(own: Tensor) -> Tensor:
-    """Gather (...) of all processes into (world size, ...)."""
+    """Gather (...) of all processes into (world size, ...): on CPUs an exchange takes about a millisecond, whatever its size."""
     gathered = own.new_empty(dist.get_world_size(), *own.shape)
     dist.all_gather_into_tensor(gathered.view(-1), own.view(-1))
     return gathered

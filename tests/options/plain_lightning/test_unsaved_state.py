@@ -1,15 +1,11 @@
 """State that changes in training and that no checkpoint holds is named."""
 
-import logging
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from in_process import become_rank
 from plain_lightning import LitClassifier
-from ranks import in_ranks
 from test_plain_lightning import fitted
 from torch import Tensor, nn
 
@@ -50,25 +46,8 @@ class Forgets(LitClassifier):
         checkpoint["n"] = self.saved
 
 
-class Said(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
-
-
-def lines_of_rank(rank: int, world_size: int, folder: Path) -> list[str]:
-    become_rank(rank, world_size)
-    logging.getLogger("lockstep").addHandler(said := Said())
-    options = ("guards.checkpoint.every_n_steps=null", f"trainer.devices={world_size}")
-    fitted(folder / "run", "model._target_=test_unsaved_state.Forgets", *options)
-    return [line for line in said.lines if LINE in line]
-
-
-@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_what_changes_is_named_once(size: int, tmp_path: Path) -> None:
+def test_what_changes_is_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fitted(tmp_path, "model._target_=test_unsaved_state.Forgets", "guards.checkpoint.every_n_steps=null")
     names = "by_hand, centre, count, hidden_layers, memory, state"
     line = f"{names} {LINE}; make tensors persistent buffers, or save them in on_save_checkpoint"
-    assert in_ranks(size, partial(lines_of_rank, folder=tmp_path), tmp_path)[0] == [line]
+    assert [message for message in caplog.messages if LINE in message] == [line]
