@@ -124,6 +124,7 @@ def test_a_refused_resumption_leaves_the_run_as_it_was(devices: int, tmp_path: P
     before = {file: file.read_bytes() for file in files}
     done = train("resume=run", "datamodule.global_batch_size=20", cwd=tmp_path, code=2)
     assert "last.ckpt: is within an epoch of " in done.stderr
+    assert done.stderr.endswith("number of samples in a batch over all processes, 64\n")
     assert {file: file.read_bytes() for file in files} == before
     train("resume=run", cwd=tmp_path, code=0)
     assert record(run)["steps"] == 8

@@ -35,7 +35,7 @@ _OTHER_NUMBER = (
 )
 _OTHER_PLACE = (
     "is within an epoch of other batches, or in another order: some samples would be trained on twice, or not at all; use the "
-    "same seed, data, shuffling and number of samples in a batch over all processes"
+    "same seed, data, shuffling and number of samples in a batch over all processes, {}"
 )
 _GOES_ON = "Resuming within an epoch, after its first {} batches."
 
@@ -124,7 +124,8 @@ class SharedLoading(Records):
         before, now = self._before, self._position(trainer)
         changed = {name for name, value in before.items() if value and value != now[name]}  # Lightning's finders have no batches
         if is_within and changed & {"samples_per_batch", "order"}:
-            raise config_error("checkpoint", trainer.ckpt_path, _OTHER_PLACE)
+            sizes = ", ".join(map(str, before["samples_per_batch"]))
+            raise config_error("checkpoint", trainer.ckpt_path, _OTHER_PLACE.format(sizes))
         if (key := "samples_per_batch") in changed:
             log.warning(f"From here on batches have {now[key]} samples; before they had {before[key]}")
         elif "shares" in changed and now["shares"]:

@@ -159,3 +159,16 @@ def test_an_optimizer_without_a_learning_rate_has_none(shipped: DictConfig) -> N
 )
 def test_a_plan_in_words(changes: dict[str, Any], words: str, shipped: DictConfig) -> None:
     assert str(make_plan(shipped, **changes)) == words
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("given", [{"global_batch_size": 64}, {"batch_size": 16, "global_batch_size": None}])
+def test_the_batches_of_trainer_exact_are_those_of_virtual_workers(
+    devices: int, given: dict[str, Any], shipped: DictConfig
+) -> None:
+    """A LightningDataModule was given a process's batch for each worker: a step of one process had twice the samples."""
+    shipped.trainer.strategy = {"_target_": "lockstep.exact.strategy.Exact", "workers": 4}
+    sizes = {f"datamodule__{name}": value for name, value in given.items()}
+    plan = make_plan(shipped, trainer__accelerator="cpu", trainer__devices=devices, **sizes)
+    assert (plan.batch_size, plan.global_batch_size) == (16, 64)
+    assert "global batch 64 (16 per virtual worker)" in str(plan)
