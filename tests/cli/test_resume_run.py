@@ -111,3 +111,19 @@ def test_a_run_without_a_checkpoint_begins_anew_and_one_without_a_sound_one_is_r
         assert done.stderr.count(line) == 1
         assert "Traceback" not in done.stderr
         assert status(run)["status"] == "finished"  # as it was
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_refused_resumption_leaves_the_run_as_it_was(devices: int, tmp_path: Path) -> None:
+    """The run has stopped within an epoch, whose batches can't change; ranks find that out when they begin to train."""
+    run = tmp_path / "run"
+    stop = "+callbacks.fault={_target_:faults.Fault,rank:0,how:SIGTERM,batch:2,once:true}"
+    options = ("debug=fast", "trainer.limit_train_batches=8", "guards.preemption.every_n_steps=1", "hydra.run.dir=run")
+    train(*options, f"trainer.devices={devices}", stop, cwd=tmp_path, code=75)
+    files = [*(run / ".hydra").iterdir(), run / "status.json"]
+    before = {file: file.read_bytes() for file in files}
+    done = train("resume=run", "datamodule.global_batch_size=20", cwd=tmp_path, code=2)
+    assert "last.ckpt: is within an epoch of " in done.stderr
+    assert {file: file.read_bytes() for file in files} == before
+    train("resume=run", cwd=tmp_path, code=0)
+    assert record(run)["steps"] == 8

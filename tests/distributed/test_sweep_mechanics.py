@@ -98,7 +98,7 @@ def test_what_can_not_start_is_refused_before_the_first_job(tmp_path: Path) -> N
         assert done.stderr.startswith(line)
     done = sweep(tmp_path, "seed=1,2", "hydra.launcher.dry_run=true")
     assert done.returncode == 0
-    assert done.stdout.count("cpu x 1") == 2
+    assert done.stdout.count("1 CPU slot") == 2
     assert not list(tmp_path.iterdir())
 
 

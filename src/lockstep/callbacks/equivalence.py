@@ -61,7 +61,7 @@ class EquivalenceReport(Monitor, Records):
         if batch_idx == 0 and trainer.world_size > 1 and self._states != _states(pl_module.device):
             stage = "training" if trainer.training else "validation"
             fix = "use lockstep.nets.Dropout or lockstep.noise, which draw the same on any number of processes"
-            self._say(f"a {stage} step draws random numbers, other ones in each process; {fix}")
+            self._say(f"a {stage} step draws random numbers, as torch's dropout does, that differ between processes; {fix}")
 
     on_validation_batch_start, on_validation_batch_end = on_train_batch_start, on_train_batch_end
 

@@ -151,6 +151,7 @@ class Progress(Monitor, TQDMProgressBar):
 
     def __init__(self, refresh_rate: int = 10) -> None:
         super().__init__(refresh_rate=refresh_rate if sys.stdout.isatty() else 0)
+        self._logged = sys.maxsize  # epochs; none is logged before training has started
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule | None = None) -> dict[str, Any]:
         return _texts(trainer) if self.is_enabled else {}
@@ -175,9 +176,12 @@ class Progress(Monitor, TQDMProgressBar):
         self._log_epoch(trainer)
         super().on_train_end(trainer, *_)
 
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._log_epoch(trainer)  # a run that is asked to stop at an epoch's end begins no other
+
     def _log_epoch(self, trainer: Trainer) -> None:
         """Log the epoch that has ended; in on_train_epoch_end the model's own hook would not have run yet."""
-        if not trainer.is_global_zero or trainer.current_epoch == self._logged:
+        if not trainer.is_global_zero or trainer.current_epoch <= self._logged:
             return
         self._logged, self._metrics = trainer.current_epoch, logged_numbers(trainer)
         self._write(trainer, 0)

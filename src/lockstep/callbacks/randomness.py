@@ -43,6 +43,7 @@ class CounterBasedRandomness(Callback):
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._loader: Any = None  # the first training loader
+        self._evaluated: list[Any] = []  # the loaders of an evaluation
         self._step: noise.Step | None = None  # the training batch
 
     def count(self, trainer: Trainer, batch_idx: int) -> None:
@@ -81,19 +82,22 @@ class CounterBasedRandomness(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         noise.begin(None)
 
+    def on_validation_start(self, trainer: Any, pl_module: LightningModule) -> None:
+        loaders = {"test": trainer.test_dataloaders, "predict": trainer.predict_dataloaders}
+        self._evaluated = CombinedLoader(loaders.get(trainer.state.stage, trainer.val_dataloaders)).flattened
+
     def on_validation_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Begin a batch with the same noise in each evaluation. Virtual workers are seeded by their strategy."""
         if has_same_bits(trainer):
             return
-        loaders = {"test": trainer.test_dataloaders, "predict": trainer.predict_dataloaders}
-        loader = CombinedLoader(loaders.get(trainer.state.stage, trainer.val_dataloaders)).flattened[dataloader_idx]
-        noise.begin(_step(trainer, loader, batch_idx, derive_seed(self.seed, 1 + dataloader_idx), 0))
+        noise.begin(_step(trainer, self._evaluated[dataloader_idx], batch_idx, derive_seed(self.seed, 1 + dataloader_idx), 0))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         noise.begin(self._step if trainer.state.fn == "fit" else None)
 
+    on_test_start = on_predict_start = on_validation_start
     on_test_batch_start = on_predict_batch_start = on_validation_batch_start
     on_test_end = on_predict_end = on_validation_end
 

@@ -39,9 +39,10 @@ def _unknown_key(key: str, parent: Any) -> str:
     override = next((item for item in sys.argv[1:] if f"{override_key(item)}.".startswith(f"{key}.")), key)
     if is_group(option := key.replace(".", "/")) and override_key(override) == key:
         return f"{override}: a group of values; use {option}={override.partition('=')[2]}"
-    group, _, name = key.rpartition(".")
+    group, _, name = override_key(override).rpartition(".")
     known = [one for one, _ in nodes(OmegaConf.to_container(parent._get_root())) if not one.startswith("hydra.")]
-    for among in ([one for one in known if one.rpartition(".")[0] == group], known):  # first the keys of the same group
+    near = [one for one in known if one.rpartition(".")[0] == group]  # first the keys of the same group, and of its root
+    for among in (near, [one for one in known if one.startswith(f"{group.partition('.')[0]}.")], known):
         names = get_close_matches(name, {one.rpartition(".")[2] for one in among}, n=1)
         if close := [one for one in among if one.rpartition(".")[2] in names]:
             break

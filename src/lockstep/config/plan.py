@@ -43,7 +43,7 @@ class Plan:
     device_ids: tuple[int, ...] | None
     num_nodes: int
     world_size: int
-    batch_size: int | None  # the largest of a process; None where only the loaders of a plain Lightning module know it
+    batch_size: int | None  # the largest of a process or virtual worker; None where only the loaders know it
     global_batch_size: int | None
     accumulate_grad_batches: int
     lr: float | None
@@ -59,7 +59,8 @@ class Plan:
         num_nodes = (started[1] if started else 1) if cfg.trainer.num_nodes == AUTO else cfg.trainer.num_nodes
         world_size, accumulate = devices * num_nodes, cfg.trainer.accumulate_grad_batches
         same = _tensor_parallel_size(cfg, world_size)
-        sizes = _batch_sizes(cfg, world_size // same * accumulate)
+        workers = OmegaConf.select(cfg, "trainer.strategy.workers")  # of trainer.exact, whose batches these are then
+        sizes = _batch_sizes(cfg, workers or world_size // same * accumulate)
         mode = OmegaConf.select(cfg, "model.compile_mode")
         if accelerator == "gpu" and accumulate > 1 and cfg.model.get("compile") and mode in ("reduce-overhead", "max-autotune"):
             why = f"overwrites the gradients to which trainer.accumulate_grad_batches={accumulate} adds (pytorch issue 169545)"
@@ -89,9 +90,10 @@ class Plan:
             return f"{where}; batches as the loaders have them{rate}"
         if self.global_batch_size is None:
             return f"{where}; batches of {self.batch_size}"
-        is_even = self.batch_size * self.data_parallel_size * self.accumulate_grad_batches == self.global_batch_size
+        is_even = self.batch_size * self.data_parallel_size * self.accumulate_grad_batches <= self.global_batch_size
         accumulated = f", {self.accumulate_grad_batches} accumulated" if self.accumulate_grad_batches > 1 else ""
-        batches = f"{'' if is_even else 'up to '}{self.batch_size} per process{accumulated}"
+        owner = "virtual worker" if self.strategy == "Exact" else "process"
+        batches = f"{'' if is_even else 'up to '}{self.batch_size} per {owner}{accumulated}"
         return f"{where}; global batch {self.global_batch_size} ({batches}){rate}"
 
 

@@ -96,7 +96,7 @@ def _watch(ranks: Sequence[Rank], received: list[int], debugged: Path, stop_dead
                 ends_by = min(ends_by, now + stop_deadline + GRACE)
             forwarded += 1
         if received[:forwarded].count(signal.SIGINT) > 1:
-            why = "asked for twice"
+            why = "second Ctrl-C"
             break
         if now > ends_by and not debugged.exists():
             why = f"no answer within {round(stop_deadline, 1):g} s from rank {codes.index(None)}"

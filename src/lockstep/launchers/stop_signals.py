@@ -22,7 +22,7 @@ class Preempted(BaseException):
     """The run was asked to stop and can be resumed. `unsaved`: why no checkpoint was saved at the end, or None."""
 
     def __init__(self, number: int, unsaved: str | None = None) -> None:
-        lost = "" if unsaved is None else f", with nothing saved anew: {unsaved}"
+        lost = "" if unsaved is None else f", without a new checkpoint: {unsaved}"
         super().__init__(f"preempted by {signal.Signals(number).name}{lost}")
         self.number, self.unsaved = number, unsaved
 
@@ -91,7 +91,7 @@ class StopSignals:
         numbers = [number for number, _ in self._noticed]
         interrupts = [when for number, when in self._noticed if number == signal.SIGINT]
         if len(interrupts) > 1 and now > interrupts[1] + SECOND_CTRL_C:
-            return Preempted(leading(numbers), "asked for twice")
+            return Preempted(leading(numbers), "second Ctrl-C")
         if self._noticed and now > self._noticed[0][1] + deadline:
             return Preempted(leading(numbers), f"no answer within {round(deadline, 1):g} s")
         return None
@@ -129,7 +129,7 @@ class StopSignals:
                 self.received.pop()  # sent again below: torch's C++ code aborts if an import in it raises
                 threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
                 return
-            self._raise(number, "asked for twice" if self.deferred else None)
+            self._raise(number, "second Ctrl-C" if self.deferred else None)
         if self.deferred and number == signal.SIGINT:
             hint = DEBUGGER_HINT if in_debugger() else ""
             with contextlib.suppress(OSError):  # the terminal is gone

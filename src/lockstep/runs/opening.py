@@ -14,7 +14,7 @@ from lockstep.launchers.environment import SWEPT_KEYS, can_resume, restarts, thi
 from lockstep.runs.directory import absolute, lock_new_run
 from lockstep.runs.locks import Lock
 from lockstep.runs.run import Run
-from lockstep.runs.saved import FILE, RUN_ID, fix_times, is_queued, read_overrides, read_run_id, write_config
+from lockstep.runs.saved import FILE, RUN_ID, files_of_state, fix_times, is_queued, read_overrides, read_run_id, write_config
 from lockstep.runs.validation import check_run_dir, check_single, refusing, validated
 
 
@@ -52,6 +52,7 @@ def open_run(cfg: DictConfig) -> Run:
             from lockstep.runs.resume import check_resumable  # only resumed runs need it
 
             check_resumable(directory, cfg)
+            run.before = {file: file.read_text() for file in files_of_state(directory)}
         elif {*overrides} <= {*read_overrides(directory)}:  # its sweep has written this config
             return run
     write_config(directory, cfg, hydra, run_id, run.plan.global_batch_size)

@@ -18,7 +18,7 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
-from lockstep.atomic_files import read_json, remove_partial_files, write_json
+from lockstep.atomic_files import read_json, remove_partial_files, replace_text, write_json
 from lockstep.config.plan import Plan
 from lockstep.errors import ExitCode
 from lockstep.launchers.environment import cores, log_plainly, queue, rank_log, register_resolvers, restarts, this_rank
@@ -51,6 +51,7 @@ class Run:
         self.rank = this_rank()
         self.is_parent = self.rank is None and (self.plan.world_size > 1 or cfg.max_restarts > 0)
         self.lock: Lock | None = None  # of the directory; taken when the run begins unless it is set before
+        self.before: dict[Path, str] = {}  # a resumed run's files, which a refused resumption leaves as they were
         self.checkpoint: Path | None = None
         self.result: float | None = None
         self._code: int | None = None  # exit code, once it is known
@@ -216,8 +217,11 @@ class Run:
             log.error(outcome.traceback)
         is_refused = outcome.code == ExitCode.REFUSED
         console.say(str(outcome.reason) if is_refused else f"The run failed: {outcome.reason}. Logs: {self.directory}")
-        could_not_start = is_refused and not self.is_resumed
-        record.write_failure(self.directory, outcome.reason, outcome.rank, outcome.has_lost_rank, could_not_start)
+        if is_refused and self.is_resumed:
+            for file, content in self.before.items():
+                replace_text(file, content)
+        else:
+            record.write_failure(self.directory, outcome.reason, outcome.rank, outcome.has_lost_rank, is_refused)
 
     def _end_preempted(self, outcome: Outcome) -> None:
         if (read_json(self.directory / "status.json") or {}).get("status") == "failed":

@@ -121,7 +121,7 @@ class Slots(NamedTuple):
     width: int
 
     def __str__(self) -> str:
-        return f"{self.pool} x {self.width}"
+        return f"{self.width} {self.pool.upper()} slot{'s' * (self.width > 1)}"
 
 
 class LocalHandle(Handle):

@@ -93,7 +93,7 @@ class Runner:
         job.save_end()
         ended = self.sweep_jobs.counts[FINISHED] + self.sweep_jobs.counts[FAILED]
         metric = f"  {job.optimized_metric} {job.metric:.6g}" if job.metric is not None else ""
-        why = f"  {shorten(job.reason)}" if job.reason else ""
+        why = f"  {'ended by ' if job.status == FINISHED else ''}{shorten(job.reason)}" if job.reason else ""
         print(f"{ended} of {len(self.sweep_jobs.jobs)}  {job.directory.name}: {job.status}{metric}{why}", flush=True)
         self._ends[job.key, job.status] += 1
         most = {FAILED: self.executor.retries, PREEMPTED: 0 if handle.is_cancelled else PREEMPTIONS}.get(job.status, 0)

@@ -3,7 +3,6 @@
 import copy
 import logging
 import math
-import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -128,7 +127,8 @@ class Sweep:
         batch = [*{job.key: job for job in jobs}.values()]
         if self.executor.dry_run:
             for job in batch:
-                print(*job.launch.resources, f" {job.world_size} process(es)  {job.directory}\n  {' '.join(job.overrides)}")
+                processes = f"{job.world_size} process{'es' * (job.world_size > 1)}"
+                print(f"{processes}:", *job.launch.resources, f" {job.directory}\n  {' '.join(job.overrides)}")
             return [*jobs]
         with STOP_SIGNALS.deferring():  # until it can be continued
             if self.runner is None:
@@ -159,8 +159,10 @@ class Sweep:
         if (best := next(iter(self.sweep_jobs.ranked), None)) is not None and best.metric is not None:
             print(f"best: {console.relative(best.directory)}")
         print(f"results: {console.relative(self.directory / 'results.csv')}", flush=True)
-        if any(self.directory.glob("*/tensorboard")):
-            print(f"Next:\n  tensorboard --logdir {shlex.quote(console.relative(self.directory))}", flush=True)
+        commands = [("tensorboard", "--logdir")] if any(self.directory.glob("*/tensorboard")) else []
+        commands += [("lockstep", "report")] if len({job.world_size for job in self.sweep_jobs.jobs.values()}) > 1 else []
+        if commands:
+            print("Next:", *(console.command_line(*words, self.directory) for words in commands), sep="\n  ", flush=True)
         if stopped is not None:
             resume = console.command_line("lockstep", "sweep", "resume", self.directory)
             console.say(f"The sweep was stopped: {stopped}. Resume it: {resume}")

@@ -37,7 +37,9 @@ def look_at(directory: Path) -> SweepJobs:
 def print_table(sweep_jobs: SweepJobs) -> None:
     """Print the jobs, the best first; the means over seeds and folds; the reasons of failed jobs, and a summary."""
     if jobs := sweep_jobs.ranked:
-        console.show_table([_cells(job) for job in jobs], ("job", "overrides", "state", "metric"))
+        metrics = {job.optimized_metric for job in jobs}
+        heading = metrics.pop() if len(metrics) == 1 else "metric"
+        console.show_table([_cells(job) for job in jobs], ("job", "overrides", "state", heading))
     if means := mean_rows(sweep_jobs):
         console.show_table([[*row.values()] for row in means], [*means[0]])
     for job in jobs:

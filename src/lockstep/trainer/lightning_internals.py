@@ -72,11 +72,14 @@ def end_restart(trainer: Trainer) -> None:
 
 
 def add_to_logged(module: LightningModule, values: Mapping[str, Tensor], samples: Any, kind: torch.dtype) -> bool:
-    """Add a training step's values, means () or numbers (samples,), to what `self.log` has of train/NAME in this epoch, as it
-    would, in a small part of the time: three calls of it take as long as a small model's step. Return False for first values,
-    which it must be given."""
+    """Add a batch's values, means () or numbers (samples,), to what `self.log` has of them in this epoch, as it would, in a small
+    part of the time: three calls of it take as long as a small model's step. Return False for first values, which it must be
+    given."""
     results: Any = module._trainer and module._trainer._results
-    items: list[Any] = [results.get(f"training_step.train/{name}") for name in values] if results else [None]
+    if not results:
+        return False
+    loader = "" if results.dataloader_idx is None else f".{results.dataloader_idx}"
+    items: list[Any] = [results.get(f"{module._current_fx_name}.{name}{loader}") for name in values]
     if any(item is None or item.has_reset for item in items):
         return False
     for item, value in zip(items, values.values(), strict=True):

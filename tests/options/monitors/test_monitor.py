@@ -118,6 +118,19 @@ def test_progress_json_says_how_far_a_run_is(tmp_path: Path) -> None:
     assert metrics["val/acc"] > 0
 
 
+def test_an_epoch_after_which_the_run_stops_has_its_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    progress, trainer, why = Progress(), at_epoch(tmp_path, 6), KeyboardInterrupt()
+    model = trainer.lightning_module
+    caplog.set_level(logging.INFO)
+    progress.on_exception(trainer, model, why)  # before training has started
+    progress.setup(trainer, model, "fit")
+    progress.on_train_start(trainer)
+    progress.on_exception(trainer, model, why)  # within an epoch
+    trainer.current_epoch, trainer.global_step = 7, 28
+    progress.on_exception(trainer, model, why)
+    assert [record.message for record in caplog.records] == ["epoch 7/9  step 28"]
+
+
 def column(run: Path, name: str) -> dict[int, float]:
     """What was logged under a name, by step."""
     with (run / "csv" / "metrics.csv").open(newline="") as file:

@@ -21,9 +21,9 @@ SAID = {
     "random transforms": "",
     "GAN, noise drawn in the step": "a training step draws random numbers",
     "negatives of all processes": "self.all_gather takes unequal numbers of samples from processes",
-    "teacher with a centre": "a validation step draws random numbers, other ones in each process; use lockstep.nets.Dropout or "
-    "lockstep.noise, which draw the same on any number of processes buffers differ between processes after a step, and process "
-    "0's are kept (centre)",
+    "teacher with a centre": "a validation step draws random numbers, as torch's dropout does, that differ between processes; "
+    "use lockstep.nets.Dropout or lockstep.noise, which draw the same on any number of processes buffers differ between "
+    "processes after a step, and process 0's are kept (centre)",
     "a metric by hand": "val_median, logged in on_validation_epoch_end, differs between processes",
 }
 

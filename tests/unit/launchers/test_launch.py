@@ -133,8 +133,8 @@ def stuck(_: Any) -> None:
 @pytest.mark.parametrize(
     ("asked", "deadline", "reason"),
     [
-        ([signal.SIGHUP], 0.2, "preempted by SIGHUP, with nothing saved anew: no answer within 0.2 s from rank 0"),
-        ([signal.SIGINT] * 2, 60, "preempted by SIGINT, with nothing saved anew: asked for twice"),
+        ([signal.SIGHUP], 0.2, "preempted by SIGHUP, without a new checkpoint: no answer within 0.2 s from rank 0"),
+        ([signal.SIGINT] * 2, 60, "preempted by SIGINT, without a new checkpoint: second Ctrl-C"),
     ],
 )
 def test_ranks_that_are_suspended_or_deaf_are_ended(
@@ -159,7 +159,7 @@ def test_what_a_stuck_rank_says_of_itself_is_the_reason(monkeypatch: pytest.Monk
     monkeypatch.setattr(launch, "GRACE", 0.1)
     reports = said(0, code=75, signal=signal.SIGTERM, unsaved="no answer within 5 s")
     outcome = _watch(ended(75, None, reports=reports), [signal.SIGINT], Path("none"))
-    assert outcome.reason == "preempted by SIGINT, with nothing saved anew: no answer within 5 s"
+    assert outcome.reason == "preempted by SIGINT, without a new checkpoint: no answer within 5 s"
 
 
 def test_a_rank_that_has_finished_is_no_preemption(monkeypatch: pytest.MonkeyPatch) -> None:

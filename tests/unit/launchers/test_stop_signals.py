@@ -71,7 +71,7 @@ def test_the_second_ctrl_c_is_at_once_and_only_that(requests: StopSignals) -> No
     requests.listen()
     requests.deferred = True
     ask(signal.SIGINT)
-    with pytest.raises(Preempted, match="nothing saved anew: asked for twice"):
+    with pytest.raises(Preempted, match="without a new checkpoint: second Ctrl-C"):
         ask(signal.SIGINT)
     ask(signal.SIGINT)  # the process is on its way out: no third one interrupts that
 
@@ -155,13 +155,13 @@ def test_a_request_has_a_deadline(overdue: list[BaseException]) -> None:
     ask(signal.SIGUSR1)
     assert not overdue
     wait_for(lambda: overdue)
-    assert list(map(str, overdue)) == ["preempted by SIGUSR1, with nothing saved anew: no answer within 1 s"]
+    assert list(map(str, overdue)) == ["preempted by SIGUSR1, without a new checkpoint: no answer within 1 s"]
 
 
 def test_the_deadline_holds_where_no_handler_of_python_s_is_run(overdue: list[BaseException]) -> None:
     """As in a collective that waits for a rank that has been suspended: C code that goes on waiting after a signal."""
     ctypes.CDLL(None).system(b"kill -TERM $PPID; sleep 3")
-    assert list(map(str, overdue)) == ["preempted by SIGTERM, with nothing saved anew: no answer within 1 s"]
+    assert list(map(str, overdue)) == ["preempted by SIGTERM, without a new checkpoint: no answer within 1 s"]
 
 
 LATE = """

@@ -85,7 +85,7 @@ def ended(folder: Path, moment: str, *overrides: str, ask: int | None = None) ->
 @pytest.mark.parametrize("moment", ["start", "training", "teardown of test"])
 def test_it_ends_within_the_deadline_when_asked_to(moment: str, tmp_path: Path) -> None:
     code, status, seconds = ended(tmp_path, moment, f"guards.preemption.deadline={DEADLINE}", ask=signal.SIGTERM)
-    reason = f"preempted by SIGTERM, with nothing saved anew: no answer within {DEADLINE} s"
+    reason = f"preempted by SIGTERM, without a new checkpoint: no answer within {DEADLINE} s"
     assert (code, status["status"], status["reason"]) == (75, "preempted", reason)
     assert DEADLINE <= seconds < DEADLINE + 20
     log = (tmp_path / "train.log").read_text()
