@@ -6,7 +6,6 @@ import json
 import logging
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -110,28 +109,40 @@ def test_one_that_fails_in_one_process_keeps_no_other_waiting(tmp_path: Path) ->
     assert first == second == (4, True, True)
 
 
+PROGRESS = ("trainer.enable_progress_bar=true", "++callbacks.progress={_target_: lockstep.callbacks.monitors.Progress}")
+
+
 def test_progress_json_says_how_far_a_run_is(tmp_path: Path) -> None:
-    progress = "++callbacks.progress={_target_: lockstep.callbacks.monitors.Progress}"
-    trained(tmp_path, "trainer.max_epochs=2", "trainer.enable_progress_bar=true", progress)
+    trained(tmp_path, "trainer.max_epochs=2", *PROGRESS)
     content = json.loads((tmp_path / "progress.json").read_text())
     metrics = content.pop("metrics")
     assert content == {"epoch": 2, "epochs": 2, "step": 8, "share": 1.0, "seconds_left": 0.0}
     assert metrics["val/acc"] > 0
 
 
-def test_an_epoch_after_which_the_run_stops_has_its_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    counts = {"current_epoch": 6, "max_epochs": 9, "max_steps": -1, "num_training_batches": 4, "global_step": 24}
-    shown: dict[str, Any] = {"callback_metrics": {}, "progress_bar_metrics": {}, "checkpoint_callbacks": []}
-    trainer: Any = SimpleNamespace(**counts, **shown, is_global_zero=True, default_root_dir=str(tmp_path))
-    progress, model, why = Progress(), SimpleNamespace(), KeyboardInterrupt()
+class Stops(Callback):
+    """Raises between the first epoch and the second, or within the first."""
+
+    def __init__(self, batch: int | None) -> None:
+        self.batch = batch
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
+        if trainer.current_epoch == 1:
+            raise ZeroDivisionError
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx == self.batch:
+            raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(("batch", "lines"), [(None, 1), (2, 0)])
+def test_an_epoch_after_which_the_run_stops_has_its_line(
+    batch: int | None, lines: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
-    progress.on_exception(trainer, model, why)  # before training has started
-    progress.setup(trainer, model, "fit")
-    progress.on_train_start(trainer)
-    progress.on_exception(trainer, model, why)  # within an epoch
-    trainer.current_epoch, trainer.global_step = 7, 28
-    progress.on_exception(trainer, model, why)
-    assert [record.message for record in caplog.records] == ["epoch 7/9  step 28"]
+    with pytest.raises(ZeroDivisionError):
+        trained(tmp_path, "trainer.max_epochs=2", *PROGRESS, extra=[Stops(batch)])
+    assert [message[:18] for message in caplog.messages if message.startswith("epoch ")] == ["epoch 1/2  step 4 "] * lines
 
 
 def column(run: Path, name: str) -> dict[int, float]:
