@@ -97,6 +97,24 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None
     assert record(run)["steps"] == 24
 
 
+def test_without_callbacks_too_a_killed_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    """Killed with -9 in the middle of the second of three epochs, of four steps."""
+    options = ("trainer.max_epochs=3", "datamodule.batch_size=320", "model=mlp", "model.net.dropout=0.2", "test=false")
+    options += ("guards.checkpoint.every_n_steps=1", "logger=csv", "callbacks=null")
+    folders = tmp_path / "whole", tmp_path / "killed"
+    for folder in folders:
+        folder.mkdir()
+    whole, run = (folder / "run" for folder in folders)
+    train(*options, "hydra.run.dir=run", cwd=folders[0], code=0)
+    fault = "+callbacks.fault={_target_:faults.Fault,rank:0,how:kill,epoch:1,batch:2,once:true}"
+    train(*options, fault, "hydra.run.dir=run", cwd=folders[1], code=-9)
+    assert 4 < state(run)["global_step"] < 8  # what was being written is lost
+    train("resume=run", cwd=folders[1], code=0)
+    assert f"Continuing from {run}/checkpoints/last.ckpt" in (run / "train.log").read_text()
+    assert state(run)["global_step"] == 12
+    assert not differences(state(whole), state(run))
+
+
 def test_a_run_without_a_checkpoint_begins_anew_and_one_without_a_sound_one_is_refused(tmp_path: Path) -> None:
     kill = "+callbacks.fault={_target_:faults.Fault,rank:0,how:kill,batch:0,once:true}"
     done = train("debug=fast", "hydra.run.dir=run", kill, cwd=tmp_path, code=-9)
