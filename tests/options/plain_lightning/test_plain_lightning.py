@@ -93,19 +93,6 @@ def test_a_batch_size_is_found_once(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.filterwarnings(GOES_ON)
-@pytest.mark.parametrize(("override", "steps"), [("datamodule.batch_size=200", 20 + 7), ("+datamodule.num_workers=0", 28)])
-def test_a_fork_with_other_batches_begins_its_epoch_again(
-    override: str, steps: int, whole: tuple[Path, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    source, key = tmp_path / "source" / "checkpoints" / "last.ckpt", override.partition("=")[0].lstrip("+")
-    source.parent.mkdir(parents=True)
-    shutil.copy(whole[0] / "20.ckpt", source)
-    origin = f"forked_from={{changed: [{key}]}}"
-    assert fitted(tmp_path / "run", override, f"fork={source}", origin, ckpt_path=source).global_step == steps
-    assert (f"Epoch 2 begins again, since its batches change with {key}" in caplog.messages) == (steps < 28)
-
-
-@pytest.mark.filterwarnings(GOES_ON)
 def test_within_an_epoch_batches_keep_their_size_and_order(
     whole: tuple[Path, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -39,13 +39,6 @@ def test_a_metric_that_is_not_logged_is_refused_before_the_first_step(overrides:
     assert steps == []
 
 
-@pytest.mark.parametrize("metric", ["train_loss", "test_acc"])
-def test_a_metric_that_is_logged_in_training_or_in_the_test_is_accepted(metric: str, tmp_path: Path) -> None:
-    monitor = ["callbacks.best_checkpoint=null"]
-    trainer = fitted(tmp_path, f"optimized_metric={metric}", "trainer.max_epochs=1", *monitor)
-    assert trainer.global_step == 14
-
-
 class Silent(LitClassifier):
     def log(self, *_: Any, **__: Any) -> None:
         pass

@@ -16,6 +16,8 @@ from torch.utils.data import DataLoader, Subset
 from torchmetrics import Metric, SumMetric
 from torchmetrics.retrieval import RetrievalMRR
 
+from lockstep.errors import NamedFailure
+
 
 class Five(DigitsData):
     """Two batches of two processes: of four samples, and of one, of which the second process has a dummy."""
@@ -150,3 +152,24 @@ def test_lists_of_unequal_length_are_gathered_whole(tmp_path: Path) -> None:
     one = validated(tmp_path / "one", "datamodule.batch_size=8")
     assert one[0] == pytest.approx(0.3138889)
     assert in_ranks(2, partial(validated_rank, folder=tmp_path), tmp_path) == [one] * 2
+
+
+class LogsAlone(Ranks):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.places.update(batch[1])
+        if self.global_rank:
+            self.log("val_acc", self.places)
+
+
+def refused_rank(rank: int, world_size: int, folder: Path) -> str:
+    become_rank(rank, world_size)
+    with pytest.raises(NamedFailure) as failure:
+        fitted(folder / "two", "model._target_=test_reduced_logs.LogsAlone", f"trainer.devices={world_size}")
+    return str(failure.value)
+
+
+@pytest.mark.slow
+def test_a_metric_that_one_process_logs_alone_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "two").mkdir()
+    line = "validation_step.val_acc: only some processes log this torchmetrics.Metric; log it in all"
+    assert in_ranks(2, partial(refused_rank, folder=tmp_path), tmp_path) == [line] * 2
