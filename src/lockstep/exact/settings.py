@@ -59,11 +59,6 @@ def _check(config: DictConfig, workers: Any) -> None:
         if (value := OmegaConf.select(config, key)) not in values:
             only = json.dumps(values[0]).strip('"')
             raise config_error(key, value, f"trainer.exact={workers} is given; use {only} with it")
-    if not _has_batch(config):
-        if config.get("lr_scaling", "none") != "none":
-            why = f"with trainer.exact={workers} the loaders of plain Lightning code alone know the global batch"
-            raise config_error("lr_scaling", config.lr_scaling, f"{why}; use none")
-        return
     batch_size, total = (OmegaConf.select(config, key) for key in (BATCH, GLOBAL_BATCH))
     if batch_size is None and isinstance(total, int) and total % workers:
         raise config_error(GLOBAL_BATCH, total, f"use a multiple of trainer.exact={workers}")
