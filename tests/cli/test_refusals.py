@@ -12,7 +12,7 @@ WRONG = {
     "trainer.divices=2": "trainer.divices=2: unknown key; did you mean trainer.devices? use",
     "modle=cnn": "modle=cnn: unknown key; did you mean model? use",
     "devices=2": "devices=2: unknown key; did you mean trainer.devices? use",
-    "trainer.optimizer.lr=1": "trainer.optimizer.lr=1: unknown key; did you mean model.optimizer.lr? use",
+    "model.nett.width=8": "model.nett.width=8: unknown key; did you mean model.net.width? use",
     "epochs=3": "epochs=3: unknown key; did you mean trainer.max_epochs? use",
     "model=transformer": "model=transformer: use one of ",
     "model=linear model.adapt.rank=1": "model.adapt.rank=1: unknown key; use a key that",

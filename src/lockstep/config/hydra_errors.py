@@ -42,8 +42,9 @@ def _unknown_key(key: str, parent: Any) -> str:
     group, _, name = override_key(override).rpartition(".")
     known = [one for one, _ in nodes(OmegaConf.to_container(parent._get_root())) if not one.startswith("hydra.")]
     near = [one for one in known if one.rpartition(".")[0] == group]  # first the keys of the same group, and of its root
-    for among in (near, [one for one in known if one.startswith(f"{group.partition('.')[0]}.")], known):
-        names = get_close_matches(name, {one.rpartition(".")[2] for one in among}, n=1)
+    rooted = [one for one in known if one.startswith(f"{group.partition('.')[0]}.")]
+    for among, wanted in ((near, name), (rooted, name), (known, key.rpartition(".")[2])):
+        names = get_close_matches(wanted, {one.rpartition(".")[2] for one in among}, n=1)
         if close := [one for one in among if one.rpartition(".")[2] in names]:
             break
     guess = f"did you mean {', '.join(close)}? " if 0 < len(close) <= 3 else ""
