@@ -40,7 +40,7 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
     """Print the table of results and the commands that come next."""
     rows = {"best epoch": f"{best} of {result['epochs']}, whose metrics follow"} if (best := result.get("best_epoch")) else {}
     rows |= {name: "not a finite number" if value is None else f"{value:.6g}" for name, value in result["metrics"].items()}
-    rows["wall time"] = f"{result['wall_time']:.1f} s" + (", since it was resumed" if result.get("seconds_before") else "")
+    rows["wall time"] = f"{result['wall_time']:.1f} s"
     rows |= {"throughput": f"{speed:,.0f} samples/s"} if (speed := result.get("samples_per_second")) else {}
     rows |= {"ended by": reason} if (reason := result.get("ended_by")) else {}
     show_table([*rows.items(), ("run directory", relative(run_dir))])

@@ -77,7 +77,7 @@ class Cause:
 def explain(comparison: Comparison, train: Train, tried: Sequence[Cause] = ()) -> Iterator[tuple[Cause, Comparison]]:
     """Yield each cause of the first difference, with the comparison after it is switched off too; none if none is known."""
     for cause in (cause for cause in CAUSES if cause not in tried and cause.applies(comparison)):
-        log.info(f"Training again without one possible cause: {cause.what.partition(':')[0]} ...")
+        log.info(f"Training both again to test one possible cause: {cause.what.partition(':')[0]} ...")
         try:
             without = compare(comparison.sides.changed(cause.switch), train)
         except (ConfigError, NamedFailure, SideFailed):

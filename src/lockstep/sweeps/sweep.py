@@ -128,7 +128,7 @@ class Sweep:
         if self.executor.dry_run:
             for job in batch:
                 processes = f"{job.world_size} process{'es' * (job.world_size > 1)}"
-                print(f"{processes}:", *job.launch.resources, f" {job.directory}\n  {' '.join(job.overrides)}")
+                print(f"{processes} on", *job.launch.resources, f" {job.directory}\n  {' '.join(job.overrides)}")
             return [*jobs]
         with STOP_SIGNALS.deferring():  # until it can be continued
             if self.runner is None:

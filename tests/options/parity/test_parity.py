@@ -199,7 +199,7 @@ def test_not_equal_is_3_with_the_reason(tmp_path: Path) -> None:
     unsynchronised = ("model=cnn", "model.net.width=4", "trainer.sync_batchnorm=false")
     done = python(ROOT / "scripts" / "parity.py", *SMALL, *unsynchronised, cwd=tmp_path, code=3)
     assert done.stdout.startswith("2 CPU processes, DDP over gloo; global batch 16 (8 per process)")
-    again = "Training again without one possible cause: BatchNorm without synchronisation ...\n"
+    again = "Training both again to test one possible cause: BatchNorm without synchronisation ...\n"
     assert done.stderr == f"Training both, one after the other ...\n{again}"
     assert "Not equal, first in step 1: gradients of net." in done.stdout
     assert "Why: BatchNorm without synchronisation." in done.stdout
