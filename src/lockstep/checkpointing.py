@@ -151,7 +151,7 @@ class AtomicCheckpointIO(CheckpointIO):
     def _loadable(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
         parts = {key: value for key, value in checkpoint.items() if key in (*_NEEDED, *_BY_ITEM)}
         kept = self._readable({key: value for key, value in checkpoint.items() if key not in parts}) | parts
-        for key in parts.keys() & {*_BY_ITEM}:
+        for key in (key for key in _BY_ITEM if key in parts):
             kept[key] = self._readable(parts[key], f"{key}.")
         return kept
 

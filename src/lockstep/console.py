@@ -44,13 +44,16 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
     rows |= {"throughput": f"{speed:,.0f} samples/s"} if (speed := result.get("samples_per_second")) else {}
     rows |= {"ended by": reason} if (reason := result.get("ended_by")) else {}
     show_table([*rows.items(), ("run directory", relative(run_dir))])
-    commands = []
-    if (run_dir / "tensorboard").is_dir():
-        commands.append(f"tensorboard --logdir {shlex.quote(relative(run_dir))}")
+    commands = [("tensorboard", "--logdir")] if (run_dir / "tensorboard").is_dir() else []
     if (run_dir / "checkpoints").is_dir() and any(name.startswith("test") for name in result["metrics"]):
-        commands.append(command_line("lockstep", "evaluate", run_dir))
+        commands.append(("lockstep", "evaluate"))
+    show_next(run_dir, commands)
+
+
+def show_next(directory: Path, commands: Sequence[Sequence[str]]) -> None:
+    """Print the commands that come next, each with the directory as its last argument."""
     if commands:
-        print("Next:", *commands, sep="\n  ", flush=True)
+        print("Next:", *(command_line(*words, directory) for words in commands), sep="\n  ", flush=True)
 
 
 def show_preempted(run_dir: Path, reason: str) -> None:

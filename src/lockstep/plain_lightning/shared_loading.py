@@ -10,6 +10,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.utilities.seed import isolate_rng
 
 from lockstep.callbacks.randomness import CounterBasedRandomness
+from lockstep.console import join_first
 from lockstep.datamodules.base import DataModule
 from lockstep.datamodules.seeded import seed_generators
 from lockstep.errors import config_error
@@ -124,8 +125,7 @@ class SharedLoading(Records):
         before, now = self._before, self._position(trainer)
         changed = {name for name, value in before.items() if value and value != now[name]}  # Lightning's finders have no batches
         if is_within and changed & {"samples_per_batch", "order"}:
-            sizes = ", ".join(map(str, before["samples_per_batch"]))
-            raise config_error("checkpoint", trainer.ckpt_path, _OTHER_PLACE.format(sizes))
+            raise config_error("checkpoint", trainer.ckpt_path, _OTHER_PLACE.format(join_first(before["samples_per_batch"])))
         if (key := "samples_per_batch") in changed:
             log.warning(f"From here on batches have {now[key]} samples; before they had {before[key]}")
         elif "shares" in changed and now["shares"]:

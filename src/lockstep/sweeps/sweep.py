@@ -161,8 +161,7 @@ class Sweep:
         print(f"results: {console.relative(self.directory / 'results.csv')}", flush=True)
         commands = [("tensorboard", "--logdir")] if any(self.directory.glob("*/tensorboard")) else []
         commands += [("lockstep", "report")] if len({job.world_size for job in self.sweep_jobs.jobs.values()}) > 1 else []
-        if commands:
-            print("Next:", *(console.command_line(*words, self.directory) for words in commands), sep="\n  ", flush=True)
+        console.show_next(self.directory, commands)
         if stopped is not None:
             resume = console.command_line("lockstep", "sweep", "resume", self.directory)
             console.say(f"The sweep was stopped: {stopped}. Resume it: {resume}")

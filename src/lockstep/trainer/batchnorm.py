@@ -142,12 +142,15 @@ class _Normalise(torch.autograd.Function):
         if len(x):  # the kernel divides by the number of values
             statistics = None, None, mean, inverse, True, 0.0
             own = torch.ops.aten.native_batch_norm_backward(gradient, x, None, *statistics, [False, True, True])[1:]
+        parameter_gradients = own if weight is not None else (None, None)
+        if not ctx.needs_input_grad[0]:
+            return None, *parameter_gradients, None, None, None
         along, total = _gather(torch.stack([*own]).double()).sum(0) / ctx.count
         scale = inverse.double() if weight is None else inverse.double() * weight
         slope, shift, scale = (t.to(x.dtype) for t in (-along * inverse * scale, -total * scale, scale))
         x_gradient = x.sub(_by_channel(mean, x)).mul_(_by_channel(slope, x)).add_(_by_channel(shift, x))
         x_gradient.addcmul_(gradient, _by_channel(scale, x))
-        return x_gradient, *(own if weight is not None else (None, None)), None, None, None
+        return x_gradient, *parameter_gradients, None, None, None
 
 
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor, float]:

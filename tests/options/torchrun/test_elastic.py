@@ -70,7 +70,7 @@ def hold(world_size: int, epoch: int, batch: int) -> str:
 
 
 def held(run: Path, world_size: int) -> Path:
-    """Has the pid of what waits, when it does."""
+    """Return the file with the pid of the process that waits, once it does."""
     return run / f"held.{world_size}"
 
 

@@ -63,7 +63,7 @@ class AskedInTest(Callback):
 
 
 def _has_happened(trainer: Trainer, what: str) -> bool:
-    """Has it, in an earlier life of this run; now it has. Asked by every rank, answered the same before any of them goes on."""
+    """Return whether it has happened in an earlier start of this run, and record that it has. The same on every rank."""
     mark = Path(trainer.default_root_dir) / what
     answer = mark.exists()
     if dist.is_initialized():

@@ -14,7 +14,7 @@ def wait_for(condition: Callable[[], object], seconds: float = 120, pause: float
 
 
 def once(condition: Callable[[], object], act: Callable[..., object], *arguments: object) -> None:
-    """Does it from a thread of its own, as soon as that is so, if ever; returns at once."""
+    """Call `act(*arguments)` from a thread of its own as soon as `condition()` is true, if ever; return at once."""
 
     def wait_and_act() -> None:
         wait_for(condition)
