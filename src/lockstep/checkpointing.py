@@ -149,11 +149,10 @@ class AtomicCheckpointIO(CheckpointIO):
             write_checkpoint(self._loadable(checkpoint), Path(path), (storage_options or {}).get("keep_as"))
 
     def _loadable(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
-        parts = {key: value for key, value in checkpoint.items() if key in (*_NEEDED, *_BY_ITEM)}
-        kept = self._readable({key: value for key, value in checkpoint.items() if key not in parts}) | parts
-        for key in (key for key in _BY_ITEM if key in parts):
-            kept[key] = self._readable(parts[key], f"{key}.")
-        return kept
+        needed = {key: checkpoint[key] for key in _NEEDED if key in checkpoint}
+        others = self._readable({key: value for key, value in checkpoint.items() if key not in (*_NEEDED, *_BY_ITEM)})
+        by_item = {key: self._readable(checkpoint[key], f"{key}.") for key in _BY_ITEM if key in checkpoint}
+        return needed | others | by_item
 
     def _readable(self, values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         """Return the values that load again; warn once about each of the others."""

@@ -43,7 +43,6 @@ class CounterBasedRandomness(Callback):
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._loader: Any = None  # the first training loader
-        self._evaluated: list[Any] = []  # the loaders of an evaluation
         self._step: noise.Step | None = None  # the training batch
 
     def count(self, trainer: Trainer, batch_idx: int) -> None:
@@ -84,7 +83,7 @@ class CounterBasedRandomness(Callback):
 
     def on_validation_start(self, trainer: Any, pl_module: LightningModule) -> None:
         loaders = {"test": trainer.test_dataloaders, "predict": trainer.predict_dataloaders}
-        self._evaluated = CombinedLoader(loaders.get(trainer.state.stage, trainer.val_dataloaders)).flattened
+        self._eval_loaders = CombinedLoader(loaders.get(trainer.state.stage, trainer.val_dataloaders)).flattened
 
     def on_validation_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
@@ -92,7 +91,7 @@ class CounterBasedRandomness(Callback):
         """Begin a batch with the same noise in each evaluation. Virtual workers are seeded by their strategy."""
         if has_same_bits(trainer):
             return
-        noise.begin(_step(trainer, self._evaluated[dataloader_idx], batch_idx, derive_seed(self.seed, 1 + dataloader_idx), 0))
+        noise.begin(_step(trainer, self._eval_loaders[dataloader_idx], batch_idx, derive_seed(self.seed, 1 + dataloader_idx), 0))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         noise.begin(self._step if trainer.state.fn == "fit" else None)
