@@ -7,7 +7,7 @@
 An INPUT is an image or a folder, which is searched through. Images become the size and colour of the training data.
 
 Without INPUT one process predicts predict_dataloader. FILE, by default RUN_DIR/predictions.pt, is for torch.load: a list of what
-predict_step has returned for each batch; of a Task one tensor, in the order of the test split.
+predict_step has returned for each batch; of a shipped model one tensor, in the order of the test split.
 """
 
 import lockstep.launchers.stop_at_once  # noqa: F401

@@ -46,7 +46,7 @@ class KeepCode(Callback):
         path = directory / (f"code.{len(before) + 1}.patch" if before else FILE)
         path.write_bytes(code)
         if before:
-            log.warning(f"the code is another than that with which this run began; {path.name} has it")
+            log.warning(f"the code has changed since this run began; {path.name} has the new code")
 
 
 def describe_code(folder: Path, max_kib: int) -> bytes | None:

@@ -3,10 +3,12 @@
 import functools
 import inspect
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from inspect import Parameter
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -56,8 +58,10 @@ def resolve(key: str, path: Any) -> Callable[..., Any]:
             cause = cause.__cause__
         if not isinstance(cause, ImportError | AttributeError | ConfigError | InstantiationException):
             raise cause from None
-        words = f"{cause}; use the full name of a class or function, lockstep.nets.CNN for example"
-        raise config_error(f"{key}._target_", shown(path), words) from error
+        module, _, name = str(path).rpartition(".")
+        near = get_close_matches(name, dir(sys.modules.get(module)), n=1)  # Hydra has imported the module, if there is one
+        fix = f"did you mean {module}.{near[0]}?" if near else "use the full name of a class or function, lockstep.nets.CNN say"
+        raise config_error(f"{key}._target_", shown(path), f"{cause}; {fix}") from error
 
 
 def targets_in(config: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -82,4 +82,7 @@ def leaves(batch: Any, name: str = "batch") -> Iterator[tuple[str, Tensor]]:
 
 def samples_in(batch: Any) -> int | None:
     """Return the number of samples of a batch: the length of its first tensor that has dimensions, or None without one."""
+    first = batch[0] if isinstance(batch, list | tuple) and batch else batch
+    if isinstance(first, Tensor) and first.ndim:
+        return len(first)
     return next((len(tensor) for _, tensor in leaves(batch) if tensor.ndim), None)

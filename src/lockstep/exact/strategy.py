@@ -2,7 +2,7 @@
 
 Each worker takes its samples of the global batch as a rank in a world of V would: shapes, random numbers and BatchNorm statistics
 are its own. Gradients and states are summed in one tree, so that what comes after them, clipping and the optimizer, begins with
-the same bits everywhere. Logical workers are EasyScale's (Li et al., SC 2023), a fixed tree of sums is TBIK's (arXiv 2511.17826).
+the same bits everywhere. Virtual workers are EasyScale's (Li et al., SC 2023), a fixed tree of sums is TBIK's (arXiv 2511.17826).
 """
 
 from collections.abc import Callable, Iterator

@@ -169,7 +169,9 @@ class PlainStep:
         batch, _, _ = next(data_fetcher)
         batch_idx = batches.current.ready
         batches.is_last_batch = data_fetcher.done
-        batch = move_data_to_device(self.precision.convert_input(batch), self.device)
+        batch = self.precision.convert_input(batch)
+        if type(batch) not in (list, tuple) or not all(type(part) is Tensor and part.device == self.device for part in batch):
+            batch = move_data_to_device(batch, self.device)
         batches.increment_ready()
         self._start_results(batch)
         output = self._train(batch, batch_idx)

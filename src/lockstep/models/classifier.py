@@ -26,17 +26,13 @@ class Classifier(Supervised):
         targets = targets if targets.is_floating_point() else targets.long()  # torch takes no other integers
         logits = self(inputs)
         loss = self.loss(logits, targets)
-        self.log_means(stage, {"loss": loss.detach(), "acc": self.hits(logits.detach(), targets)}, len(targets))
+        self.log_means(stage, {"loss": loss.detach(), "acc": logits.detach().argmax(dim=1) == targets}, len(targets))
         return loss, logits
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the mean over all samples, so that each weighs the same on any number of processes, also one without a class."""
-        return functional.cross_entropy(logits, targets, reduction="none", label_smoothing=self.label_smoothing).mean()
-
-    def hits(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return whether the target's logit is the largest, the first of equal ones, bool (n,). NaN hits nothing."""
-        largest, classes = logits.max(dim=1)
-        return (classes == targets) & (largest == largest)
+        loss = functional.cross_entropy(logits, targets, reduction="sum", label_smoothing=self.label_smoothing)
+        return loss / len(targets)
 
     def predictions(self, outputs: Tensor) -> Tensor:
         """Return probabilities (n, classes), at least in float32."""

@@ -141,16 +141,15 @@ class Supervised(LightningModule):
 
         A value is () or has one number per sample, (samples,). `train/loss_step` is logged at the trainer's logging interval.
         """
-        loss, values = values["loss"], {f"{stage}/{name}": values[name] for name in self.metric_names}
-        kind = torch.float32 if self.device.type == "mps" else torch.float64  # in which Lightning adds up
-        # a stage of a pipeline replaces `log`
-        if "log" in vars(self) or not add_to_logged(self, values, samples, kind):
-            for name, value in values.items():
+        named = {f"{stage}/{name}": values[name] for name in self.metric_names}
+        if "log" in vars(self) or not add_to_logged(self, named, samples):  # a stage of a pipeline replaces `log`
+            kind = torch.float32 if self.device.type == "mps" else torch.float64  # in which Lightning adds up
+            for name, value in named.items():
                 self.log(name, value.to(kind).mean(), on_step=False, on_epoch=True, batch_size=samples)
         trainer: Any = self.trainer if stage == "train" and is_attached(self) else None
         every = trainer and trainer.log_every_n_steps  # 0 in a barebones trainer
         if every and (trainer.global_step + 1) % every == 0:
-            self.log("train/loss_step", loss, on_step=True, on_epoch=False, batch_size=samples)
+            self.log("train/loss_step", values["loss"], on_step=True, on_epoch=False, batch_size=samples)
 
     def setup(self, stage: str) -> None:
         """Take over the mean and the scale of standardised data."""

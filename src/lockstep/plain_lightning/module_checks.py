@@ -34,7 +34,7 @@ from lockstep.trainer.lightning_internals import logged_names
 
 log = logging.getLogger(__name__)
 
-_OF_LIGHTNING = {*vars(LightningModule()), "_hparams", "_hparams_initial", "_hparams_name"}
+_OF_LIGHTNING = {*vars(LightningModule()), "_hparams", "_hparams_initial", "_hparams_name", "forward"}  # which DDP sets
 _LIBRARIES = ("torch", "lightning", "pytorch_lightning", "lockstep", "torchmetrics", "builtins", "omegaconf")
 _NAMED = 20  # changed values that are named
 
@@ -155,9 +155,9 @@ class UnsavedState(Callback):
         names = [name for name, now in _checksums(trainer, pl_module) if now != before.get(name, 0)]
         saves = source_of(type(pl_module).on_save_checkpoint) if is_overridden("on_save_checkpoint", pl_module) else ""
         if changed := sorted(name for name in names if name.partition(".")[0] not in saves):
-            why = "change in training and are not in checkpoints: a resumed run begins with them anew"
+            why = "Training changes what checkpoints do not have, so that a resumed run begins with its initial value"
             needs = "make tensors persistent buffers, or save them in on_save_checkpoint"
-            log.warning(f"{join_first(changed, _NAMED)} {why}; {needs}")
+            log.warning(f"{why}: {join_first(changed, _NAMED)}; {needs}")
 
 
 def _checksums(trainer: Any, module: LightningModule) -> Iterator[tuple[str, int]]:

@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager
 from functools import partial, wraps
 from typing import Any
 
-import torch
 from lightning import LightningModule, Trainer
 from lightning.fabric.utilities.data import _set_sampler_epoch
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -71,7 +70,7 @@ def end_restart(trainer: Trainer) -> None:
     trainer.fit_loop._restarting = False
 
 
-def add_to_logged(module: LightningModule, values: Mapping[str, Tensor], samples: Any, kind: torch.dtype) -> bool:
+def add_to_logged(module: LightningModule, values: Mapping[str, Tensor], samples: Any) -> bool:
     """Add a batch's values, means () or numbers (samples,), to what `self.log` has of them in this epoch, as it would, in a small
     part of the time: three calls of it take as long as a small model's step. Return False for first values, which it must be
     given."""
@@ -84,7 +83,8 @@ def add_to_logged(module: LightningModule, values: Mapping[str, Tensor], samples
         return False
     for item, value in zip(items, values.values(), strict=True):
         fields = vars(item)  # nn.Module.__setattr__ looks for parameters, buffers and modules first
-        fields["value"] = fields["value"] + (value.sum(dtype=kind) if value.ndim else value.to(kind) * samples)
+        total = fields["value"]
+        fields["value"] = total + (value.sum(dtype=total.dtype) if value.ndim else value.to(total.dtype) * samples)
         fields["cumulated_batch_size"] = fields["cumulated_batch_size"] + samples  # not in place: what is left out is set back
         fields["_computed"] = None
     return True

@@ -9,7 +9,7 @@ from plain_lightning import LitClassifier
 from test_plain_lightning import fitted
 from torch import Tensor, nn
 
-LINE = "change in training and are not in checkpoints: a resumed run begins with them anew"
+LINE = "Training changes what checkpoints do not have, so that a resumed run begins with its initial value"
 
 
 class Forgets(LitClassifier):
@@ -49,5 +49,5 @@ class Forgets(LitClassifier):
 def test_what_changes_is_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     fitted(tmp_path, "model._target_=test_unsaved_state.Forgets", "guards.checkpoint.every_n_steps=null")
     names = "by_hand, centre, count, hidden_layers, memory, state"
-    line = f"{names} {LINE}; make tensors persistent buffers, or save them in on_save_checkpoint"
+    line = f"{LINE}: {names}; make tensors persistent buffers, or save them in on_save_checkpoint"
     assert [message for message in caplog.messages if LINE in message] == [line]

@@ -55,11 +55,9 @@ def test_cross_entropy_and_accuracy_by_hand() -> None:
     assert set(measured(classifier(["loss"]), logits, targets)) == {"loss"}
 
 
-def test_a_target_that_is_none_and_one_without_a_number_are_not_hit() -> None:
-    logits = torch.tensor([[3.0, 2.0, 1.0], [math.nan, 0.0, 0.0], [math.nan, 0.0, 0.0]])
-    model, targets = classifier(), torch.tensor([-100, 0, 1])  # torch's ignore_index
-    assert each(model, logits, targets, "acc") == [0, 0, 0]
-    assert each(model, logits, targets, "loss")[0] == 0
+def test_a_target_that_is_none_is_not_hit() -> None:
+    model, logits, targets = classifier(), torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([-100])  # torch's ignore_index
+    assert each(model, logits, targets, "acc") == each(model, logits, targets, "loss") == [0]
 
 
 def test_label_smoothing_by_hand() -> None:
