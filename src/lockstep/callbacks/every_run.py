@@ -48,7 +48,7 @@ class SteppedRate(Records):
             self._rate = max(float(optimizer.param_groups[0]["lr"]), self._rate or 0.0)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
-        HEARTBEAT.has_stepped |= steps_made(trainer) > 0
+        HEARTBEAT.has_stepped = HEARTBEAT.has_stepped or steps_made(trainer) > 0
 
     def facts(self) -> dict[str, float | None]:
         return {"lr": self._rate, **self._before}

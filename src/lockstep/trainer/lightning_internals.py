@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from functools import partial, wraps
 from typing import Any
 
+import torch
 from lightning import LightningModule, Trainer
 from lightning.fabric.utilities.data import _set_sampler_epoch
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -72,21 +73,21 @@ def end_restart(trainer: Trainer) -> None:
 
 def add_to_logged(module: LightningModule, values: Mapping[str, Tensor], samples: Any) -> bool:
     """Add a batch's values, means () or numbers (samples,), to what `self.log` has of them in this epoch, as it would, in a small
-    part of the time: three calls of it take as long as a small model's step. Return False for first values, which it must be
-    given."""
+    part of the time: three calls of it take as long as a small model's step. Return False for what it must be given: first
+    values, and a number of samples that is on the device."""
     results: Any = module._trainer and module._trainer._results
-    if not results:
+    if not results or not isinstance(samples, int):
         return False
     loader = "" if results.dataloader_idx is None else f".{results.dataloader_idx}"
     items: list[Any] = [results.get(f"{module._current_fx_name}.{name}{loader}") for name in values]
     if any(item is None or item.has_reset for item in items):
         return False
+    number = items[0].cumulated_batch_size + samples  # not in place: what is left out is set back
     for item, value in zip(items, values.values(), strict=True):
         fields = vars(item)  # nn.Module.__setattr__ looks for parameters, buffers and modules first
         total = fields["value"]
-        fields["value"] = total + (value.sum(dtype=total.dtype) if value.ndim else value.to(total.dtype) * samples)
-        fields["cumulated_batch_size"] = fields["cumulated_batch_size"] + samples  # not in place: what is left out is set back
-        fields["_computed"] = None
+        added = total + value.sum(dtype=total.dtype) if value.ndim else torch.add(total, value, alpha=samples)
+        fields |= {"value": added, "cumulated_batch_size": number, "_computed": None}
     return True
 
 
