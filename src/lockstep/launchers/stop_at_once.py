@@ -8,7 +8,7 @@ import sys
 # "random" is what many container images set.
 if os.environ.get("PYTHONHASHSEED", "random") == "random" and "LOCKSTEP_PARENT" not in os.environ and os.name == "posix":
     os.environ["PYTHONHASHSEED"] = "0"
-    if sys.executable and sys.gettrace() is None and not {"torch", "debugpy"} & sys.modules.keys():  # nothing has begun
+    if sys.executable and sys.gettrace() is None and not {"torch", "hydra", "debugpy"} & sys.modules.keys():  # nothing has begun
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 from lockstep.launchers.stop_signals import STOP_SIGNALS

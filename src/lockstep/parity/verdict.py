@@ -52,7 +52,7 @@ def _notes(comparison: Comparison) -> list[str]:
     quantities = {quantity for quantity, _ in compared}
     untrained = sorted(name for quantity, name in compared if quantity == "weights" and ("gradients", name) not in compared)
     notes = {
-        **{f"{stage}, since it logged nothing": f"{stage} metrics" not in quantities for stage in ("validation", "test")},
+        **{f"{stage}, not run or not logged": f"{stage} metrics" not in quantities for stage in ("validation", "test")},
         f"parameters that had no gradient in any step ({join_first(untrained)})": bool(untrained),
     }
     return [f"Not compared: {what}." for what, applies in notes.items() if applies]

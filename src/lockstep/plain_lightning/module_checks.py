@@ -66,7 +66,7 @@ class MonitoredMetrics(Callback):
                 mode = ", with its optimized_mode, or null" if key == "optimized_metric" else ""
                 logged = f"{', '.join(sorted(known)) or 'nothing'} before its first optimizer step; use one of these{mode}"
                 if metric.startswith("val") and trainer.enable_validation:
-                    logged += "; trainer.num_sanity_val_steps=0 if it logs other names in Lightning's sanity check"
+                    logged += f". If only the sanity check does not log {metric}, use trainer.num_sanity_val_steps=0"
                 raise config_error(key, metric, f"the model logs {logged}")
 
 

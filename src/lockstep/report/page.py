@@ -98,7 +98,7 @@ def missing(measured: Measurements, series: Series) -> Iterator[Block]:
     if others := len(measured.finished) - sum(len(point.rows) for point in series.points):
         items.append(f"{count(others, 'job')} of other batch sizes left out, or without a speed: --only KEY=VALUE chooses some.")
     if series.points and all(one.interval is None for point in series.points for one in point.rates.values()):
-        items.append("Nothing was repeated: seed=0,1,2 in the sweep would show how much the metric varies by chance.")
+        items.append("No job was repeated with other seeds: with seed=0,1,2 in the sweep each metric has an interval.")
     if len(devices := _distinct(measured, "device_name")) > 1:
         items.append(f"Jobs ran on several kinds of device: {', '.join(devices)}.")
     if items:

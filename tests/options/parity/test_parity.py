@@ -127,7 +127,7 @@ WITHOUT_SIZE = ("~datamodule.batch_size", "~datamodule.global_batch_size")
 EQUAL_BUT = {  # with what is said beside it
     "a bias before a norm": (odd("", model="BiasBeforeNorm"), "no gradient in any step (layer.0.bias, layer.0.weight)"),
     "averaged weights": (odd("", *SWA), ""),
-    "nothing logged": (odd("logs nothing"), "since it logged nothing"),
+    "nothing logged": (odd("logs nothing"), "not run or not logged"),
     "loaders that alone know their size": (odd("", *WITHOUT_SIZE), "batches as the loaders"),
     "accumulated batches without a global size, as of data of the user's own": (
         (ACCUMULATED, "datamodule.batch_size=2", "~datamodule.global_batch_size"),

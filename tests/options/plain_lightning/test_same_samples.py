@@ -26,6 +26,8 @@ def test_all_programs_have_one_hash_seed_unless_the_user_sets_another(tmp_path: 
     second = python("program.py", "x=1", cwd=tmp_path, PYTHONHASHSEED="random").stdout  # as container images have it
     assert first == second != other
     assert "['x=1']" in first
+    (tmp_path / "host.py").write_text(f"print('begun', flush=True)\nimport hydra\n{PROGRAM}")  # pytest, a notebook
+    assert python("host.py", cwd=tmp_path).stdout.count("begun") == 1
 
 
 class Named(DigitsData):
