@@ -173,21 +173,18 @@ AtomicCheckpointIO().save_checkpoint(content, {str(folder / "last.ckpt")!r}, {{"
     assert (read_step(folder / "last.ckpt"), read_step(folder / "previous.ckpt")) == (2, 1)
 
 
-def killed_at(nth: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """As if a save were killed at its nth step that others can see; the steps that it has begun."""
-    calls: list[str] = []
+def kill_at(nth: int, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Kill a save at its nth step that others can see; return the files whose steps have begun."""
+    begun, replace = list[Path](), Path.replace
 
-    def counted(function: Any) -> Any:
-        def call(*arguments: Any, **more: Any) -> Any:
-            calls.append(function.__name__)
-            if len(calls) == nth:
-                raise KeyboardInterrupt
-            return function(*arguments, **more)
+    def counted(path: Path, target: Path) -> Path:
+        begun.append(path)
+        if len(begun) == nth:
+            raise KeyboardInterrupt
+        return replace(path, target)
 
-        return call
-
-    monkeypatch.setattr(Path, "replace", counted(Path.replace))
-    return calls
+    monkeypatch.setattr(Path, "replace", counted)
+    return begun
 
 
 @pytest.mark.parametrize(("nth", "newest"), [(1, "last"), (2, "previous")])
@@ -195,10 +192,10 @@ def test_a_kill_between_two_steps_of_a_save_leaves_a_sound_newest(
     nth: int, newest: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """First what was there becomes previous.ckpt, then the new one last.ckpt."""
-    calls = killed_at(nth, monkeypatch)
+    begun = kill_at(nth, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         write_checkpoint(content(3), folder / "last.ckpt", keep_as="previous.ckpt")
-    assert calls == ["replace"] * nth
+    assert len(begun) == nth
     path = folder / f"{newest}.ckpt"
     assert (latest_valid_checkpoint(folder), read_step(path)) == (path, 2)
     monkeypatch.undo()
@@ -215,7 +212,7 @@ def test_a_damaged_checkpoint_never_takes_the_place_of_the_sound_one(
     """A run that went on from previous.ckpt saves for the first time, and is killed at any step."""
     (folder / "last.ckpt").write_bytes(b"PK torn")
     assert latest_valid_checkpoint(folder) == folder / "previous.ckpt"
-    killed_at(nth, monkeypatch)
+    kill_at(nth, monkeypatch)
     with contextlib.suppress(KeyboardInterrupt):
         write_checkpoint(content(3), folder / "last.ckpt", keep_as="previous.ckpt")
     assert read_step(latest_valid_checkpoint(folder) or Path("nowhere")) in (1, 3)
@@ -252,8 +249,7 @@ def test_killed_at_any_moment_while_saving_the_newest_is_sound(folder: Path) -> 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files that are read whole, as they are."""
-    result: list[str] = []
-    testzip = zipfile.ZipFile.testzip
+    result, testzip = list[str](), zipfile.ZipFile.testzip
 
     def noted(archive: zipfile.ZipFile) -> str | None:
         result.append(Path(str(archive.filename)).name)
