@@ -85,14 +85,6 @@ def test_a_search_goes_through_the_queue_and_finds_its_trials_there_again(cluste
     assert len(cluster.tasks()) == before + 4
 
 
-def test_what_slurm_would_refuse_is_refused_before_anything_is_written(cluster: Cluster, tmp_path: Path) -> None:
-    asked, line = "hydra.launcher.mem=900G", "hydra.launcher=--nodes=1 "
-    before = len(cluster.tasks())
-    done = python(PROGRAM, "-m", *SLURM, *GRID, asked, cwd=tmp_path, **cluster.environment)
-    assert (done.returncode, done.stderr.startswith(line), done.stderr.count("\n")) == (2, True, 1), done.stderr
-    assert (len(cluster.tasks()), [*tmp_path.iterdir()]) == (before, [])
-
-
 def finishes(folder: Path) -> Counter[str]:
     """How often each job has trained to its end."""
     return Counter(path.read_text() for path in (folder / "journal").glob("*.finished"))
