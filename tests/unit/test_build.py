@@ -1,4 +1,4 @@
-"""From a config to a datamodule, a model and a trainer."""
+"""A config becomes a datamodule, a model and a trainer."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What keeps several processes from giving the result of one is said; where every rank is, and that all have one config."""
+"""Causes that keep several processes from the result of one are reported, and so is where each rank is; ranks have one config."""
 
 import os
 import platform

@@ -33,7 +33,7 @@ def test_the_command_that_names_it_is_spelled_out(tmp_path: Path, monkeypatch: p
 
 
 def test_the_last_one_is_the_newest_that_can_go_on_and_is_not_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what the runs have said of themselves: the times of files are all the other way round."""
+    """The runs' own status counts: the times of files are all the other way round."""
     runs = {"logs/task/d": "running", "logs/task/c": "finished", "my runs/b": "running", "logs/a/b/a": "failed"}
     run_in(tmp_path / "mistyped", "failed", **{record.COULD_NOT_START: True})
     for age, (name, status) in enumerate(runs.items()):

@@ -138,7 +138,7 @@ def cached(folder: Path) -> CachedImageFolder:
 
 
 def list_files(folder: Path) -> list[str]:
-    """What there is of images in the cache of a data folder."""
+    """Return the names of the image files in the cache of a data folder."""
     return sorted(path.name for path in folder.with_name(f"{folder.name}.cache").glob("*") if path.name != "lock")
 
 

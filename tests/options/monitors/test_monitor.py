@@ -113,7 +113,7 @@ def test_progress_json_says_how_far_a_run_is(tmp_path: Path) -> None:
 
 
 def column(run: Path, name: str) -> dict[int, float]:
-    """What was logged under a name, by step."""
+    """Return the values that were logged under a name, by step."""
     with (run / "csv" / "metrics.csv").open(newline="") as file:
         return {int(row["step"]): float(row[name]) for row in csv.DictReader(file) if row[name]}
 

@@ -30,7 +30,7 @@ WAITS = "seed=8"  # of program.py: it waits for ever after two steps
 
 
 def jobs(sweep: Path) -> dict[str, Job]:
-    """By their last overrides."""
+    """Return the jobs by their last overrides."""
     return {job.overrides[-1]: job for job in SweepJobs(sweep).jobs.values()}
 
 

@@ -1,4 +1,4 @@
-"""What scripts do with a run's directory, and those that find a learning rate and a batch size."""
+"""Scripts that work on a run's directory, and those that find a learning rate and a batch size."""
 
 import csv
 import json

@@ -58,7 +58,7 @@ REQUEUED, LEFT = "requeue 7\n", ""
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What `scontrol` was called with, in job 7, which runs. Where there is a file `no`, it refuses."""
+    """Return the file of the calls of `scontrol` in job 7, which runs. It refuses while there is a file `no`."""
     calls = tmp_path / "calls"
     calls.touch()
     (tmp_path / "scontrol").write_text(f'#!/bin/sh\n[ -f no ] && {{ echo no >&2; exit 1; }}\necho "$@" >> {calls}\n')

@@ -22,13 +22,13 @@ cluster = pytest.fixture(slurm_cluster.cluster, scope="module")
 
 
 def jobs(folder: Path) -> dict[str, Job]:
-    """By their devices and seeds."""
+    """Return the jobs by their devices and seeds."""
     entries = SweepJobs(folder / "sweep").jobs.values()
     return {" ".join(item.partition("=")[2] for item in job.overrides[2:]): job for job in entries}
 
 
 def test_eight_jobs_are_answered_for_whatever_happens(cluster: Cluster, tmp_path: Path) -> None:
-    """Of those with one device one raises, one is preempted, one waits for ever and is cancelled."""
+    """One job of one device raises, another is preempted, a third waits for ever and is cancelled."""
     (tmp_path / "slurm").mkdir()
     (tmp_path / "journal").mkdir()
     command = (PROGRAM, "-m", *SLURM, *GRID)

@@ -94,7 +94,7 @@ def job(folder: Path, name: str, how: str = "well", asks: tuple[str, ...] = ("--
 
 
 def begin(folder: Path, **settings: Any) -> tuple[Runner, SweepJobs]:
-    """As the sweep's command does, the first time or again."""
+    """Begin a sweep as its command does, the first time or again."""
     sweep_jobs, slurm = SweepJobs(folder, is_running=False), SlurmExecutor(**{"poll": 0.05} | settings)
     slurm.open(sweep_jobs)
     return Runner(sweep_jobs, slurm), sweep_jobs
@@ -108,7 +108,7 @@ def sweep(folder: Path, jobs: list[Job], /, **settings: Any) -> dict[str, tuple[
 
 
 def submit(folder: Path, jobs: list[Job]) -> None:
-    """As a sweep that is killed when it has submitted all."""
+    """Submit all jobs of a sweep that is killed then."""
     runner, sweep_jobs = begin(folder)
     for one in sweep_jobs.register(jobs):
         runner.start(one)

@@ -26,7 +26,7 @@ can_save_swa = pytest.mark.skipif(not hasattr(SWALR, "_set_anneal_func"), reason
 
 @can_save_swa
 def test_after_lightning_s_epoch_for_the_batchnorm_of_averaged_weights_there_is_nothing_to_train(tmp_path: Path) -> None:
-    """As of a run that was killed during its test; that epoch is one more than trainer.max_epochs."""
+    """The run may have been killed during its test; that epoch is one more than trainer.max_epochs."""
     options = ("model=cnn", *SWA, "+callbacks.swa.swa_epoch_start=1", "trainer.max_epochs=2", "trainer.limit_train_batches=1")
     whole = trained(tmp_path / "run", *options)[0]
     assert whole["epoch"] == 3

@@ -95,7 +95,7 @@ def test_the_best_one_is_better_than_none(folder: Path) -> None:
 
 
 class Runs:
-    """What unpickling would call."""
+    """Unpickling it would run a command."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.system, ("touch harmed",)
@@ -135,7 +135,7 @@ def test_what_would_not_load_again_is_not_written_and_is_named(
 
 
 def test_numbers_of_numpy_s_are_saved_as_python_s(folder: Path) -> None:
-    """As a callback has them in its state that keeps a mean, or a score by scikit-learn, and a module in its extra state."""
+    """A callback that keeps a mean or a score by scikit-learn has them in its state, a module in its extra state."""
 
     class Scaled(torch.nn.BatchNorm1d):
         def get_extra_state(self) -> Any:
@@ -155,7 +155,7 @@ def test_numbers_of_numpy_s_are_saved_as_python_s(folder: Path) -> None:
 
 
 def test_a_full_disk_leaves_the_earlier_checkpoints(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """In a process of its own: files may grow to 10,000 bytes, the checkpoint's are more."""
+    """A process of its own saves: files may grow to 10,000 bytes, the checkpoint's are more."""
     script = f"""
 import resource, signal, torch
 from lockstep.checkpointing import AtomicCheckpointIO
