@@ -203,8 +203,7 @@ def test_what_is_not_run_says_why() -> None:
     assert len(list(blocks())) - len(reasons) >= 10
 
 
-def test_readme_is_one_screen_and_its_links_lead_somewhere() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 110
+def test_links_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"

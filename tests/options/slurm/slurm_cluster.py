@@ -125,11 +125,10 @@ class Cluster:
         return result
 
     def list_processes(self, job: str) -> dict[str, int]:
-        """Return the pids of the tasks that srun has started in a job, by rank: Python, or its title once it knows its rank."""
+        """Return the pids of the tasks that srun has started in a job, by rank."""
         ranks: dict[str, int] = {}
         for pid, variables in self._processes_with(f"SLURM_JOB_ID={job}", "SLURM_STEP_ID=0").items():
-            program = _read(pid, "cmdline").partition("\0")[0]
-            if program.startswith("lockstep rank") or "python" in program:
+            if "python" in _read(pid, "cmdline").partition("\0")[0]:
                 rank = next(item.partition("=")[2] for item in variables if item.startswith("SLURM_PROCID="))
                 ranks[rank] = min(pid, ranks.get(rank, pid))  # not one that the task has started
         return ranks
