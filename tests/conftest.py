@@ -30,7 +30,7 @@ CONTRACT = [TESTS / line for line in (TESTS / "contract.txt").read_text().splitl
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slurm: needs SLURM and munge installed, and root")
+    config.addinivalue_line("markers", "slurm: needs SLURM installed, and root")
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:  # as under nohup, and in a shell's background; runs respect that
             signal.signal(number, handler)

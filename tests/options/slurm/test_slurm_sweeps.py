@@ -212,17 +212,14 @@ def test_a_sweep_does_not_begin_while_nobody_answers(place: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("overrides", "flags"),
     [
-        (["trainer.devices=4"], ["--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=16", "--gres=gpu:4"]),
-        (
-            ["trainer.devices=4", "trainer.num_nodes=2"],
-            ["--nodes=2", "--ntasks-per-node=4", "--cpus-per-task=4", "--gres=gpu:4"],
-        ),
-        (["trainer=cpu", "trainer.devices=2"], ["--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=8"]),
+        ("trainer.devices=4", "--nodes=1 --ntasks-per-node=1 --cpus-per-task=16 --gres=gpu:4"),
+        ("trainer.devices=4 trainer.num_nodes=2", "--nodes=2 --ntasks-per-node=4 --cpus-per-task=4 --gres=gpu:4"),
+        ("trainer=cpu trainer.devices=2", "--nodes=1 --ntasks-per-node=1 --cpus-per-task=8"),
     ],
 )
-def test_a_job_asks_for_what_its_processes_need(overrides: list[str], flags: list[str]) -> None:
-    plan = Plan.from_config(compose(*overrides), node_gpus=4)
-    assert SlurmExecutor().flags(plan) == (*flags, "--requeue", "--signal=USR1@120")
+def test_a_job_asks_for_what_its_processes_need(overrides: str, flags: str) -> None:
+    plan = Plan.from_config(compose(*overrides.split()), node_gpus=4)
+    assert SlurmExecutor().flags(plan) == (*flags.split(), "--requeue", "--signal=USR1@120")
     given = SlurmExecutor(partition="long", time="1-00:00:00", mem="9G", gres="gpu:a100", warning=60, sbatch=["--no-requeue"])
-    more = [flag.replace("gpu:", "gpu:a100:") for flag in flags] + ["--partition=long", "--time=1-00:00:00", "--mem=9G"]
-    assert given.flags(plan) == (*more, "--requeue", "--signal=USR1@60", "--no-requeue")
+    more = f"{flags} --partition=long --time=1-00:00:00 --mem=9G --requeue --signal=USR1@60 --no-requeue"
+    assert given.flags(plan) == (*more.replace("gpu:", "gpu:a100:").split(),)
