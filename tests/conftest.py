@@ -1,6 +1,6 @@
-"""What all tests share."""
+"""Fixtures and settings that all tests share."""
 
-import copy
+import functools
 import multiprocessing
 import os
 import signal
@@ -15,9 +15,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = [*(ROOT / "tests" / "support").iterdir(), *(ROOT / "tests" / "options").iterdir()]  # modules of tests
 FOLDERS += [ROOT / folder for folder in ("scripts", "benchmarks", "docs", "src")]
 sys.path[:0] = map(str, FOLDERS)
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    map(str, FOLDERS)
-)  # a fork server finds by it what it is to import; 3.11 gives it no sys.path
+os.environ["PYTHONPATH"] = os.pathsep.join(map(str, FOLDERS))  # for fork servers: 3.11 gives them no sys.path
 
 # found on the path that has just been set
 from forked import PRELOADED  # noqa: E402
@@ -32,7 +30,7 @@ CONTRACT = [TESTS / line for line in (TESTS / "contract.txt").read_text().splitl
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slurm: needs SLURM and munge installed, and root")
+    config.addinivalue_line("markers", "slurm: needs SLURM installed, and root")
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:  # as under nohup, and in a shell's background; runs respect that
             signal.signal(number, handler)
@@ -43,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     context.set_forkserver_preload = lambda _: None
-    # what Lightning says on any machine that has SLURM
+    # Lightning warns so on any machine that has SLURM.
     config.addinivalue_line("filterwarnings", "ignore:The `srun` command is available on your system")
 
 
@@ -66,18 +64,13 @@ def no_process_group() -> None:
 
 @pytest.fixture(autouse=True)
 def _process_as_before() -> Iterator[None]:
-    """A run listens until its process ends, and a strategy keeps its process group; this one goes on."""
+    """A run listens until its process ends, and a strategy keeps its process group; this process goes on. seed_everything leaves
+    variables behind, and so does a test that has become a rank."""
+    before = dict(os.environ)
     yield
     STOP_SIGNALS.stop_listening()
     HEARTBEAT.stop()
     leave_process_group()
-
-
-@pytest.fixture(autouse=True)
-def _environment_as_before() -> Iterator[None]:
-    """seed_everything leaves variables behind, and so does a test that has become a rank."""
-    before = dict(os.environ)
-    yield
     os.environ.clear()
     os.environ.update(before)
     this_rank.cache_clear()  # of these variables
@@ -88,23 +81,13 @@ def compose(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., DictConfi
     """Composes conf/train.yaml with overrides; see support/models/in_process.py."""
     from in_process import composed  # which imports torch
 
-    elsewhere = tmp_path_factory.getbasetemp() / "run"
-
-    def with_overrides(*overrides: str, run_dir: Path = elsewhere) -> DictConfig:
-        return composed(*overrides, run_dir=run_dir)
-
-    return with_overrides
-
-
-@pytest.fixture(scope="session")
-def _composed_once(compose: Callable[..., DictConfig]) -> DictConfig:
-    return compose()
+    return functools.partial(composed, run_dir=tmp_path_factory.getbasetemp() / "run")
 
 
 @pytest.fixture
-def shipped(_composed_once: DictConfig) -> DictConfig:
-    """The config as it is shipped; a copy, to be changed."""
-    return copy.deepcopy(_composed_once)
+def shipped(compose: Callable[..., DictConfig]) -> DictConfig:
+    """The config as it is shipped, to be changed."""
+    return compose()
 
 
 @pytest.fixture

@@ -52,9 +52,8 @@ def new_blocks() -> list[Block]:
     seen: set[frozenset[str]] = set()
     result = []
     for block in (block for block in blocks() if not block.reason):
-        commands = (
-            {frozenset(words) for words in parse_commands(block)} if block.language == "bash" else {frozenset([block.text])}
-        )
+        lines = parse_commands(block) if block.language == "bash" else [[block.text]]
+        commands = {frozenset(words) for words in lines}
         result += [block] if commands - seen else []
         seen |= commands
     return result
@@ -115,11 +114,9 @@ def write_project(folder: Path, page: str) -> None:
     text = (ROOT / "docs" / page).read_text()
     files = re.findall(r"^# (\S+\.(?:py|yaml))\n(.*?)(?=^# |^```)", text, re.MULTILINE | re.DOTALL)
     files += re.findall(r"`(conf/\S+\.yaml)` is `(.+?)`", text)
-    own = [
-        ("train.py", (ROOT / "train.py").read_text()),
-        ("conf/train.yaml", "defaults: [model: cnn, datamodule: digits, base, _self_]"),
-    ]
-    for name, content in (*own, *files):
+    files += [("train.py", (ROOT / "train.py").read_text())]
+    files += [("conf/train.yaml", "defaults: [model: cnn, datamodule: digits, base, _self_]")]
+    for name, content in files:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content)
 
@@ -178,9 +175,8 @@ OWN = [block for block in blocks() if block.page.name == "your-code.md" and bloc
 @pytest.mark.parametrize("block", [*OWN, None], ids=["module", "segmentation", "noise"])
 def test_code_of_one_s_own_gives_on_two_processes_what_it_gives_on_one(block: Block | None, tmp_path: Path) -> None:
     write_project(tmp_path, "your-code.md")
-    (command,) = (
-        parse_commands(block) if block else [["python", "train.py", "model=mixup,variational,diffusion", "trainer.devices=2"]]
-    )
+    noise = ["python", "train.py", "model=mixup,variational,diffusion", "trainer.devices=2"]
+    (command,) = parse_commands(block) if block else [noise]
     assert command.pop() == "trainer.devices=2"
     write_project(tmp_path, "recipes.md")
     (tmp_path / "modules.py").write_text(NOISY)
@@ -207,8 +203,7 @@ def test_what_is_not_run_says_why() -> None:
     assert len(list(blocks())) - len(reasons) >= 10
 
 
-def test_readme_is_one_screen_and_its_links_lead_somewhere() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 110
+def test_links_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import ROOT, environment, status
@@ -21,19 +22,11 @@ OPTIONS = ("trainer=cpu", "trainer.max_epochs=1", "trainer.limit_train_batches=3
 def begun(folder: Path, *overrides: str) -> Iterator["subprocess.Popen[str]"]:
     """A run at a prompt; what it says is in the files `said` and `errors`."""
     command = [sys.executable, str(ROOT / "train.py"), *OPTIONS, *overrides]
+    options: Any = {"cwd": folder, "env": environment(), "stdin": subprocess.PIPE, "text": True, "start_new_session": True}
     with (
         (folder / "said").open("w") as said,
         (folder / "errors").open("w") as errors,
-        subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment(),
-            stdin=subprocess.PIPE,
-            stdout=said,
-            stderr=errors,
-            text=True,
-            start_new_session=True,
-        ) as process,
+        subprocess.Popen(command, stdout=said, stderr=errors, **options) as process,
     ):
         try:
             wait_for(lambda: "(Pdb) " in (folder / "said").read_text(), seconds=150)
@@ -50,10 +43,8 @@ def type_line(process: "subprocess.Popen[str]", line: str) -> None:
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_prompt_answers_the_watchdogs_wait_and_ctrl_c_says_what_it_does(devices: int, tmp_path: Path) -> None:
-    watchdog = "guards.watchdog.seconds=3"
-    with begun(
-        tmp_path, f"trainer.devices={devices}", watchdog, "+callbacks.break={_target_:faults.Fault,rank:0,how:prompt,batch:1}"
-    ) as run:
+    prompt = "+callbacks.break={_target_:faults.Fault,rank:0,how:prompt,batch:1}"
+    with begun(tmp_path, f"trainer.devices={devices}", "guards.watchdog.seconds=3", prompt) as run:
         time.sleep(8)
         type_line(run, "p 1000 * trainer.world_size + batch_idx")
         wait_for(lambda: f"(Pdb) {devices}001\n" in (tmp_path / "said").read_text())
@@ -67,9 +58,8 @@ def test_a_prompt_answers_the_watchdogs_wait_and_ctrl_c_says_what_it_does(device
 
 
 def test_a_post_mortem_opens_where_all_ranks_have_raised(tmp_path: Path) -> None:
-    with begun(
-        tmp_path, "trainer.devices=2", "debug=pdb", "+callbacks.fault={_target_:faults.Fault,rank:null,how:raise,batch:1}"
-    ) as run:
+    fault = "+callbacks.fault={_target_:faults.Fault,rank:null,how:raise,batch:1}"
+    with begun(tmp_path, "trainer.devices=2", "debug=pdb", fault) as run:
         time.sleep(5)  # longer than what ranks get once another one has failed
         type_line(run, "p batch_idx + 41")
         wait_for(lambda: "(Pdb) 42\n" in (tmp_path / "said").read_text())

@@ -26,7 +26,7 @@ from lockstep.trainer.batchnorm import synchronise_batchnorm, without_statistics
 
 @pytest.fixture(scope="module", params=(2, 3))
 def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each rank of a group has measured: one group per world size for all tests of this file."""
+    """Return the measurements of each rank of a group: one group per world size for all tests of this file."""
     folder = tmp_path_factory.mktemp("ranks")
     return in_ranks(request.param, partial(check_all, folder=folder), folder)
 
@@ -49,14 +49,9 @@ CASES: dict[str, tuple[str, ...]] = {
 
 def check_training(rank: int, world_size: int, name: str, folder: Path) -> dict[str, Any]:
     """Weights and metrics after two epochs in the data's own order."""
-    fixed = (
-        "trainer.precision=64-true",
-        "trainer.max_epochs=2",
-        "datamodule.shuffle=false",
-        "datamodule.drop_last=false",
-        "datamodule.val_fraction=0.11",
-    )
-    fixed += (f"trainer.devices={world_size}", "model/optimizer=sgd", "model/lr_scheduler=cosine", "logger=csv")
+    fixed = ("trainer.precision=64-true", "trainer.max_epochs=2", "datamodule.shuffle=false", "datamodule.drop_last=false")
+    fixed += ("datamodule.val_fraction=0.11", f"trainer.devices={world_size}", "logger=csv")
+    fixed += ("model/optimizer=sgd", "model/lr_scheduler=cosine")
     datamodule, model, trainer = prepared(folder / f"{name}{world_size}", *fixed, *CASES[name])
     trainer.fit(model, datamodule)
     data = {name: vars(getattr(datamodule.splits, name)) for name in ("train", "val")}

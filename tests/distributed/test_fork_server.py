@@ -16,15 +16,9 @@ from waiting import wait_for
 from lockstep.launchers.processes import is_alive
 
 pytestmark = pytest.mark.slow
-OPTIONS = (
-    "trainer.devices=2",
-    "trainer.max_epochs=2",
-    "model=mlp",
-    "model.net.dropout=0.2",
-    "++callbacks.pictures=null",
-    "logger=csv",
-    "test=false",
-)
+OPTIONS = ("trainer.devices=2", "trainer.max_epochs=2", "model=mlp", "model.net.dropout=0.2")
+OPTIONS += ("++callbacks.pictures=null", "logger=csv", "test=false")
+SLOW = "+callbacks.slow={_target_:faults.Slow}"
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +40,7 @@ def test_jobs_and_their_ranks_train_to_the_bits_of_fresh_ones(fresh: dict[str, A
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_run_goes_on_whatever_its_server_receives(number: int, fresh: dict[str, Any], tmp_path: Path) -> None:
-    arguments = ("trainer.accelerator=cpu", *OPTIONS, "hydra.run.dir=run", "+callbacks.slow={_target_:faults.Slow}")
+    arguments = ("trainer.accelerator=cpu", *OPTIONS, "hydra.run.dir=run", SLOW)
     with started(ROOT / "train.py", *arguments, cwd=tmp_path, fresh=True) as run:
         wait_for((tmp_path / "run" / "training").exists)
         os.kill(server(tmp_path), number)
@@ -205,13 +199,7 @@ def test_a_job_that_is_killed_takes_suspended_ranks_with_it_and_its_exit_functio
 
 
 def test_a_request_while_the_server_imports_is_met(tmp_path: Path) -> None:
-    arguments = (
-        "trainer.accelerator=cpu",
-        *OPTIONS,
-        "trainer.max_epochs=50",
-        "hydra.run.dir=run",
-        "+callbacks.slow={_target_:faults.Slow}",
-    )
+    arguments = ("trainer.accelerator=cpu", *OPTIONS, "trainer.max_epochs=50", "hydra.run.dir=run", SLOW)
     with started(ROOT / "train.py", *arguments, cwd=tmp_path, fresh=True) as run:
         wait_for((tmp_path / "run" / "status.json").exists)
         run.send_signal(signal.SIGTERM)

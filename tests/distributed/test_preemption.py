@@ -138,13 +138,8 @@ def test_two_ranks_continue_bit_for_bit_from_anywhere(tmp_path: Path) -> None:
 def begin(rank: int, world_size: int, run: Path) -> dict[tuple[int, int], list[int]]:
     become_rank(rank, world_size)
     seen = Seen()
-    number, step = broken_off(
-        run,
-        f"trainer.devices={world_size}",
-        "guards.preemption.every_n_steps=1",
-        extra=[Asked((world_size - 1,), "training"), seen],
-    )
-    assert (number, step) == (signal.SIGTERM, 8)
+    options = (f"trainer.devices={world_size}", "guards.preemption.every_n_steps=1")
+    assert broken_off(run, *options, extra=[Asked((world_size - 1,), "training"), seen]) == (signal.SIGTERM, 8)
     return seen.ids
 
 
@@ -157,7 +152,7 @@ def go_on(rank: int, world_size: int, run: Path) -> dict[tuple[int, int], list[i
 
 
 def test_a_run_of_four_goes_on_with_two_or_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Within the epoch it was broken off in, after three of its five steps: every global batch is trained on once."""
+    """It was broken off after three of the five steps of an epoch: every global batch is trained on once."""
     (tmp_path / "4").mkdir()
     began = in_ranks(4, partial(begin, run=tmp_path / "run"), tmp_path / "4")
     shutil.copytree(tmp_path / "run", tmp_path / "two")

@@ -24,7 +24,7 @@ def sweep(folder: Path, *overrides: str, **env: str) -> Any:
 
 
 def jobs(folder: Path) -> dict[str, Job]:
-    """By the values of their learning rate and seed."""
+    """Return the jobs by the values of their learning rate and seed."""
     return {" ".join(job.overrides[len(FIXED) :]): job for job in SweepJobs(folder / "sweep").jobs.values()}
 
 
@@ -50,8 +50,8 @@ def test_each_way_to_fail_is_recorded_and_the_others_run(tmp_path: Path) -> None
         assert [row["status"] for row in csv.DictReader(file)] == ["finished"] + ["failed"] * 5
 
     before = digest(tmp_path / "sweep" / jobs(tmp_path)["seed=0"].directory.name)
-    again = ("resume", "sweep", "--program", ROOT / "tests" / "support" / "fakes" / "program.py")
-    done = python(ROOT / "scripts" / "sweep.py", *again, cwd=tmp_path)  # the fault has been mended
+    again = ("resume", "sweep", "--program", PROGRAM)  # the fault has been mended
+    done = python(ROOT / "scripts" / "sweep.py", *again, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert {job.status for job in jobs(tmp_path).values()} == {"finished"}
     assert digest(tmp_path / "sweep" / jobs(tmp_path)["seed=0"].directory.name) == before
@@ -132,14 +132,7 @@ def test_five_jobs_survive_chaos(tmp_path: Path) -> None:
     disturbances = [signal.SIGKILL, signal.SIGINT, signal.SIGKILL, *[None] * 20]
     env = {"JOURNAL": str(tmp_path / "journal"), "CHAOS": "0"}
     code = -1
-    arguments = (
-        "-m",
-        *FIXED,
-        "hydra.sweep.dir=sweep",
-        grid,
-        "hydra.launcher.jobs=2",
-        "hydra.launcher.timeout=7",
-    )
+    arguments = ("-m", *FIXED, "hydra.sweep.dir=sweep", grid, "hydra.launcher.jobs=2", "hydra.launcher.timeout=7")
     for disturbance in disturbances:
         with started(PROGRAM, *arguments, cwd=tmp_path, fresh=True, **env) as process:
             if disturbance is not None:
@@ -155,9 +148,8 @@ def test_five_jobs_survive_chaos(tmp_path: Path) -> None:
     assert {name: job.metric for name, job in results.items()} == {name: job.metric for name, job in calm.items()}
     assert len(results) == 5
     for i in range(1, 6):
-        entries = sorted(
-            (tmp_path / "journal").glob(f"0.{i:02}".rstrip("0") + ".*"), key=lambda path: int(path.name.split(".")[2])
-        )
+        entries = [*(tmp_path / "journal").glob(f"0.{i:02}".rstrip("0") + ".*")]
+        entries.sort(key=lambda path: int(path.name.split(".")[2]))
         assert [entry.suffix for entry in entries].count(".finished") == 1
         assert entries[-1].suffix == ".finished"  # and none began after it
 

@@ -29,18 +29,22 @@ OPTIONS = ("callbacks=ema", "callbacks.ema.decay=0.8", "model=cnn", "model.net.w
 def test_the_average_is_what_is_trained_for(tmp_path: Path) -> None:
     datamodule, model, trainer = prepared(tmp_path, *OPTIONS, "guards.checkpoint.every_n_steps=null")
     trainer.fit(model, datamodule)
-    saved, path = last(tmp_path), tmp_path / "checkpoints" / "best.ckpt"
+    saved = last(tmp_path)
     name = next(name for name, _ in model.named_parameters())
     assert not torch.equal(saved["state_dict"][name], saved["current_model_state"][name])
     assert torch.equal(model.state_dict()[name], saved["state_dict"][name])  # the model is the average now
+    assert_tested_by_the_best(tmp_path, model, datamodule, trainer)
 
-    # what was validated, and is tested by the trainer that has the callback, is what best.ckpt holds
-    again_data, again, evaluator = prepared(tmp_path / "again", *OPTIONS[2:], f"init_from={path}")
-    evaluator.validate(again, again_data, verbose=False)
+
+def assert_tested_by_the_best(folder: Path, model: Any, datamodule: Any, trainer: Any) -> None:
+    """Assert that best.ckpt holds what was validated, and what the trainer tests that has the callback."""
+    path = folder / "checkpoints" / "best.ckpt"
+    data, again, evaluator = prepared(folder / "again", *OPTIONS[2:], f"init_from={path}")
+    evaluator.validate(again, data, verbose=False)
     best = read_checkpoint("best", path)["metrics"]
     assert {name: evaluator.callback_metrics[name] for name in ("val/loss", "val/acc")}.items() <= best.items()
     trainer.test(model, datamodule, ckpt_path=path, verbose=False)
-    evaluator.test(again, again_data, verbose=False)
+    evaluator.test(again, data, verbose=False)
     assert trainer.callback_metrics["test/loss"] == evaluator.callback_metrics["test/loss"]
 
 
@@ -49,15 +53,11 @@ def test_lightning_s_own_averaging_is_tested_by_the_weights_that_were_validated(
     own = "+callbacks.average={_target_: lightning.pytorch.callbacks.EMAWeightAveraging, decay: 0.8}"
     datamodule, model, trainer = prepared(tmp_path, own, *OPTIONS[2:])
     trainer.fit(model, datamodule)
-    best = tmp_path / "checkpoints" / "best.ckpt"
-    trainer.test(model, datamodule, ckpt_path=best, verbose=False)
-    again_data, again, evaluator = prepared(tmp_path / "again", *OPTIONS[2:], f"init_from={best}")
-    evaluator.test(again, again_data, verbose=False)
-    assert trainer.callback_metrics["test/loss"] == evaluator.callback_metrics["test/loss"]
+    assert_tested_by_the_best(tmp_path, model, datamodule, trainer)
 
 
 class StopBeforeTheEnd(Callback):
-    """Breaks off where kill -9 might: training is over, nothing has been saved of its end."""
+    """Break off where kill -9 might: training is over, nothing has been saved of its end."""
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         raise ZeroDivisionError

@@ -1,4 +1,4 @@
-"""What keeps several processes from giving the result of one is said; where every rank is, and that all have one config."""
+"""Causes that keep several processes from the result of one are reported, and so is where each rank is; ranks have one config."""
 
 import os
 import platform
@@ -50,16 +50,8 @@ def test_a_composed_run(overrides: tuple[str, ...], said: str | None, tmp_path: 
     assert [cause[: len(said or "")] for cause in report.causes] == ([] if said is None else [said])
 
 
-class OfBatches(SumMetric):
-    """As a mean average precision of each batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_state("batches", torch.zeros(()), dist_reduce_fx="sum")
-
-    def update(self, value: Any) -> None:
-        super().update(value)
-        self.batches += 1  # pyright: ignore
+class OfBatches(MeanMetric):
+    """A metric of the user's own, as a mean average precision of each batch."""
 
 
 def test_a_metric_that_is_a_mean_of_batches_is_named() -> None:
@@ -87,9 +79,9 @@ def test_gradients_in_fewer_bits_are_the_same_in_all_processes_and_are_said(tmp_
     assert "trainer.strategy.communication=bf16: gradients are sent in fewer bits" in one[1]
 
 
-def note(rank: int, world_size: int, run: Path, stage: str = "fit", **config: Any) -> int:
+def note(rank: int, world_size: int, run: Path, **config: Any) -> int:
     trainer: Any = SimpleNamespace(world_size=world_size, is_global_zero=rank == 0, global_rank=rank, default_root_dir=str(run))
-    Ranks(OmegaConf.create(config)).setup(trainer, None, stage)
+    Ranks(OmegaConf.create(config)).setup(trainer, None, "fit")
     return os.getpid()
 
 
@@ -115,8 +107,7 @@ def test_every_rank_s_host_and_process_are_recorded_while_it_runs(tmp_path: Path
 
 def test_ranks_of_several_configs_are_refused_in_each_of_them_before_they_train(tmp_path: Path) -> None:
     here, there = ({"datamodule": {"data_dir": f"/{host}/data", "num_workers": host}} for host in (1, 2))
-    one = {"model": {"lr": 0.1}, "seed": 0}
-    other = {"model": {"lr": 0.5}, "seed": 0}
+    one, other = ({"model": {"lr": lr}, "seed": 0} for lr in (0.1, 0.5))
     assert in_ranks(2, partial(refusal, run=tmp_path, configs=[one | here, one | there]), tmp_path) == [None, None]
     line = "model.lr=0.1: is 0.5 in rank 1; start all ranks with the same config"
     assert in_ranks(2, partial(refusal, run=tmp_path, configs=[one, other]), tmp_path) == [line, line]

@@ -103,7 +103,7 @@ def train_and_keep(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_processes_to_the_bit(tmp_path: Path) -> None:
-    """From within the second epoch."""
+    """It goes on from within the second epoch."""
     whole = in_ranks(2, partial(train_and_keep, folder=tmp_path), tmp_path)[0]
     resumed = partial(train, folder=tmp_path / "resumed", name="mlp", ckpt_path=tmp_path / "6.ckpt")
     assert differences(whole, in_ranks(1, resumed, tmp_path)[0]) == []
@@ -149,13 +149,7 @@ def test_a_step_is_that_of_a_plain_loop_over_the_workers(tmp_path: Path) -> None
     assert differences(dict(model.state_dict()), recorded["ended"]) == []
 
 
-RUN = (
-    "trainer.accelerator=cpu",
-    "trainer.max_epochs=2",
-    "trainer.exact=4",
-    "test=false",
-    "logger=csv",
-)
+RUN = ("trainer.accelerator=cpu", "trainer.max_epochs=2", "trainer.exact=4", "test=false", "logger=csv")
 RUN += ("trainer.enable_progress_bar=false", "guards.watchdog=null", "trainer.log_every_n_steps=1", "++callbacks.progress=null")
 RUN += ("optimized_mode=min", "datamodule=none")
 DATA = {"_target_": "plain_modules.Ragged"}

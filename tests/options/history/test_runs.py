@@ -12,7 +12,6 @@ from lockstep.atomic_files import write_json
 from lockstep.errors import ConfigError
 from lockstep.history.runs import best_run, find_runs, sort_runs, where
 from lockstep.runs import record
-from lockstep.runs.directory import run_directories
 from lockstep.runs.resume import command_to_continue, newest_unfinished
 
 
@@ -20,10 +19,6 @@ def run_in(folder: Path, status: record.Status = "preempted", **facts: bool) -> 
     save_run(folder, "seed=1")
     record.write_status(folder, status, **facts)
     return folder
-
-
-def last(folder: Path) -> str:
-    return str(newest_unfinished(folder).relative_to(folder))
 
 
 def test_the_command_that_names_it_is_spelled_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,24 +32,16 @@ def test_the_command_that_names_it_is_spelled_out(tmp_path: Path, monkeypatch: p
         command_to_continue(["resume=last"])
 
 
-def test_runs_below_a_folder_are_found_once_through_links_too(tmp_path: Path) -> None:
-    disk = run_in(tmp_path / "disk" / "run").parent
-    (logs := tmp_path / "logs").mkdir()
-    (logs / "name").symlink_to(disk)
-    (disk / "latest").symlink_to("run")
-    assert list(run_directories(logs)) == [logs / "name" / "run"]
-
-
 def test_the_last_one_is_the_newest_that_can_go_on_and_is_not_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what the runs have said of themselves: the times of files are all the other way round."""
+    """The runs' own status counts: the times of files are all the other way round."""
     runs = {"logs/task/d": "running", "logs/task/c": "finished", "my runs/b": "running", "logs/a/b/a": "failed"}
     run_in(tmp_path / "mistyped", "failed", **{record.COULD_NOT_START: True})
     for age, (name, status) in enumerate(runs.items()):
         monkeypatch.setattr(record.time, "strftime", lambda _, age=age: f"2026-11-21T10:0{9 - age}:00+0000")
         os.utime(run_in(tmp_path / name, status) / "status.json", (1e9 + age, 1e9 + age))
     with held(tmp_path / "logs" / "task" / "d"):
-        assert last(tmp_path) == "my runs/b"
-    assert last(tmp_path) == "logs/task/d"
+        assert newest_unfinished(tmp_path) == tmp_path / "my runs" / "b"
+    assert newest_unfinished(tmp_path) == tmp_path / "logs" / "task" / "d"
 
 
 RUNS = ROOT / "scripts" / "runs.py"

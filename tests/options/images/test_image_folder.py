@@ -10,7 +10,6 @@ import numpy
 import pytest
 import torch
 from commands import refused
-from image_files import write_class, write_classes, write_image, write_noise, write_split
 from PIL import Image
 from torch.utils.data import Subset
 from torchvision.transforms import v2
@@ -23,9 +22,37 @@ from lockstep.datamodules.torchvision_images import TorchvisionImages
 from lockstep.errors import ConfigError
 
 
+def write_image(path: Path, color: Any, mode: str = "RGB") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, (12, 10), color).save(path)
+    return path
+
+
+def write_noise(folder: Path, count: int) -> None:
+    """Write images of noise in classes a and b, no two alike."""
+    for number in range(count):
+        path = folder / "ab"[number % 2] / f"{number:03}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.effect_noise((20 + number % 3, 18), 60 + number).convert("RGB").save(path)
+
+
+def write_classes(folder: Path, count: int) -> Path:
+    """Write `count` red cats and blue dogs."""
+    for number in range(count):
+        write_image(folder / "cat" / f"{number:02}.png", (255, 0, 0))
+        write_image(folder / "dog" / f"{number:02}.jpg", (0, 0, 255))
+    return folder
+
+
+def write_split(folder: Path, **counts: int) -> Path:
+    for split, count in counts.items():
+        write_classes(folder / split, count)
+    return folder
+
+
 @pytest.mark.parametrize(("mode", "color", "expected"), [("L", 90, (90, 90, 90)), ("RGBA", (10, 20, 30, 255), (10, 20, 30))])
 def test_images_of_every_mode_become_rgb(mode: str, color: Any, expected: tuple[int, int, int], tmp_path: Path) -> None:
-    image = decode(write_image(tmp_path / "image.png", mode=mode, color=color), (3, 6, 6))
+    image = decode(write_image(tmp_path / "image.png", color, mode), (3, 6, 6))
     assert torch.equal(image, torch.tensor(expected, dtype=torch.uint8)[:, None, None].expand(3, 6, 6))
 
 
@@ -68,39 +95,32 @@ def test_what_has_no_folder_of_its_own_is_drawn_with_the_seed(
         splits = (datamodule.splits.train, datamodule.splits.val, datamodule.splits.test)
         return [list(split.indices) for split in splits if isinstance(split, Subset)]
 
-    parts = drawn(0)
-    assert sorted(i for part in parts for i in part) == list(range(20 if layout == "split" else 40))
-    assert drawn(0) == parts
-    assert drawn(1) != parts
+    assert sorted(i for part in drawn(0) for i in part) == list(range(20 if layout == "split" else 40))
+    assert drawn(0) == drawn(0) != drawn(1)
 
 
 def test_a_class_that_training_does_not_have_is_refused_and_others_keep_their_numbers(tmp_path: Path) -> None:
     write_split(tmp_path, train=2, val=1)
-    write_class(tmp_path / "test", "dog", 1)
+    write_image(tmp_path / "test" / "dog" / "0.png", (0, 0, 255))
     assert ImageFolder(str(tmp_path)).folders["test"].targets == [1]
-    write_class(tmp_path / "val", "emu", 1)
+    write_image(tmp_path / "val" / "emu" / "0.png", (0, 255, 0))
     with pytest.raises(ConfigError, match=r"val: has classes that train/ has not: emu$"):
         ImageFolder(str(tmp_path)).load()
 
 
-def write_mnist(folder: Path, length: int = 20) -> Path:
-    """A small data set in MNIST's files: magic number, sizes, then bytes."""
-    raw = folder / "MNIST" / "raw"
+def test_mnist_files_of_one_s_own_are_read(tmp_path: Path) -> None:
+    """A file has a magic number, sizes, then bytes."""
+    length, raw = 20, tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)
     for part in ("train", "t10k"):
         pixels = numpy.arange(length * 784, dtype=numpy.uint8).tobytes()
         (raw / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">4i", 0x803, length, 28, 28) + pixels)
         labels = bytes(i % 10 for i in range(length))
         (raw / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 0x801, length) + labels)
-    return raw
-
-
-def test_mnist_files_of_one_s_own_are_read(tmp_path: Path) -> None:
-    write_mnist(tmp_path)
     mnist = TorchvisionImages("MNIST", str(tmp_path), val_fraction=0.25)
     mnist.prepare_data()
     assert mnist.describe() == {"train": 15, "val": 5, "test": 20}
-    assert mnist.splits.test.targets.tolist() == [i % 10 for i in range(20)]
+    assert mnist.splits.test.targets.tolist() == [i % 10 for i in range(length)]
     assert mnist.splits.test.inputs.flatten()[:300].tolist() == [i % 256 for i in range(300)]
 
 
@@ -118,7 +138,7 @@ def cached(folder: Path) -> CachedImageFolder:
 
 
 def list_files(folder: Path) -> list[str]:
-    """What there is of images in the cache of a data folder."""
+    """Return the names of the image files in the cache of a data folder."""
     return sorted(path.name for path in folder.with_name(f"{folder.name}.cache").glob("*") if path.name != "lock")
 
 

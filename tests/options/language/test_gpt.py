@@ -2,7 +2,6 @@
 
 import math
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -104,19 +103,12 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
-@pytest.fixture
-def said(run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """What generate.py writes."""
-
-    def of(*arguments: str) -> str:
+def test_it_goes_on_from_the_prompt_as_the_seed_says(run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def said(*arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", ["generate.py", str(run_dir), *arguments])
         generate.main()
         return capsys.readouterr().out
 
-    return of
-
-
-def test_it_goes_on_from_the_prompt_as_the_seed_says(said: Callable[..., str]) -> None:
     first = said("naïve ", "--length", "20", "--seed", "1")
     assert first.startswith("naïve ")
     assert first == said("naïve ", "--length", "20", "--seed", "1") != said("naïve ", "--length", "20", "--seed", "2")

@@ -52,15 +52,6 @@ def refuse_checkpoints(name: str) -> None:
         raise OSError("the bucket is on holiday")
 
 
-def run_in(folder: Path) -> Path:
-    """A run's directory as far as copying it is concerned, with a checkpoint of step 1."""
-    save_run(folder, "model=mlp")
-    (folder / "train.log").write_text("epoch 1\n")
-    record.write_status(folder, "running")
-    save(folder, 1)
-    return folder
-
-
 def save(folder: Path, step: int) -> None:
     write_checkpoint({"global_step": step, "state_dict": {}}, folder / "checkpoints" / "last.ckpt", keep_as="previous.ckpt")
 
@@ -84,7 +75,12 @@ def _store_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    return run_in(tmp_path / "run")
+    """A run's directory as far as copying it is concerned, with a checkpoint of step 1."""
+    run = save_run(tmp_path / "run", "model=mlp")
+    (run / "train.log").write_text("epoch 1\n")
+    record.write_status(run, "running")
+    save(run, 1)
+    return run
 
 
 @pytest.fixture
@@ -176,43 +172,7 @@ def test_a_copy_is_not_written_over_and_fetched_whole_or_not_at_all(
         fetch(prefix, tmp_path / "more")
 
 
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """In moto's server, a stand-in for S3; reached as any S3 is that is not Amazon's: by a variable that its client reads."""
-    s3fs = pytest.importorskip("s3fs", reason="needs s3fs: pip install 'lockstep[s3]'")
-    server = pytest.importorskip("moto.server", reason="needs moto: pip install 'moto[server]'")
-    store = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    store.start()
-    host, port = store.get_host_and_port()
-    for name, value in {"ACCESS_KEY_ID": "key", "SECRET_ACCESS_KEY": "secret", "DEFAULT_REGION": "us-east-1"}.items():
-        monkeypatch.setenv(f"AWS_{name}", value)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-    s3fs.S3FileSystem.clear_instance_cache()
-    s3fs.S3FileSystem().makedirs("bucket", exist_ok=True)  # which moto keeps as long as the process lives
-    yield "s3://bucket/prefix"
-    store.stop()
-    s3fs.S3FileSystem.clear_instance_cache()
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of botocore, about itself
-def test_a_run_is_copied_to_a_bucket_and_comes_back(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    run = run_in(tmp_path / "logs" / "name" / "run")
-    check_new(bucket, run)
-    copy = Mirror(bucket, run)
-    save(run, 2)
-    copy.finish()
-    names = {Path(key).name for key in fsspec.filesystem("s3").find(f"{bucket}/logs/name/run")}
-    assert {"last.ckpt", "status.json", "train.log", "config.yaml", "saved.yaml"} <= names
-    assert "lock" not in names
-    run.rename(tmp_path / "gone")
-    fetch(f"{bucket}/logs/name/run", run)
-    assert step_at(run) == 2
-    with pytest.raises(ConfigError, match="has an earlier run; fetch and resume it"):
-        check_new(bucket, run)
-
-
-# three epochs of four steps
+# Three epochs of four steps.
 OPTIONS = ("trainer.max_epochs=3", "datamodule.batch_size=160", "model=mlp", "model.net.dropout=0.2", "test=false", "logger=csv")
 OPTIONS += ("trainer.devices=2", "guards.checkpoint.every_n_steps=1", "callbacks.pictures=null")
 

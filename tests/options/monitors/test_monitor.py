@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from in_process import BARE, Rates, become_rank, prepared, trained
 from lightning import Callback, Trainer
-from lightning.pytorch.profilers import PyTorchProfiler
 from ranks import in_ranks
 
 from lockstep.callbacks.equivalence import EquivalenceReport
@@ -23,12 +22,12 @@ from lockstep.trainer.profilers import TorchProfiler
 
 
 class Looks(Monitor, Callback):
-    """Fails in its second batch, within the backward pass, and in what it is asked for at last."""
+    """Fails in the backward pass of its second batch, and when it is asked for its state; or refuses the config."""
 
-    def __init__(self) -> None:
+    def __init__(self, refusal: Exception | None = None) -> None:
         self.seen: list[int] = []
         self.is_released = False
-        self.refusal: Exception | None = None
+        self.refusal = refusal
 
     @watched
     def see(self, gradient: Any) -> None:
@@ -71,17 +70,12 @@ def test_what_fails_is_said_once_and_switched_off(tmp_path: Path, caplog: pytest
 
 
 def test_a_refusal_of_the_config_ends_the_run(tmp_path: Path) -> None:
-    looks = Looks()
-    looks.refusal = ConfigError("key=value: use another")
     with pytest.raises(ConfigError):
-        fit(tmp_path, looks)
+        fit(tmp_path, Looks(ConfigError("key=value: use another")))
 
 
-WATCHED = [EquivalenceReport, LearningRate, NoiseScale, Pictures, Progress, Throughput, TorchProfiler]
-
-
-@pytest.mark.parametrize("kind", WATCHED)
-def test_what_looks_is_watched_in_all_its_hooks(kind: type) -> None:
+@pytest.mark.parametrize("kind", [EquivalenceReport, LearningRate, NoiseScale, Pictures, Progress, Throughput, TorchProfiler])
+def test_all_hooks_of_a_monitor_are_watched(kind: type) -> None:
     names = [name for name in dir(Callback) if name.startswith("on_") or name in ("setup", "teardown", "state_dict")]
     own = [name for name in names if getattr(kind, name) is not getattr(Callback, name)]
     assert own
@@ -109,44 +103,17 @@ def test_one_that_fails_in_one_process_keeps_no_other_waiting(tmp_path: Path) ->
     assert first == second == (4, True, True)
 
 
-PROGRESS = ("trainer.enable_progress_bar=true", "++callbacks.progress={_target_: lockstep.callbacks.monitors.Progress}")
-
-
 def test_progress_json_says_how_far_a_run_is(tmp_path: Path) -> None:
-    trained(tmp_path, "trainer.max_epochs=2", *PROGRESS)
+    progress = ("trainer.enable_progress_bar=true", "++callbacks.progress={_target_: lockstep.callbacks.monitors.Progress}")
+    trained(tmp_path, "trainer.max_epochs=2", *progress)
     content = json.loads((tmp_path / "progress.json").read_text())
     metrics = content.pop("metrics")
     assert content == {"epoch": 2, "epochs": 2, "step": 8, "share": 1.0, "seconds_left": 0.0}
     assert metrics["val/acc"] > 0
 
 
-class Stops(Callback):
-    """Raises between the first epoch and the second, or within the first."""
-
-    def __init__(self, batch: int | None) -> None:
-        self.batch = batch
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
-        if trainer.current_epoch == 1:
-            raise ZeroDivisionError
-
-    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        if batch_idx == self.batch:
-            raise ZeroDivisionError
-
-
-@pytest.mark.parametrize(("batch", "lines"), [(None, 1), (2, 0)])
-def test_an_epoch_after_which_the_run_stops_has_its_line(
-    batch: int | None, lines: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    with pytest.raises(ZeroDivisionError):
-        trained(tmp_path, "trainer.max_epochs=2", *PROGRESS, extra=[Stops(batch)])
-    assert [message[:18] for message in caplog.messages if message.startswith("epoch ")] == ["epoch 1/2  step 4 "] * lines
-
-
 def column(run: Path, name: str) -> dict[int, float]:
-    """What was logged under a name, by step."""
+    """Return the values that were logged under a name, by step."""
     with (run / "csv" / "metrics.csv").open(newline="") as file:
         return {int(row["step"]): float(row[name]) for row in csv.DictReader(file) if row[name]}
 
@@ -175,26 +142,11 @@ def test_the_rate_that_is_logged_and_recorded_is_that_of_the_steps(schedule: str
     assert facts["lr"] == max(rates.seen)
 
 
-def profiled(folder: Path, *overrides: str) -> Any:
-    options = ("trainer.max_epochs=2", "guards.checkpoint.every_n_steps=null")  # eight steps
-    datamodule, model, trainer = prepared(folder, *options, *overrides)
-    trainer.fit(model, datamodule)
-    return trainer
-
-
 def test_a_trace_has_the_steps_of_the_window(tmp_path: Path) -> None:
-    trainer = profiled(tmp_path, "profiler=pytorch", "callbacks.profiler.first_step=2", "callbacks.profiler.steps=3")
+    window = ("profiler=pytorch", "callbacks.profiler.first_step=2", "callbacks.profiler.steps=3")
+    trained(tmp_path, *window, "trainer.max_epochs=2")  # eight steps
     with gzip.open(tmp_path / "profile" / "rank0.pt.trace.json.gz") as file:
         names = [event["name"] for event in json.load(file)["traceEvents"] if event.get("ph") == "X"]
     assert {f"ProfilerStep#{number}" for number in (2, 3, 4)} <= {*names}
     assert names.count("Optimizer.step#AdamW.step") == 3
     assert "aten::addmm" in (tmp_path / "profile" / "operations.txt").read_text()
-    assert getattr(trainer.fit_loop.epoch_loop, "_plain", trainer) is not None
-
-
-def test_lightning_s_profilers_are_options(tmp_path: Path) -> None:
-    profiled(tmp_path, "profiler=simple")
-    assert "run_training_epoch" in (tmp_path / "profile" / "fit-hooks.txt").read_text()
-    trainer = prepared(tmp_path, "profiler=nsight")[2]
-    assert isinstance(trainer.profiler, PyTorchProfiler)
-    assert trainer.profiler._emit_nvtx

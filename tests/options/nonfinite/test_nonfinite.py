@@ -36,19 +36,10 @@ def test_the_run_stops_and_names_step_and_samples(tmp_path: Path, caplog: pytest
     [(1, (0, 3), (0, 3)), (2, (1,), (0, 1))],  # an accumulated step is left out whole
 )
 def test_a_step_left_out_might_as_well_not_have_been_there(
-    accumulate: int,
-    poisoned: tuple[int, ...],
-    left_out: tuple[int, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    accumulate: int, poisoned: Any, left_out: Any, tmp_path: Path, monkeypatch: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options = (
-        *NET,
-        "guards.nonfinite.action=skip",
-        f"trainer.accumulate_grad_batches={accumulate}",
-        "trainer.gradient_clip_val=1.0",
-    )
+    options = (*NET, "guards.nonfinite.action=skip", "trainer.gradient_clip_val=1.0")
+    options += (f"trainer.accumulate_grad_batches={accumulate}",)
     with caplog.at_level(logging.WARNING, "lockstep.callbacks.nonfinite"):
         skipped, _ = trained(tmp_path / "skipped", *options, extra=[Poison(batches=poisoned)])
     warnings = [message for message in caplog.messages if "is left out: its gradients are not finite" in message]
@@ -62,20 +53,14 @@ def test_a_step_left_out_might_as_well_not_have_been_there(
     assert skipped["optimizer_states"][0]["state"]  # there is something to be equal
 
 
-class OnGpu:
-    """All that the callback asks a module on a GPU."""
-
-    device = torch.device("cuda")
-    automatic_optimization = True
-
-
 class LossOnGpu(torch.Tensor):
     is_cpu = False  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
 
 
 def test_a_gpu_is_not_waited_for_at_every_step_but_before_a_checkpoint() -> None:
-    trainer = SimpleNamespace(global_step=0, accumulate_grad_batches=1, train_dataloader=None)
-    callback, module = NonFinite(every_n_steps=10), OnGpu()
+    trainer: Any = SimpleNamespace(global_step=0, accumulate_grad_batches=1, train_dataloader=None)
+    module: Any = SimpleNamespace(device=torch.device("cuda"), automatic_optimization=True)
+    callback = NonFinite(every_n_steps=10)
 
     def steps(first: int, last: int, bad: int) -> None:
         for step in range(first, last):

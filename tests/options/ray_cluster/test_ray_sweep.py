@@ -1,5 +1,7 @@
 """Sweeps and a search on a real Ray: one of the sweep's own on this machine, and a cluster of two nodes."""
 
+import contextlib
+import importlib
 import importlib.util
 import json
 import os
@@ -10,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import ROOT, python, started
-from ray_nodes import Nodes, running_nodes, worker_of
+from commands import ROOT, environment, python, started
 from waiting import wait_for
 
 from lockstep.search.study import load_study
@@ -29,7 +30,7 @@ WAITS = "seed=8"  # of program.py: it waits for ever after two steps
 
 
 def jobs(sweep: Path) -> dict[str, Job]:
-    """By their last overrides."""
+    """Return the jobs by their last overrides."""
     return {job.overrides[-1]: job for job in SweepJobs(sweep).jobs.values()}
 
 
@@ -50,6 +51,15 @@ def waits(sweep: Path, name: str) -> bool:
         and (folder := sweep / jobs(sweep)[name].directory.name).is_dir()
         and ((folder / "status.json").is_file() and (folder / "checkpoints" / "last.ckpt").is_file())
     )
+
+
+def worker_of(run: Path) -> int:
+    """Return the process that has started the one in whose command line a run's directory is."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if run.name.encode() in path.read_bytes():
+                return int((path.parent / "stat").read_text().rpartition(")")[2].split()[1])
+    raise AssertionError(f"no process runs {run}")
 
 
 def test_a_sweep_ends_as_without_ray_and_what_has_finished_is_skipped(tmp_path: Path) -> None:
@@ -99,32 +109,43 @@ def test_what_ray_can_never_give_is_refused_before_anything_is_written(tmp_path:
     assert (done.returncode, line in done.stderr, [*tmp_path.iterdir()]) == (2, True, []), done.stdout + done.stderr
 
 
+NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+
+
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    with running_nodes(tmp_path_factory.mktemp("nodes")) as running:
-        yield running
+def cluster() -> Iterator[Any]:
+    """Two nodes of one CPU each, on this machine."""
+    utils = importlib.import_module("ray.cluster_utils")  # a checkout without Ray is checked too
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment().items():
+            patch.setenv(name, value)
+        nodes = utils.Cluster(initialize_head=True, head_node_args=NODE)
+        nodes.add_node(**NODE)
+    yield nodes
+    nodes.shutdown()
 
 
-def test_a_job_of_two_nodes_computes_what_two_processes_of_one_do(nodes: Nodes, tmp_path: Path) -> None:
+def test_a_job_of_two_nodes_computes_what_two_processes_of_one_do(cluster: Any, tmp_path: Path) -> None:
     given = ("-m", "trainer=cpu", "trainer.max_epochs=1", "datamodule.batch_size=128", "model.optimizer.lr=3e-3")
     python(TRAIN, *given, "trainer.devices=2", "hydra.sweep.dir=local", cwd=tmp_path, timeout=200, code=0)
-    places = ("hydra/launcher=ray", f"hydra.launcher.address={nodes.address}", "hydra.sweep.dir=sweep", "trainer.num_nodes=2")
+    places = ("hydra/launcher=ray", f"hydra.launcher.address={cluster.address}", "hydra.sweep.dir=sweep", "trainer.num_nodes=2")
     python(TRAIN, *given, *places, cwd=tmp_path, timeout=300, fresh=True, code=0)
     (here,), (there,) = (results(tmp_path / name).values() for name in ("local", "sweep"))
     assert here[1:] == there[1:]
 
 
-def test_a_node_is_lost_and_its_job_goes_on_elsewhere(nodes: Nodes, tmp_path: Path) -> None:
+def test_a_node_is_lost_and_its_job_goes_on_elsewhere(cluster: Any, tmp_path: Path) -> None:
     (tmp_path / "journal").mkdir()
     sweep, journal = tmp_path / "sweep", str(tmp_path / "journal")
-    command = (PROGRAM, "-m", "hydra/launcher=ray", f"hydra.launcher.address={nodes.address}", "hydra.sweep.dir=sweep")
+    command = (PROGRAM, "-m", "hydra/launcher=ray", f"hydra.launcher.address={cluster.address}", "hydra.sweep.dir=sweep")
     command += ("trainer=cpu", "seed=8", "model.optimizer.lr=1e-3,2e-3")
     with started(*command, cwd=tmp_path, fresh=True, FAULTS="1", JOURNAL=journal) as process:
         wait_for(lambda: all(waits(sweep, name) for name in (FIRST, SECOND)), pause=0.2)
-        nodes.ask("remove")
+        (second,) = cluster.worker_nodes
+        cluster.remove_node(second, allow_graceful=False)
         wait_for(lambda: "preempted" in states(sweep).values(), pause=0.2)
         (lost,) = [name for name, status in states(sweep).items() if status == "preempted"]
-        nodes.ask("add")
+        cluster.add_node(**NODE)
         wait_for(lambda: waits(sweep, lost) and len(began(tmp_path)) == 3, pause=0.2)
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)

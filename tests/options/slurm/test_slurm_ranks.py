@@ -1,4 +1,4 @@
-"""Runs in a SLURM job, without any SLURM: what ranks read, a warning, and what the batch script does when srun has ended."""
+"""Runs in a SLURM job, without any SLURM: the variables of ranks, a warning, and the batch script when srun has ended."""
 
 import os
 import signal
@@ -14,35 +14,21 @@ from lockstep.errors import ConfigError
 from lockstep.launchers.environment import queue, rank_in
 from lockstep.slurm.after_srun import main
 
-SRUN = {
-    "SLURM_JOB_ID": "77",
-    "SLURM_STEP_ID": "3",
-    "SLURM_NTASKS": "8",
-    "SLURM_PROCID": "5",
-    "SLURM_LOCALID": "1",
-    "SLURM_NTASKS_PER_NODE": "4",
-    "SLURM_NNODES": "2",
-}
-TWO = SRUN | {"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "1"}
+TASK = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}  # task 0 of 8
+TWO = TASK | {"SLURM_STEP_ID": "3", "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "1"}
 
 
 @pytest.mark.parametrize(
-    ("env", "line"),
+    ("more", "line"),
     [
-        (  # the batch script is task 0 of 8 then, and would train alone
-            {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "ENVIRONMENT": "BATCH"},
-            "SLURM_NTASKS=8: inside sbatch, start it with `srun python train.py ...`",
-        ),
-        (
-            {name: value for name, value in SRUN.items() if name != "SLURM_NTASKS_PER_NODE"},
-            "SLURM_NTASKS=8: give --ntasks-per-node to srun or sbatch, which Lightning needs",
-        ),
+        ({"ENVIRONMENT": "BATCH"}, "inside sbatch, start it with `srun python train.py ...`"),  # the batch script is task 0, too
+        ({"SLURM_STEP_ID": "3", "SLURM_NNODES": "2"}, "give --ntasks-per-node to srun or sbatch, which Lightning needs"),
     ],
 )
-def test_an_environment_by_which_ranks_would_train_alone_is_refused(env: dict[str, str], line: str) -> None:
+def test_an_environment_by_which_ranks_would_train_alone_is_refused(more: dict[str, str], line: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        rank_in(env)
-    assert str(refused.value).startswith(line)
+        rank_in(TASK | more)
+    assert str(refused.value).startswith(f"SLURM_NTASKS=8: {line}")
 
 
 @pytest.mark.slow
@@ -61,7 +47,7 @@ def test_slurm_starts_the_ranks(tmp_path: Path) -> None:
 
 
 def test_a_process_group_of_another_size_is_refused(tmp_path: Path) -> None:
-    done = train("trainer.devices=4", cwd=tmp_path, code=2, **TWO | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"})
+    done = train("trainer.devices=4", cwd=tmp_path, code=2, **TWO)
     line = "trainer.devices=4 trainer.num_nodes=1: slurm has started 2 process(es); use numbers whose product is 2"
     assert done.stderr.strip() == line
 
@@ -72,7 +58,7 @@ REQUEUED, LEFT = "requeue 7\n", ""
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What `scontrol` was called with, in job 7, which runs. Where there is a file `no`, it refuses."""
+    """Return the file of the calls of `scontrol` in job 7, which runs. It refuses while there is a file `no`."""
     calls = tmp_path / "calls"
     calls.touch()
     (tmp_path / "scontrol").write_text(f'#!/bin/sh\n[ -f no ] && {{ echo no >&2; exit 1; }}\necho "$@" >> {calls}\n')

@@ -86,7 +86,7 @@ def test_a_warning_before_the_first_step_is_a_requeue(
     if moment == "process group":
         wait_for(lambda: is_listening(FIRST_PORT + int(job)), SECONDS)
     if moment == "import":
-        wait_for(lambda: has_a_title(cluster.list_processes(job)["1"]), SECONDS)
+        wait_for(lambda: expects_warnings(cluster.list_processes(job)["1"]), SECONDS)
     cluster.ask("scancel", "--signal=USR1", job)  # as SLURM does before a time limit
     wait_for_slurm(lambda: is_requeued(cluster, job))
     assert is_named(run), output(run)
@@ -117,9 +117,10 @@ def fault(rank: int, batch: int) -> str:
     return f"+callbacks.fault={{_target_:faults.Fault,rank:{rank},how:hang,batch:{batch},once:true}}"
 
 
-def has_a_title(pid: int) -> bool:
-    """Return whether the process knows its rank and its run by now."""
-    return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").startswith("lockstep rank")
+def expects_warnings(pid: int) -> bool:
+    """Return whether the process has a handler for SIGUSR1 by now."""
+    caught = Path(f"/proc/{pid}/status").read_text().partition("SigCgt:")[2].split()[0]
+    return bool(int(caught, 16) >> signal.SIGUSR1 - 1 & 1)
 
 
 def is_listening(port: int) -> bool:

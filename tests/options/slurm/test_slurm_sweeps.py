@@ -57,25 +57,6 @@ true
 """
 
 
-def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Puts it first on the PATH; returns its folder."""
-    place = folder / "cluster"
-    (place / "tasks").mkdir(parents=True)
-    commands = {"sbatch": _SBATCH, "squeue": _SQUEUE, "srun": _SRUN, "scancel": _SCANCEL}
-    for name, text in commands.items():
-        enter = "" if name == "srun" else f"cd {place}\n"
-        (place / name).write_text(f"#!/bin/bash\n{enter}{text}\n")
-        (place / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
-    return place
-
-
-def say(place: Path, task: str, line: str) -> None:
-    """What squeue is to say of it: at once, as above."""
-    (place / f"saying.{task}").write_text(line + "\n" if line else "")
-    (place / f"saying.{task}").replace(place / "tasks" / task)
-
-
 # a job that writes its record, fails, or is preempted at its first start; it counts its starts
 PROGRAM = """
 import json, os, pathlib, sys
@@ -94,7 +75,14 @@ if how == "preempted" and starts.read_text().count(chr(10)) == 1:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    place = install(tmp_path, monkeypatch)
+    """The folder of these commands, first on the PATH."""
+    place = tmp_path / "cluster"
+    (place / "tasks").mkdir(parents=True)
+    enter = f"cd {place}\n"
+    for name, text in {"sbatch": enter + _SBATCH, "squeue": enter + _SQUEUE, "scancel": enter + _SCANCEL, "srun": _SRUN}.items():
+        (place / name).write_text(f"#!/bin/bash\n{text}\n")
+        (place / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
     yield place
     (place / "hold").unlink(missing_ok=True)
 
@@ -106,7 +94,7 @@ def job(folder: Path, name: str, how: str = "well", asks: tuple[str, ...] = ("--
 
 
 def begin(folder: Path, **settings: Any) -> tuple[Runner, SweepJobs]:
-    """As the sweep's command does, the first time or again."""
+    """Begin a sweep as its command does, the first time or again."""
     sweep_jobs, slurm = SweepJobs(folder, is_running=False), SlurmExecutor(**{"poll": 0.05} | settings)
     slurm.open(sweep_jobs)
     return Runner(sweep_jobs, slurm), sweep_jobs
@@ -120,7 +108,7 @@ def sweep(folder: Path, jobs: list[Job], /, **settings: Any) -> dict[str, tuple[
 
 
 def submit(folder: Path, jobs: list[Job]) -> None:
-    """As a sweep that is killed when it has submitted all."""
+    """Submit all jobs of a sweep that is killed then."""
     runner, sweep_jobs = begin(folder)
     for one in sweep_jobs.register(jobs):
         runner.start(one)
@@ -187,8 +175,9 @@ def test_whoever_comes_next_finds_the_jobs_in_the_queue(place: Path, tmp_path: P
 def test_what_slurm_says_of_an_end_is_its_reason(state: str, expected: Any, place: Path, tmp_path: Path) -> None:
     (place / "hold").touch()
     submit(tmp_path, [job(tmp_path, "a")])
-    name = SweepJobs(tmp_path).jobs["a"].queue
-    say(place, "1", f"1|{name}|{state}|None|n1" if state else "")
+    line = f"1|{SweepJobs(tmp_path).jobs['a'].queue}|{state}|None|n1\n" if state else ""
+    (place / "saying").write_text(line)
+    (place / "saying").replace(place / "tasks" / "1")  # at once, as above
     assert states(look_at(tmp_path)) == {"a": expected}
 
 
@@ -223,17 +212,14 @@ def test_a_sweep_does_not_begin_while_nobody_answers(place: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("overrides", "flags"),
     [
-        (["trainer.devices=4"], ["--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=16", "--gres=gpu:4"]),
-        (
-            ["trainer.devices=4", "trainer.num_nodes=2"],
-            ["--nodes=2", "--ntasks-per-node=4", "--cpus-per-task=4", "--gres=gpu:4"],
-        ),
-        (["trainer=cpu", "trainer.devices=2"], ["--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=8"]),
+        ("trainer.devices=4", "--nodes=1 --ntasks-per-node=1 --cpus-per-task=16 --gres=gpu:4"),
+        ("trainer.devices=4 trainer.num_nodes=2", "--nodes=2 --ntasks-per-node=4 --cpus-per-task=4 --gres=gpu:4"),
+        ("trainer=cpu trainer.devices=2", "--nodes=1 --ntasks-per-node=1 --cpus-per-task=8"),
     ],
 )
-def test_a_job_asks_for_what_its_processes_need(overrides: list[str], flags: list[str]) -> None:
-    plan = Plan.from_config(compose(*overrides), node_gpus=4)
-    assert SlurmExecutor().flags(plan) == (*flags, "--requeue", "--signal=USR1@120")
+def test_a_job_asks_for_what_its_processes_need(overrides: str, flags: str) -> None:
+    plan = Plan.from_config(compose(*overrides.split()), node_gpus=4)
+    assert SlurmExecutor().flags(plan) == (*flags.split(), "--requeue", "--signal=USR1@120")
     given = SlurmExecutor(partition="long", time="1-00:00:00", mem="9G", gres="gpu:a100", warning=60, sbatch=["--no-requeue"])
-    more = [flag.replace("gpu:", "gpu:a100:") for flag in flags] + ["--partition=long", "--time=1-00:00:00", "--mem=9G"]
-    assert given.flags(plan) == (*more, "--requeue", "--signal=USR1@60", "--no-requeue")
+    more = f"{flags} --partition=long --time=1-00:00:00 --mem=9G --requeue --signal=USR1@60 --no-requeue"
+    assert given.flags(plan) == (*more.replace("gpu:", "gpu:a100:").split(),)

@@ -14,64 +14,38 @@ from lockstep.tracking import MLFlowLogger, WandbLogger
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries, among themselves
 
 
-@pytest.fixture
-def uri(tmp_path: Path) -> str:
-    pytest.importorskip("mlflow", reason="MLflow is not installed: pip install -e '.[mlflow]'")
-    return f"sqlite:///{tmp_path}/mlflow.db"
-
-
-def logger(run: Path, uri: str) -> MLFlowLogger:
-    return MLFlowLogger(run_dir=str(run), tracking_uri=uri, experiment_name="digits")
-
-
-def recorded(uri: str) -> Any:
-    """The only run of the experiment."""
-    import mlflow
-
-    client = mlflow.MlflowClient(uri)
-    (run,) = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
-    return run
-
-
-def history(uri: str, name: str) -> list[tuple[int, float]]:
-    """Its points by step, with those that are there twice."""
-    import mlflow
-
-    points = mlflow.MlflowClient(uri).get_metric_history(recorded(uri).info.run_id, name)
-    return sorted((point.step, point.value) for point in points)
-
-
-def refuse(*_: Any, **__: Any) -> None:
-    from mlflow.exceptions import MlflowException
-
-    raise MlflowException("Connection\nrefused")
-
-
-def test_what_a_finished_run_comes_to_is_there_and_a_prolonged_one_goes_on(tmp_path: Path, uri: str) -> None:
-    run = save_run(tmp_path / "run")
-    logger(run, uri).log_result({"model": "mlp", "trainer.max_epochs": 2}, {"val/acc": 0.5}, 10)
-    assert recorded(uri).info.status == "FINISHED"
-    assert recorded(uri).data.params == {"model": "mlp", "trainer.max_epochs": "2"}
-    logger(run, uri).log_result({"model": "mlp", "trainer.max_epochs": 4, "seed": 0}, {"val/acc": 0.75}, 20)
-    # MLflow keeps the first value of a parameter, and refuses another
-    assert recorded(uri).data.params == {"model": "mlp", "trainer.max_epochs": "2", "seed": "0"}
-    assert history(uri, "val/acc") == [(10, 0.5), (20, 0.75)]
-
-
-def test_a_server_that_fails_ends_no_run_and_is_asked_again_at_its_end(
-    tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_run_goes_on_as_the_same_run_of_mlflow_and_without_a_server_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = logger(save_run(tmp_path / "run"), uri)
-    one.log_metrics({"loss": 0.0}, 0)
+    mlflow: Any = pytest.importorskip("mlflow", reason="MLflow is not installed: pip install -e '.[mlflow]'")
+    run, uri = save_run(tmp_path / "run"), f"sqlite:///{tmp_path}/mlflow.db"
+    client = mlflow.MlflowClient(uri)
+
+    def logger() -> MLFlowLogger:
+        return MLFlowLogger(run_dir=str(run), tracking_uri=uri, experiment_name="digits")
+
+    def recorded() -> Any:
+        (only,) = client.search_runs([client.get_experiment_by_name("digits").experiment_id])
+        return only
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise mlflow.exceptions.MlflowException("Connection\nrefused")
+
+    first = logger()
+    first.log_metrics({"loss": 0.0}, 0)
     with monkeypatch.context() as silence:
         silence.setattr("mlflow.MlflowClient.log_batch", refuse)
-        for step in (1, 2, 3):
-            one.log_metrics({"loss": float(step)}, step)
+        first.log_metrics({"loss": 1.0}, 1)
+        first.log_metrics({"loss": 2.0}, 2)
     said = [message for name, _, message in caplog.record_tuples if name == "lockstep.tracking"]
     assert said == [f"MLflow at {uri} has failed; the run goes on without it: Connection refused"]
-    one.log_result({"model": "mlp"}, {"loss": 4.0}, 4)
-    assert history(uri, "loss") == [(0, 0.0), (4, 4.0)]
-    assert recorded(uri).info.status == "FINISHED"
+    first.log_result({"model": "mlp", "trainer.max_epochs": 2}, {"loss": 4.0}, 4)
+    assert recorded().info.status == "FINISHED"
+    logger().log_result({"model": "mlp", "trainer.max_epochs": 4, "seed": 0}, {"loss": 8.0}, 8)
+    # MLflow keeps the first value of a parameter, and refuses another
+    assert recorded().data.params == {"model": "mlp", "trainer.max_epochs": "2", "seed": "0"}
+    points = client.get_metric_history(recorded().info.run_id, "loss")
+    assert sorted((point.step, point.value) for point in points) == [(0, 0.0), (4, 4.0), (8, 8.0)]
 
 
 def test_a_run_of_w_and_b_goes_on_as_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

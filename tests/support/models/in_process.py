@@ -30,25 +30,11 @@ from lockstep.runs.validation import derive
 
 torch.set_num_threads(1)  # of these small nets; several tests share the cores
 
-SMALL = (
-    "trainer.accelerator=cpu",
-    "trainer.max_epochs=3",
-    "datamodule.batch_size=300",  # four batches an epoch
-    "guards.checkpoint.every_n_steps=1",
-    "++callbacks.progress=null",
-    "++callbacks.pictures=null",
-    "guards.watchdog=null",
-    "trainer.enable_progress_bar=false",
-    "logger=csv",
-    "trainer.log_every_n_steps=1",
-)
-BARE = (
-    "trainer.accelerator=cpu",
-    "trainer.enable_progress_bar=false",
-    "logger.tensorboard=null",
-    *(f"++guards.{name}=null" for name in ("preemption", "nonfinite", "watchdog", "randomness", "equivalence")),
-    "~callbacks",
-)
+SMALL = ("trainer.accelerator=cpu", "trainer.max_epochs=3", "datamodule.batch_size=300")  # four batches an epoch
+SMALL += ("guards.checkpoint.every_n_steps=1", "++callbacks.progress=null", "++callbacks.pictures=null", "guards.watchdog=null")
+SMALL += ("trainer.enable_progress_bar=false", "logger=csv", "trainer.log_every_n_steps=1")
+BARE = ("trainer.accelerator=cpu", "trainer.enable_progress_bar=false", "logger.tensorboard=null", "~callbacks")
+BARE += tuple(f"++guards.{name}=null" for name in ("preemption", "nonfinite", "watchdog", "randomness", "equivalence"))
 
 
 BELOW_A_GROUP = re.compile(r"(\+\+?|~)?(?!hydra\.)\w+\.[\w.]+(=|$)")

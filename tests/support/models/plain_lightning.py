@@ -47,14 +47,8 @@ class LitClassifier(LightningModule):
     def __init__(self, hidden: int = 32, lr: float = 0.05, dropout: float = 0.2, net: nn.Module | None = None) -> None:
         super().__init__()
         self.save_hyperparameters()
-        layers = (
-            nn.Linear(64, hidden, bias=False),
-            nn.BatchNorm1d(hidden),
-            nn.ReLU(),
-            nn.Dropout(dropout),
-            nn.Linear(hidden, 10),
-        )
-        self.net = net or nn.Sequential(*layers)
+        first = (nn.Linear(64, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Dropout(dropout))
+        self.net = net or nn.Sequential(*first, nn.Linear(hidden, 10))
         self.train_acc, self.val_acc, self.test_acc = (MulticlassAccuracy(10, average="micro") for _ in range(3))
 
     def forward(self, x: Tensor) -> Tensor:

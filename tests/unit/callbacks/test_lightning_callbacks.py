@@ -1,32 +1,23 @@
 """Lightning's own callbacks in a run that goes on: what they set up at an epoch's start, and what no checkpoint holds."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from bitwise import differences
-from in_process import trained
+from in_process import KeepAll, trained
 from lightning import Callback
 from torch.optim.swa_utils import SWALR
 
 from lockstep.errors import ConfigError
 
 
-class KeepAt(Callback):
-    """Keeps the last.ckpt that is there after so many batches."""
-
-    def __init__(self, batches: int, to: Path) -> None:
-        self.batches, self.to = batches, to
+class Own(Callback):
+    """A user's callback, which sets something up at an epoch's start."""
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         self.rate = trainer.optimizers[0].param_groups[0]["lr"]
-
-    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        self.batches -= 1
-        if not self.batches:
-            shutil.copy(Path(trainer.default_root_dir) / "checkpoints" / "last.ckpt", self.to)
 
 
 SWA = [f"+callbacks.swa.{key}" for key in ("_target_=lightning.pytorch.callbacks.StochasticWeightAveraging", "swa_lrs=0.1")]
@@ -35,7 +26,7 @@ can_save_swa = pytest.mark.skipif(not hasattr(SWALR, "_set_anneal_func"), reason
 
 @can_save_swa
 def test_after_lightning_s_epoch_for_the_batchnorm_of_averaged_weights_there_is_nothing_to_train(tmp_path: Path) -> None:
-    """As of a run that was killed during its test; that epoch is one more than trainer.max_epochs."""
+    """The run may have been killed during its test; that epoch is one more than trainer.max_epochs."""
     options = ("model=cnn", *SWA, "+callbacks.swa.swa_epoch_start=1", "trainer.max_epochs=2", "trainer.limit_train_batches=1")
     whole = trained(tmp_path / "run", *options)[0]
     assert whole["epoch"] == 3
@@ -51,19 +42,14 @@ def test_what_an_epoch_s_start_sets_up_is_there_within_it_or_a_line_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Lightning does not call the hook for the rest of an epoch; its own averaging of weights then had no schedule."""
-    swa = [
-        *SWA,
-        "+callbacks.swa.swa_epoch_start=2",
-        "+callbacks.swa.annealing_epochs=3",
-        "trainer.max_epochs=4",
-    ]
-    kept = tmp_path / "run" / "kept.ckpt"  # its own
-    whole = trained(tmp_path / "run", *swa, extra=[KeepAt(10, kept)])[0]  # 4 batches an epoch: within the third
+    swa = (*SWA, "+callbacks.swa.swa_epoch_start=2", "+callbacks.swa.annealing_epochs=3", "trainer.max_epochs=4")
+    run = tmp_path / "run"
+    whole = trained(run, *swa, extra=[KeepAll(tmp_path), Own()])[0]
     assert "on_train_epoch_start" not in caplog.text
-    resumed = trained(tmp_path / "run", *swa, extra=[KeepAt(0, kept)], ckpt_path=kept)[0]
+    resumed = trained(run, *swa, extra=[Own()], ckpt_path=tmp_path / "9.ckpt")[0]  # 4 batches an epoch: within the third
     assert resumed["optimizer_states"][0]["param_groups"][0]["lr"] == whole["optimizer_states"][0]["param_groups"][0]["lr"]
     assert all(torch.equal(resumed["state_dict"][name], tensor) for name, tensor in whole["state_dict"].items())
-    assert "on_train_epoch_start of KeepAt is not called for the rest of this epoch" in caplog.text
+    assert "on_train_epoch_start of Own is not called for the rest of this epoch" in caplog.text
 
 
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended")
@@ -71,9 +57,8 @@ def test_a_run_whose_accumulation_is_scheduled_goes_on_within_an_epoch(tmp_path:
     """Seven batches an epoch, from the second on in steps of two."""
     scheduler = "{_target_: lightning.pytorch.callbacks.GradientAccumulationScheduler, scheduling: {0: 1, 1: 2}}"
     options = (f"+callbacks.steps={scheduler}", "datamodule.batch_size=180", "trainer.max_epochs=2")
-    kept = tmp_path / "run" / "kept.ckpt"
-    whole = trained(tmp_path / "run", *options, extra=[KeepAt(12, kept)])[0]
+    whole = trained(tmp_path / "run", *options, extra=[KeepAll(tmp_path)])[0]
     assert whole["global_step"] == 11
-    resumed = trained(tmp_path / "run", *options, ckpt_path=kept)[0]
+    resumed = trained(tmp_path / "run", *options, ckpt_path=tmp_path / "11.ckpt")[0]
     for key in ("global_step", "state_dict", "optimizer_states", "loops"):
         assert not differences(resumed[key], whole[key]), key

@@ -95,7 +95,7 @@ def test_the_best_one_is_better_than_none(folder: Path) -> None:
 
 
 class Runs:
-    """What unpickling would call."""
+    """Unpickling it would run a command."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.system, ("touch harmed",)
@@ -135,7 +135,7 @@ def test_what_would_not_load_again_is_not_written_and_is_named(
 
 
 def test_numbers_of_numpy_s_are_saved_as_python_s(folder: Path) -> None:
-    """As a callback has them in its state that keeps a mean, or a score by scikit-learn, and a module in its extra state."""
+    """A callback that keeps a mean or a score by scikit-learn has them in its state, a module in its extra state."""
 
     class Scaled(torch.nn.BatchNorm1d):
         def get_extra_state(self) -> Any:
@@ -155,7 +155,7 @@ def test_numbers_of_numpy_s_are_saved_as_python_s(folder: Path) -> None:
 
 
 def test_a_full_disk_leaves_the_earlier_checkpoints(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """In a process of its own: files may grow to 10,000 bytes, the checkpoint's are more."""
+    """A process of its own saves: files may grow to 10,000 bytes, the checkpoint's are more."""
     script = f"""
 import resource, signal, torch
 from lockstep.checkpointing import AtomicCheckpointIO
@@ -173,21 +173,18 @@ AtomicCheckpointIO().save_checkpoint(content, {str(folder / "last.ckpt")!r}, {{"
     assert (read_step(folder / "last.ckpt"), read_step(folder / "previous.ckpt")) == (2, 1)
 
 
-def killed_at(nth: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """As if a save were killed at its nth step that others can see; the steps that it has begun."""
-    calls: list[str] = []
+def kill_at(nth: int, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Kill a save at its nth step that others can see; return the files whose steps have begun."""
+    begun, replace = list[Path](), Path.replace
 
-    def counted(function: Any) -> Any:
-        def call(*arguments: Any, **more: Any) -> Any:
-            calls.append(function.__name__)
-            if len(calls) == nth:
-                raise KeyboardInterrupt
-            return function(*arguments, **more)
+    def counted(path: Path, target: Path) -> Path:
+        begun.append(path)
+        if len(begun) == nth:
+            raise KeyboardInterrupt
+        return replace(path, target)
 
-        return call
-
-    monkeypatch.setattr(Path, "replace", counted(Path.replace))
-    return calls
+    monkeypatch.setattr(Path, "replace", counted)
+    return begun
 
 
 @pytest.mark.parametrize(("nth", "newest"), [(1, "last"), (2, "previous")])
@@ -195,10 +192,10 @@ def test_a_kill_between_two_steps_of_a_save_leaves_a_sound_newest(
     nth: int, newest: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """First what was there becomes previous.ckpt, then the new one last.ckpt."""
-    calls = killed_at(nth, monkeypatch)
+    begun = kill_at(nth, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         write_checkpoint(content(3), folder / "last.ckpt", keep_as="previous.ckpt")
-    assert calls == ["replace"] * nth
+    assert len(begun) == nth
     path = folder / f"{newest}.ckpt"
     assert (latest_valid_checkpoint(folder), read_step(path)) == (path, 2)
     monkeypatch.undo()
@@ -215,7 +212,7 @@ def test_a_damaged_checkpoint_never_takes_the_place_of_the_sound_one(
     """A run that went on from previous.ckpt saves for the first time, and is killed at any step."""
     (folder / "last.ckpt").write_bytes(b"PK torn")
     assert latest_valid_checkpoint(folder) == folder / "previous.ckpt"
-    killed_at(nth, monkeypatch)
+    kill_at(nth, monkeypatch)
     with contextlib.suppress(KeyboardInterrupt):
         write_checkpoint(content(3), folder / "last.ckpt", keep_as="previous.ckpt")
     assert read_step(latest_valid_checkpoint(folder) or Path("nowhere")) in (1, 3)
@@ -252,8 +249,7 @@ def test_killed_at_any_moment_while_saving_the_newest_is_sound(folder: Path) -> 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files that are read whole, as they are."""
-    result: list[str] = []
-    testzip = zipfile.ZipFile.testzip
+    result, testzip = list[str](), zipfile.ZipFile.testzip
 
     def noted(archive: zipfile.ZipFile) -> str | None:
         result.append(Path(str(archive.filename)).name)
