@@ -65,7 +65,7 @@ def _run(main: Callable[..., Any]) -> None:
         given = command_to_fork(given, source)
     sys.argv[:] = [str(Path(sys.argv[0]).absolute()), *given]  # absolute, because Hydra may change the working directory
     if HydraConfig.initialized():  # in a sweep's job
-        from lockstep.sweeps.job_process import run_composed
+        from lockstep.sweeps.local import run_composed
 
         run_composed(main, HydraConfig.instance().cfg)
     else:

@@ -227,7 +227,8 @@ class Run:
         if (read_json(self.directory / "status.json") or {}).get("status") == "failed":
             return  # another rank has failed, after which torchrun asks the others to stop
         record.write_status(self.directory, "preempted", outcome.reason, outcome.rank)
-        console.show_preempted(self.directory, outcome.reason or "")
+        resume = console.command_line("python", Path(sys.argv[0]), f"resume={console.relative(self.directory)}")
+        console.say(f"The run was {outcome.reason}. Continue it: {resume}")
         given = HydraConfig.get().overrides.hydra if HydraConfig.initialized() else ()
         is_named = any(item.startswith("hydra.run.dir=") for item in given)
         job = queue()

@@ -18,7 +18,7 @@ from lockstep.runs.composition import compose
 from lockstep.slurm.launcher import SlurmExecutor, cancel
 from lockstep.sweeps.jobs import Job, JobLaunch, SweepJobs
 from lockstep.sweeps.local import LocalExecutor
-from lockstep.sweeps.runner import Runner
+from lockstep.sweeps.sweep import Runner
 from lockstep.sweeps.table import look_at
 
 # SLURM's commands as shell scripts: each job runs at once, or waits while there is a file `hold`. Its line of squeue's is a file

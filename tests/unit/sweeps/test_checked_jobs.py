@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from lockstep.launchers.environment import register_resolvers
 from lockstep.places import CONF
-from lockstep.sweeps.job_process import saved_config
+from lockstep.sweeps.local import saved_config
 from lockstep.sweeps.sweep import Sweep
 
 
@@ -35,13 +35,6 @@ def test_each_job_s_config_says_what_the_job_chose(sweep: Sweep) -> None:
     assert sweep.sweep_jobs.register(jobs) == jobs
     names = [OmegaConf.load(job.directory / ".hydra" / "config.yaml").name for job in jobs]
     assert names == ["digits_mlp", "digits_cnn"]
-
-
-@pytest.mark.parametrize("more", [[], ["name='a=b'", "seed=3"], ["trainer={max_epochs: 3}", "~logger", "+extra=[1]"]])
-def test_a_job_is_composed_as_hydra_composes_it(more: list[str], sweep: Sweep) -> None:
-    overrides = ["model=cnn", "model.optimizer.lr=1e-3", *more]
-    expected = OmegaConf.to_container(sweep.loader.load_sweep_config(sweep.config, overrides))
-    assert [OmegaConf.to_container(sweep._load(overrides)) for _ in range(2)] == [expected] * 2
 
 
 def test_keys_that_are_not_a_job_s_identity_are_the_command_s(sweep: Sweep) -> None:

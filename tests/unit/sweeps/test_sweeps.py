@@ -17,7 +17,7 @@ from lockstep.errors import ConfigError
 from lockstep.sweeps import local
 from lockstep.sweeps.jobs import FINISHED, PREEMPTED, RUNNING, Job, JobLaunch, SweepJobs, read_state
 from lockstep.sweeps.local import LocalExecutor, Pool, Slots
-from lockstep.sweeps.runner import Runner
+from lockstep.sweeps.sweep import Runner
 
 # a job that writes its record
 PROGRAM = """
