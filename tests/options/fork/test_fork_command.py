@@ -46,7 +46,7 @@ def test_a_group_s_option_replaces_what_the_other_run_had_there(run: Path, capsy
     assert overrides == ["model=cnn"]
     assert capsys.readouterr().out == f"Not kept of {run}, since model is chosen anew: model.optimizer.lr=0.1\n"
     config, defaults, overrides = forked(run, "+callbacks=ema", "~logger", "seed=3")
-    assert (defaults[-1], config["logger"], overrides) == ("_self_", {}, ["+callbacks=ema", "seed=3"])
+    assert (defaults[-1], config["logger"], overrides[1]) == ({"logger": None}, None, "~logger")
     config, defaults, _ = forked(run, "model/optimizer=sgd")
     assert config["model"] == {"_target_": "M", "optimizer": None}
     assert defaults[-1] == {"model/optimizer": None}
