@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 
 from lockstep.atomic_files import read_json
 from lockstep.errors import config_error
-from lockstep.launchers.environment import SWEPT_KEYS, can_resume, restarts, this_rank
+from lockstep.launchers.environment import can_resume, restarts, this_rank
 from lockstep.runs.locks import Lock, is_held
 from lockstep.runs.record import COULD_NOT_START
 from lockstep.runs.run import Run
@@ -37,7 +37,7 @@ def open_run(cfg: DictConfig) -> Run:
     """
     hydra: Any = HydraConfig.get()
     overrides = list(hydra.overrides.task)
-    if SWEPT_KEYS not in os.environ:
+    if cfg.get(RUN_ID) is None:  # neither a resumed run nor a sweep's job
         check_single([*overrides, *hydra.overrides.hydra])
     check_run_dir(cfg)
     fix_times(cfg)

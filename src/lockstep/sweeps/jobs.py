@@ -44,7 +44,6 @@ class JobLaunch(NamedTuple):
 
     command: tuple[str, ...] = ()
     resources: tuple[Any, ...] = ()  # what the job takes, for the executor and for a person
-    swept_keys: Sequence[str] = ()  # keys of overrides in which it may differ from other jobs
     config: DictConfig | None = None  # without Hydra's part
     hydra: DictConfig | None = None  # Hydra's part
     global_batch_size: int | None = None

@@ -22,7 +22,7 @@ from lockstep.config.construct import construct
 from lockstep.config.overrides import quote
 from lockstep.config.plan import Plan, visible_gpus
 from lockstep.errors import config_error
-from lockstep.launchers.environment import SWEPT_KEYS, cores
+from lockstep.launchers.environment import cores
 from lockstep.launchers.processes import Process, kill_group, start
 from lockstep.runs.saved import FILE, read_yaml
 from lockstep.sweeps.jobs import OUTPUT, Job, JobState, SweepJobs
@@ -193,7 +193,7 @@ class LocalExecutor(Executor):
         pool = self.pools[wanted.pool]
         slots = pool.free[: wanted.width]
         own_cores = pool.cores(slots)
-        environment = os.environ | {SWEPT_KEYS: " ".join(launch.swept_keys)}
+        environment = dict(os.environ)
         if wanted.pool == "gpu":
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(slot.partition("#")[0] for slot in slots)
         environment.setdefault("OMP_NUM_THREADS", str(max(1, len(own_cores) // job.world_size)))

@@ -91,7 +91,6 @@ class Sweep:
         launch = JobLaunch(
             command=(sys.executable, str(Path(sys.argv[0]).absolute()), *resume),
             resources=self.executor.resources(full, plan),
-            swept_keys=[override_key(item) for item in swept],
             config=cfg,
             hydra=OmegaConf.masked_copy(full, ["hydra"]),
             global_batch_size=plan.global_batch_size,
