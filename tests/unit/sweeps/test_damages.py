@@ -1,4 +1,4 @@
-"""A sweep's directory of which something was lost, or is left by a kill: it goes on, and finished jobs stay finished."""
+"""A sweep whose directory was damaged goes on, and finished jobs stay finished."""
 
 import shutil
 from pathlib import Path
