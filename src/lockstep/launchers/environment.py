@@ -56,10 +56,6 @@ class Rank:
     num_nodes: int
 
     @property
-    def started_by(self) -> str:
-        return self.launcher.name
-
-    @property
     def started(self) -> tuple[int, int]:
         """Number of processes per node, and number of nodes."""
         return self.world_size // self.num_nodes, self.num_nodes

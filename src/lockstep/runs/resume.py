@@ -54,7 +54,7 @@ def locate_run(wanted: str) -> Path:
     if wanted != "last":
         return absolute(Path(wanted).expanduser())
     if (rank := this_rank()) is not None:
-        words = f"{rank.started_by}'s ranks would each look for themselves; name the run's directory"
+        words = f"{rank.launcher.name}'s ranks would each look for themselves; name the run's directory"
         raise config_error("resume", wanted, words)
     return newest_unfinished(Path.cwd())
 

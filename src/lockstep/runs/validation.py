@@ -120,14 +120,11 @@ def _check_launch(plan: Plan) -> None:
     """Raise ConfigError if the processes that were started, or can be started here, are not those of the plan."""
     rank = this_rank()
     if rank is None and plan.num_nodes > 1:
-        raise config_error(
-            "trainer.num_nodes", plan.num_nodes, "torchrun, say, starts the processes of several nodes; use 1 here"
-        )
+        raise config_error("trainer.num_nodes", plan.num_nodes, "several nodes need torchrun or srun, which start the processes")
     if rank is not None and rank.world_size != plan.world_size:
-        raise ConfigError(
-            f"trainer.devices={plan.devices} trainer.num_nodes={plan.num_nodes}: {rank.started_by} has started "
-            f"{rank.world_size} process(es); use numbers whose product is {rank.world_size}"
-        )
+        given = f"trainer.devices={plan.devices} trainer.num_nodes={plan.num_nodes}"
+        started = f"{rank.launcher.name} has started {rank.world_size} process(es)"
+        raise ConfigError(f"{given}: {started}; use numbers whose product is {rank.world_size}")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a run that has finished."""
+"""TensorBoard's view of a finished run."""
 
 from pathlib import Path
 
