@@ -87,7 +87,7 @@ class Job:
         """Make the directory: its config, then status.json, without which it is no job. One that has lost that is resumed."""
         self.directory.mkdir(parents=True, exist_ok=True)
         is_new, launch = not (self.directory / FILE).is_file(), self.launch
-        if is_new and launch.config is not None:
+        if is_new and launch.hydra is not None:
             write_config(self.directory, launch.config, launch.hydra.hydra, uuid.uuid4().hex, launch.global_batch_size)
         self.save(status=QUEUED if is_new else PREEMPTED, reason=None)
 
