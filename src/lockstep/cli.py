@@ -5,7 +5,6 @@ import contextlib
 import gc
 import os
 import re
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,11 +14,11 @@ from hydra.core.hydra_config import HydraConfig
 
 from lockstep import console
 from lockstep.config.overrides import is_group, quote, split_flags, values_by_key
-from lockstep.errors import ExitCode
 from lockstep.launchers.environment import register_resolvers
 from lockstep.launchers.rank import attach_to_parent, leave
-from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
+from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.places import import_from_project
+from lockstep.runs.validation import refusing
 
 register_resolvers()
 
@@ -27,21 +26,10 @@ register_resolvers()
 def start(main: Callable[..., Any]) -> None:
     """Run a @hydra.main function; exit with one line for an error in the config (code 2) or a stop request (code 75)."""
     try:
-        _run(main)
+        with refusing():
+            _run(main)
     except SystemExit as left:
         leave(left.code)
-    except (Preempted, Exception) as error:
-        reason = STOP_SIGNALS.raised or error
-        if isinstance(reason, Preempted):  # runs and sweeps that have started report it themselves
-            line, code = f"Stopped by {signal.Signals(reason.number).name}. The same command starts it.", ExitCode.PREEMPTED
-        else:
-            from lockstep.config.hydra_errors import explain
-
-            line, code = explain(reason), ExitCode.REFUSED
-        if line is None:  # a bug
-            raise
-        console.say(line)
-        leave(code)
 
 
 def _run(main: Callable[..., Any]) -> None:
@@ -65,7 +53,7 @@ def _run(main: Callable[..., Any]) -> None:
         given = command_to_fork(given, source)
     sys.argv[:] = [str(Path(sys.argv[0]).absolute()), *given]  # absolute, because Hydra may change the working directory
     if HydraConfig.initialized():  # in a sweep's job
-        from lockstep.sweeps.job_process import run_composed
+        from lockstep.sweeps.local import run_composed
 
         run_composed(main, HydraConfig.instance().cfg)
     else:

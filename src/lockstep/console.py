@@ -44,21 +44,16 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
     rows |= {"throughput": f"{speed:,.0f} samples/s"} if (speed := result.get("samples_per_second")) else {}
     rows |= {"ended by": reason} if (reason := result.get("ended_by")) else {}
     show_table([*rows.items(), ("run directory", relative(run_dir))])
-    commands = [("tensorboard", "--logdir")] if (run_dir / "tensorboard").is_dir() else []
-    if (run_dir / "checkpoints").is_dir() and any(name.startswith("test") for name in result["metrics"]):
-        commands.append(("lockstep", "evaluate"))
-    show_next(run_dir, commands)
+    has_test = (run_dir / "checkpoints").is_dir() and any(name.startswith("test") for name in result["metrics"])
+    show_next(run_dir, *[("lockstep", "evaluate")] * has_test)
 
 
-def show_next(directory: Path, commands: Sequence[Sequence[str]]) -> None:
-    """Print the commands that come next, each with the directory as its last argument."""
+def show_next(directory: Path, *commands: Sequence[str]) -> None:
+    """Print the commands that come next, TensorBoard first, each with the directory as its last argument."""
+    if any(path.is_dir() for path in (directory / "tensorboard", *directory.glob("*/tensorboard"))):
+        commands = (("tensorboard", "--logdir"), *commands)
     if commands:
         print("Next:", *(command_line(*words, directory) for words in commands), sep="\n  ", flush=True)
-
-
-def show_preempted(run_dir: Path, reason: str) -> None:
-    """Print why the run has stopped and the command that resumes it."""
-    say(f"The run was {reason}. Continue it: {command_line('python', Path(sys.argv[0]), f'resume={relative(run_dir)}')}")
 
 
 def command_line(*words: str | Path) -> str:

@@ -1,4 +1,4 @@
-"""The command line: quoting, errors in one line each, a project of one's own, and the command `lockstep` in it."""
+"""The command line: quoting, errors in one line, the user's own project, and the command `lockstep` in it."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from lockstep import __main__ as command
 from lockstep import places
-from lockstep.cli import _as_hydra_reads, start
+from lockstep.cli import start
 from lockstep.config.overrides import quote, values_by_key
 from lockstep.errors import ConfigError, config_error
 from lockstep.runs.composition import compose
@@ -20,16 +20,11 @@ from lockstep.runs.composition import compose
 pytestmark = pytest.mark.usefixtures("no_process_group")  # a rank that has one leaves at once
 
 
-@pytest.fixture
-def _full_errors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # start() sets it; so it is taken back
-    monkeypatch.setattr(HydraConfig.instance(), "cfg", None)  # as in a new process
-
-
-@pytest.mark.usefixtures("_full_errors")
-def test_a_request_to_stop_before_a_run_has_begun_is_a_line(
+def test_a_stop_request_before_a_run_has_begun_is_a_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # start() sets it, and this removes it again
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", None)  # as in a new process
     monkeypatch.setattr(sys, "argv", ["train.py"])
     with pytest.raises(SystemExit) as ended:
         start(lambda: signal.raise_signal(signal.SIGTERM))
@@ -44,29 +39,21 @@ class Refusing(Dataset[int]):
         raise config_error("datamodule.data_dir", "cat.png", "not a readable image\n(two lines)")
 
 
-def test_a_data_worker_s_refusal_is_its_own_line() -> None:
+def test_a_refusal_in_a_data_worker_is_one_line() -> None:
     with pytest.raises(ConfigError) as raised:
         next(iter(DataLoader(Refusing(), num_workers=1)))
     assert str(raised.value) == "datamodule.data_dir=cat.png: not a readable image (two lines)"
 
 
-def test_no_logger_and_no_data_are_choices_too() -> None:
-    given = ["seed=1", "logger=null", "datamodule=null", "init_from=epoch=1.ckpt"]
-    assert [*map(_as_hydra_reads, given)] == ["seed=1", "~logger", "datamodule=none", "init_from='epoch=1.ckpt'"]
-
-
-ODD = ["plain", "/data/with space/run 1", "it's", "a,b", "key=value", "null", "", "ends in \\"]
-
-
-@pytest.mark.parametrize("value", ODD)
-def test_a_quoted_value_is_read_back_unchanged(value: str) -> None:
-    assert values_by_key([f"hydra.run.dir={quote(value)}"]) == {"hydra.run.dir": value}
-    assert OverridesParser.create().parse_override(f"key={quote(value)}").value() == value
+def test_a_quoted_value_is_read_back_unchanged() -> None:
+    for value in ("plain", "/data/with space/run 1", "it's", "a,b", "key=value", "null", "", "ends in \\"):
+        assert values_by_key([f"hydra.run.dir={quote(value)}"]) == {"hydra.run.dir": value}
+        assert OverridesParser.create().parse_override(f"key={quote(value)}").value() == value
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with a model and a trainer of its own, which is the working directory."""
+    """A project with its own model and trainer, in the working directory."""
     for name, text in {
         "train.py": '"""Trains what is ours."""',
         "conf/train.yaml": "defaults: [model: mine, datamodule: digits, base, _self_, experiment: null]\n"
@@ -85,7 +72,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("project")
-def test_its_configs_stand_before_lockstep_s_and_win() -> None:
+def test_configs_of_the_project_win() -> None:
     cfg = compose("trainer=ddp")
     assert (cfg.seed, cfg.model.net._target_, cfg.trainer.max_epochs) == (7, "own_nets.Net", 77)
     assert cfg.trainer.accelerator == "gpu"

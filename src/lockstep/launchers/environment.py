@@ -19,7 +19,6 @@ from lockstep.metrics import mode_by_name, mode_for
 
 PARENT_PID = "LOCKSTEP_PARENT"  # the process that started this one as a rank
 SWEEP_PIPE = "LOCKSTEP_SWEEP_PIPE"  # a file descriptor of a job on another machine that closes when its sweep dies
-SWEPT_KEYS = "LOCKSTEP_SWEPT_KEYS"  # in a sweep's job: the keys that differ between jobs
 RESTARTS = "LOCKSTEP_RESTARTS"  # number of restarts of these ranks by Lockstep's own parent
 _RESTARTS = (RESTARTS, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 _QUEUE = "SLURM_JOB_ID"
@@ -55,10 +54,6 @@ class Rank:
     local_rank: int
     world_size: int
     num_nodes: int
-
-    @property
-    def started_by(self) -> str:
-        return self.launcher.name
 
     @property
     def started(self) -> tuple[int, int]:

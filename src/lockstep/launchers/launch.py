@@ -14,11 +14,12 @@ from lockstep.errors import ExitCode
 from lockstep.launchers.environment import RESTARTS, rank_environment, reserved_port
 from lockstep.launchers.heartbeat import DEBUGGED
 from lockstep.launchers.outcome import Outcome, judge, preempted
-from lockstep.launchers.processes import SERVER_DIED, Process, end, importable, start
-from lockstep.launchers.stop_signals import DEBUGGER_HINT, STOP_SIGNALS
+from lockstep.launchers.processes import SERVER_DIED, Process, importable, kill_group, start
+from lockstep.launchers.stop_signals import DEBUGGER_HINT, STOP_SIGNALS, STOPPING
 
 POLL = 0.05  # seconds between two polls of the ranks
 GRACE = 6.0  # seconds for the other ranks to exit once one has, and for all ranks after the deadline of a stop request
+PATIENCE = 10.0  # seconds to wait for a killed process
 FINISHED_GRACE = 600.0  # seconds for the other ranks to exit once one has finished: a logger may be uploading
 
 
@@ -68,7 +69,10 @@ def launch(
                 ranks.append(Rank(process, receiver))
             return _watch(ranks, received, log.parent / DEBUGGED, stop_deadline)
         finally:
-            end([rank.process for rank in ranks])
+            for rank in ranks:
+                kill_group(rank.process.pid)
+            for rank in ranks:
+                rank.process.wait(PATIENCE)  # even a killed process waits for a disk that does not answer
 
 
 def _run_rank(sender: Any, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
@@ -92,7 +96,7 @@ def _watch(ranks: Sequence[Rank], received: list[int], debugged: Path, stop_dead
                 rank.process.send_signal(signal.SIGUSR1 if received[forwarded] == signal.SIGUSR1 else signal.SIGTERM)
             if not forwarded:
                 hint = DEBUGGER_HINT if debugged.exists() else ""
-                say(f"Stopping at the next step; Ctrl-C twice kills the ranks at once.{hint}")
+                say(f"{STOPPING}{hint}")
                 ends_by = min(ends_by, now + stop_deadline + GRACE)
             forwarded += 1
         if received[:forwarded].count(signal.SIGINT) > 1:

@@ -21,7 +21,6 @@ from lockstep.launchers.environment import this_rank
 from lockstep.launchers.rank import end_with, leave
 from lockstep.launchers.stop_signals import SIGNALS, STOP_SIGNALS
 
-PATIENCE = 10.0  # seconds to wait for a killed process
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 SERVER_DIED = 255  # multiprocessing's exit code of a process whose fork server has died (popen_forkserver.py)
 
@@ -167,14 +166,6 @@ def _renew_imported() -> None:
     if lightning := sys.modules.get("lightning.pytorch.utilities.rank_zero"):
         rank = this_rank()
         lightning.rank_zero_only.rank = 0 if rank is None else rank.global_rank
-
-
-def end(processes: Sequence[Process]) -> None:
-    """Kill the processes that still run, and what is left of their process groups."""
-    for process in processes:
-        kill_group(process.pid)
-    for process in processes:
-        process.wait(PATIENCE)  # even a killed process waits for a disk that does not answer
 
 
 def kill_group(pid: int) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 SECOND_CTRL_C = 5.0  # seconds for a process to exit by itself after the second Ctrl-C
+STOPPING = "Stopping: a checkpoint is saved first; a second Ctrl-C stops at once."
 DEBUGGER_HINT = " At the debugger's prompt, type c."
 
 
@@ -133,7 +134,7 @@ class StopSignals:
         if self.deferred and number == signal.SIGINT:
             hint = DEBUGGER_HINT if in_debugger() else ""
             with contextlib.suppress(OSError):  # the terminal is gone
-                os.write(2, f"\nStopping at the next step; Ctrl-C again stops at once.{hint}\n".encode())
+                os.write(2, f"\n{STOPPING}{hint}\n".encode())
 
     def _raise(self, number: int, unsaved: str | None = None) -> NoReturn:
         self._may_raise = False

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from lockstep.config.plan import Plan
 from lockstep.errors import ExitCode, config_error
-from lockstep.launchers.environment import SWEPT_KEYS, cores
+from lockstep.launchers.environment import cores
 from lockstep.ray_cluster.worker import JobWorker
 from lockstep.runs.locks import is_held
 from lockstep.sweeps.jobs import FAILED, OUTPUT, PREEMPTED, Job, JobState, read_state
@@ -105,7 +105,7 @@ class RayExecutor(Executor):
         """Return the variables that a job gets on any node: this process's, but for those of a place."""
         threads = os.environ.get("OMP_NUM_THREADS", str(max(1, int(self.cpus_per_device))))
         shared = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "CUDA_VISIBLE_DEVICES"))}
-        return shared | {SWEPT_KEYS: " ".join(job.launch.swept_keys), "OMP_NUM_THREADS": threads}
+        return shared | {"OMP_NUM_THREADS": threads}
 
 
 class RayJob(Handle):

@@ -31,12 +31,9 @@ def command_to_fork(arguments: Sequence[str], wanted: str) -> list[str]:
     checkpoint, step = find_checkpoint(wanted)
     run_dir, source = _read_source(checkpoint)
     new = [item for item in overrides if override_key(item) != KEY]
-    emptied = [item for item in new if chooses_group(item) and item.startswith("~")]  # logger=null
-    new = [item for item in new if item not in emptied]
     groups = [override_key(item) for item in new if chooses_group(item) and not item.startswith("+")]
-    empty_groups = [*map(override_key, emptied)]
-    _print_lost_values(run_dir, [*groups, *empty_groups])
-    folder = _write_source(source, groups, empty_groups)
+    _print_lost_values(run_dir, groups)
+    folder = _write_source(source, groups)
     return [*flags, *arguments_for(folder, new), f"{KEY}={quote(f'{checkpoint}@{step}')}"]
 
 
@@ -70,12 +67,11 @@ def _read_source(checkpoint: Path) -> tuple[Path, DictConfig]:
     raise config_error(KEY, checkpoint, f"is in no run's directory, with a {FILE}; init_from= takes its weights alone")
 
 
-def _write_source(source: DictConfig, groups: Sequence[str], emptied: Sequence[str]) -> Path:
+def _write_source(source: DictConfig, groups: Sequence[str]) -> Path:
     """Write the source's config, without the groups that the command chooses, to a folder that is removed at exit."""
     source.update({"run_dir": RUN_DIR, RUN_ID: None, "forked_from": None, "overwrite": False})
-    values = dict.fromkeys(groups, None) | {group: {} for group in emptied}
-    for group in values.keys() - OF_THE_WHOLE:
-        OmegaConf.update(source, group.partition("@")[0].replace("/", "."), values[group], merge=False)
+    for group in {*groups}.difference(OF_THE_WHOLE):
+        OmegaConf.update(source, group.partition("@")[0].replace("/", "."), None)
     folder = Path(tempfile.mkdtemp(prefix="lockstep-fork-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     write_for_hydra(folder, source, groups)

@@ -1,6 +1,5 @@
 """Collect the results of a run from the trainer, for its record and its loggers."""
 
-import os
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,6 @@ from lockstep.checkpointing import read_checkpoint
 from lockstep.config.overrides import override_key
 from lockstep.config.plan import Plan
 from lockstep.errors import NamedFailure
-from lockstep.launchers.environment import SWEPT_KEYS
 from lockstep.runs.record import environment
 from lockstep.runs.saved import read_choices, read_overrides
 from lockstep.runs.shares import dp_rank_and_size
@@ -183,11 +181,8 @@ def log_result(cfg: DictConfig, trainer: Any, facts: Mapping[str, Any], metrics:
 
 
 def hyperparameters(cfg: DictConfig, facts: Mapping[str, Any]) -> dict[str, str | float]:
-    """Return the values of the overridden keys, a group's being its option, and the facts that follow; in a sweep's job only the
-    swept keys."""
+    """Return the values of the overridden keys, a group's being its option, and the facts that follow from them."""
     keys, choices = [*map(override_key, read_overrides(Path(cfg.run_dir)))], read_choices(Path(cfg.run_dir))
-    if (swept := os.environ.get(SWEPT_KEYS)) is not None:
-        keys, facts = [key for key in keys if key in swept.split()], {}
     values = {key: choices[key] if key in choices else OmegaConf.select(cfg, key) for key in keys}
     values |= {name: facts[name] for name in _SHOWN if name in facts}
     return {key: value if isinstance(value, str | int | float) else str(value) for key, value in values.items()}

@@ -10,6 +10,7 @@ from lockstep.atomic_files import read_json
 from lockstep.config.construct import shown
 from lockstep.config.overrides import chooses_group, flat, override_key, quote, split_flags, values_by_key
 from lockstep.config.plan import BATCH, GLOBAL_BATCH, rate_key
+from lockstep.console import relative, say
 from lockstep.errors import config_error
 from lockstep.launchers.environment import this_rank
 from lockstep.runs.directory import SWEEP_FILE, absolute, has_run, run_directories
@@ -53,7 +54,7 @@ def locate_run(wanted: str) -> Path:
     if wanted != "last":
         return absolute(Path(wanted).expanduser())
     if (rank := this_rank()) is not None:
-        words = f"{rank.started_by}'s ranks would each look for themselves; name the run's directory"
+        words = f"{rank.launcher.name}'s ranks would each look for themselves; name the run's directory"
         raise config_error("resume", wanted, words)
     return newest_unfinished(Path.cwd())
 
@@ -66,28 +67,25 @@ def newest_unfinished(folder: Path) -> Path:
     if not candidates:
         sweeps = "a sweep goes on by its own command, or by lockstep sweep resume"
         raise config_error("resume", "last", f"there is no unfinished run below {folder}; {sweeps}")
-    return max(candidates, key=lambda run: str((read_json(run / "status.json") or {}).get("updated", "")))
+    newest = max(candidates, key=lambda run: str((read_json(run / "status.json") or {}).get("updated", "")))
+    say(f"resume=last: {relative(newest)}, which is {actual_status(newest)}")
+    return newest
 
 
 def check_resumable(run_dir: Path, cfg: DictConfig) -> None:
-    """Raise ConfigError if the directory's run can't be resumed from its checkpoint with a config."""
-    if (saved := read_config(run_dir)) is not None:
-        check_unchanged(saved, cfg, run_dir)
+    """Raise ConfigError if the directory's run can't be resumed with a config: it changes a value that the checkpoint decides, or
+    the checkpoint is of a later epoch."""
+    before, now = _fixed_values(read_config(run_dir)), _fixed_values(cfg)
+    for key in (key for key in before | now if before.get(key) != now.get(key)):
+        words = f"can't change in a resumed run, whose checkpoint has {shown(before.get(key))}; use fork={run_dir} for a new run"
+        raise config_error(key, shown(now.get(key)), words)
     from lockstep.checkpointing import latest_valid_checkpoint  # torch
 
     if (checkpoint := latest_valid_checkpoint(run_dir / "checkpoints")) is not None:
         read_start(cfg, "resume", checkpoint)
 
 
-def check_unchanged(saved: DictConfig, cfg: DictConfig, run_dir: Path) -> None:
-    """Raise ConfigError if a resumed run's config changes a value that the checkpoint decides."""
-    before, now = _fixed_values(saved), _fixed_values(cfg)
-    for key in (key for key in before | now if before.get(key) != now.get(key)):
-        words = f"can't change in a resumed run, whose checkpoint has {shown(before.get(key))}; use fork={run_dir} for a new run"
-        raise config_error(key, shown(now.get(key)), words)
-
-
-def _fixed_values(cfg: DictConfig) -> dict[str, Any]:
+def _fixed_values(cfg: Any) -> dict[str, Any]:
     content: Any = OmegaConf.to_container(cfg)
     fixed = (*_FIXED, f"model.{rate_key(content['model'])}.", *((BATCH, GLOBAL_BATCH) if cfg.lr_scaling != "none" else ()))
     return {key: value for key, value in flat(content).items() if f"{key}.".startswith(fixed)}

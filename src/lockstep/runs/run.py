@@ -49,6 +49,8 @@ class Run:
         self.directory = Path(cfg.run_dir)
         self._log, self._metrics = self.directory / rank_log(), self.directory / "metrics.json"
         self.rank = this_rank()
+        self._global_rank = self.rank.global_rank if self.rank else 0
+        self.is_owner = report is None and self._global_rank == 0  # writes the status and messages
         self.is_parent = self.rank is None and (self.plan.world_size > 1 or cfg.max_restarts > 0)
         self.lock: Lock | None = None  # of the directory; taken when the run begins unless it is set before
         self.before: dict[Path, str] = {}  # a resumed run's files, which a refused resumption leaves as they were
@@ -58,23 +60,16 @@ class Run:
         self._mirror: Any = None
         self._started = started or time.monotonic()
 
-    @property
-    def is_owner(self) -> bool:
-        """True in the process that writes the status and messages: the parent, or rank zero without one."""
-        return self._report is None and self._global_rank == 0
-
-    @property
-    def _global_rank(self) -> int:
-        return self.rank.global_rank if self.rank else 0
-
     def __enter__(self) -> Self:
         if self.is_owner and self.lock is None:
             self.lock = Lock(self.directory, "run_dir")
         try:
             if self.is_owner:
                 self._record_start()
-            self._watch()
-            if not self.is_parent:
+            STOP_SIGNALS.listen()
+            if not self.is_parent:  # watched by a thread, which works while the main thread is stuck
+                limit = _deadline(self.cfg, "guards.watchdog.seconds_to_first_batch")
+                HEARTBEAT.start(limit, self._log, self._give_up, _deadline(self.cfg, "guards.preemption.deadline"))
                 self.checkpoint = self._find_checkpoint()
         except BaseException:
             self.__exit__(*sys.exc_info())
@@ -111,13 +106,6 @@ class Run:
 
             checkpoint, _ = find_checkpoint(self.cfg.fork)
         return checkpoint
-
-    def _watch(self) -> None:
-        """Start the watchdog of a rank, which works while the main thread is stuck. The parent only listens for stop signals."""
-        STOP_SIGNALS.listen()
-        if not self.is_parent:
-            limit = _deadline(self.cfg, "guards.watchdog.seconds_to_first_batch")
-            HEARTBEAT.start(limit, self._log, self._give_up, _deadline(self.cfg, "guards.preemption.deadline"))
 
     def _give_up(self, error: BaseException) -> None:
         """Exit from a helper thread without joining the main thread."""
@@ -227,7 +215,8 @@ class Run:
         if (read_json(self.directory / "status.json") or {}).get("status") == "failed":
             return  # another rank has failed, after which torchrun asks the others to stop
         record.write_status(self.directory, "preempted", outcome.reason, outcome.rank)
-        console.show_preempted(self.directory, outcome.reason or "")
+        resume = console.command_line("python", Path(sys.argv[0]), f"resume={console.relative(self.directory)}")
+        console.say(f"The run was {outcome.reason}. Continue it: {resume}")
         given = HydraConfig.get().overrides.hydra if HydraConfig.initialized() else ()
         is_named = any(item.startswith("hydra.run.dir=") for item in given)
         job = queue()

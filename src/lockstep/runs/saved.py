@@ -44,12 +44,6 @@ def write_for_hydra(folder: Path, cfg: DictConfig, groups: Sequence[str] = (), j
     replace_text(folder / "config.yaml", OmegaConf.to_yaml(cfg))
 
 
-def files_of_state(run_dir: Path) -> list[Path]:
-    """Return the files that say what the directory's run is, and how it ended."""
-    ends = [file for file in (run_dir / "status.json", run_dir / "metrics.json") if file.is_file()]
-    return [*(run_dir / FOLDER).glob("*.yaml"), *ends]
-
-
 def read_config(run_dir: Path) -> DictConfig | None:
     """Return the config of the directory's run, or None."""
     if not (run_dir / FILE).is_file():

@@ -1,5 +1,6 @@
 """Check that a run can start here with its config, before any process is started."""
 
+import signal
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from lockstep.config.overrides import is_group, override_key
 from lockstep.config.plan import BATCH, GLOBAL_BATCH, Plan
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.environment import this_rank
+from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
 from lockstep.metrics import check_metrics
 
 OF_THE_WHOLE = ("experiment", "debug", "sweep")  # groups whose options set keys of the whole config
@@ -118,26 +120,27 @@ def _check_launch(plan: Plan) -> None:
     """Raise ConfigError if the processes that were started, or can be started here, are not those of the plan."""
     rank = this_rank()
     if rank is None and plan.num_nodes > 1:
-        raise config_error(
-            "trainer.num_nodes", plan.num_nodes, "torchrun, say, starts the processes of several nodes; use 1 here"
-        )
+        raise config_error("trainer.num_nodes", plan.num_nodes, "several nodes need torchrun or srun, which start the processes")
     if rank is not None and rank.world_size != plan.world_size:
-        raise ConfigError(
-            f"trainer.devices={plan.devices} trainer.num_nodes={plan.num_nodes}: {rank.started_by} has started "
-            f"{rank.world_size} process(es); use numbers whose product is {rank.world_size}"
-        )
+        given = f"trainer.devices={plan.devices} trainer.num_nodes={plan.num_nodes}"
+        started = f"{rank.launcher.name} has started {rank.world_size} process(es)"
+        raise ConfigError(f"{given}: {started}; use numbers whose product is {rank.world_size}")
 
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Exit with one line and code 2, or 1 for a bug. Hydra would turn an exception in its callbacks into a warning, and print
-    more lines for one in a job."""
+    """Exit with one line: code 2 for an error in the config, 75 for a stop request before a run has begun. Print the stack trace
+    of a bug; code 1. Hydra turns exceptions in its callbacks into warnings, and adds lines to those of a job."""
     try:
         yield
-    except Exception as error:
+    except (Preempted, Exception) as error:
+        reason = STOP_SIGNALS.raised or error
+        if isinstance(reason, Preempted):  # runs and sweeps that have started report it themselves
+            console.say(f"Stopped by {signal.Signals(reason.number).name}. The same command starts it.")
+            raise SystemExit(ExitCode.PREEMPTED) from None
         from lockstep.config.hydra_errors import explain
 
-        if (line := explain(error)) is None:
+        if (line := explain(reason)) is None:
             traceback.print_exc()
             raise SystemExit(ExitCode.FAILED) from None
         console.say(line)

@@ -23,7 +23,6 @@ from lockstep.atomic_files import replace_text
 from lockstep.config.plan import Plan
 from lockstep.console import say
 from lockstep.errors import config_error
-from lockstep.launchers.environment import SWEPT_KEYS
 from lockstep.launchers.stop_signals import STOP_SIGNALS
 from lockstep.slurm.cluster import SlurmError, answer
 from lockstep.sweeps.jobs import FAILED, OUTPUT, PREEMPTED, QUEUED, RUNNING, Job, JobState, SweepJobs, read_state
@@ -39,7 +38,7 @@ _SCRIPT = """#!/bin/bash
 trap : TERM # srun gets it too, and its exit code is wanted
 {setup}
 directory={directory}
-export {swept_keys}={swept} OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{threads}}}"
+export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-{threads}}}"
 rm -f "$directory/{code}"
 srun --input=none --wait=60 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
   --open-mode=append --output="${{directory//%/%%}}/{output}" {command}
@@ -187,8 +186,6 @@ class SlurmExecutor(Executor):
         return _SCRIPT.format(
             setup="\n".join(self.setup),
             directory=shlex.quote(str(job.directory)),
-            swept_keys=SWEPT_KEYS,
-            swept=shlex.quote(" ".join(job.launch.swept_keys)),
             threads=self.cpus_per_device,
             code=CODE,
             output=OUTPUT,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from lockstep.atomic_files import read_json, write_json
 from lockstep.config.overrides import flat
@@ -44,9 +44,8 @@ class JobLaunch(NamedTuple):
 
     command: tuple[str, ...] = ()
     resources: tuple[Any, ...] = ()  # what the job takes, for the executor and for a person
-    swept_keys: Sequence[str] = ()  # keys of overrides in which it may differ from other jobs
-    config: DictConfig | None = None  # without Hydra's part
-    hydra: DictConfig | None = None  # Hydra's part
+    config: Any = None  # without Hydra's part
+    hydra: Any = None  # Hydra's part
     global_batch_size: int | None = None
 
 
@@ -87,9 +86,9 @@ class Job:
     def make(self) -> None:
         """Make the directory: its config, then status.json, without which it is no job. One that has lost that is resumed."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        is_new, (*_, config, hydra, global_batch_size) = not (self.directory / FILE).is_file(), self.launch
-        if is_new and config is not None and hydra is not None:
-            write_config(self.directory, config, hydra.hydra, uuid.uuid4().hex, global_batch_size)
+        is_new, launch = not (self.directory / FILE).is_file(), self.launch
+        if is_new and launch.hydra is not None:
+            write_config(self.directory, launch.config, launch.hydra.hydra, uuid.uuid4().hex, launch.global_batch_size)
         self.save(status=QUEUED if is_new else PREEMPTED, reason=None)
 
     def begin(self) -> None:

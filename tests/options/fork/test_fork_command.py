@@ -1,4 +1,4 @@
-"""`fork=RUN_DIR[@STEP]`: Hydra composes the other run's config, with what is new, and the checkpoint with its step."""
+"""`fork=RUN_DIR[@STEP]`: Hydra composes the source run's config with the new overrides, and the checkpoint with its step."""
 
 from pathlib import Path
 from typing import Any
@@ -26,35 +26,31 @@ def run(tmp_path: Path) -> Path:
 
 
 def save(path: Path, step: int) -> None:
-    torch.save({"state_dict": {}, "global_step": step, "epoch": 2, "callbacks": {"LastCheckpoint": {"run_id": "saved"}}}, path)
+    torch.save({"state_dict": {}, "global_step": step, "epoch": 2}, path)
 
 
 def forked(run: Path, *new: str) -> tuple[dict[str, Any], list[Any], list[str]]:
-    """The config that is to be composed, what is composed with it, and the overrides."""
+    """Return the source's config, the defaults list, and the overrides."""
     flag, folder, name, saved, *overrides, pinned = command_to_fork([*new, f"fork={quote(str(run))}"], str(run))
     assert (flag, name, saved) == ("--config-path", "--config-name", "saved")
     assert pinned == f"fork={quote(f'{run}/checkpoints/last.ckpt@12')}"
-    texts = ((Path(folder) / name).read_text() for name in ("config.yaml", "saved.yaml"))
-    config, defaults = map(yaml.safe_load, texts)
+    config, defaults = (yaml.safe_load((Path(folder) / name).read_text()) for name in ("config.yaml", "saved.yaml"))
     return config, defaults["defaults"], overrides
 
 
-def test_a_group_s_option_replaces_what_the_other_run_had_there(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_group_s_option_replaces_the_source_run_s_values(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config, defaults, overrides = forked(run, "model=cnn")
-    assert config["model"] is None
-    assert defaults[-1] == {"model": None}
-    assert overrides == ["model=cnn"]
+    assert (config["model"], defaults[-1], overrides) == (None, {"model": None}, ["model=cnn"])
     assert capsys.readouterr().out == f"Not kept of {run}, since model is chosen anew: model.optimizer.lr=0.1\n"
     config, defaults, overrides = forked(run, "+callbacks=ema", "~logger", "seed=3")
-    assert (defaults[-1], config["logger"], overrides) == ("_self_", {}, ["+callbacks=ema", "seed=3"])
+    assert (config["logger"], defaults[-1], overrides) == (None, {"logger": None}, ["+callbacks=ema", "~logger", "seed=3"])
     config, defaults, _ = forked(run, "model/optimizer=sgd")
-    assert config["model"] == {"_target_": "M", "optimizer": None}
-    assert defaults[-1] == {"model/optimizer": None}
+    assert (config["model"], defaults[-1]) == ({"_target_": "M", "optimizer": None}, {"model/optimizer": None})
 
 
-@pytest.mark.parametrize(("wanted", "name", "step"), [("@4", "epoch=0", 4), ("/checkpoints/previous.ckpt", "previous", 8)])
-def test_a_step_is_looked_for_whatever_the_file_is_called_by_now(wanted: str, name: str, step: int, run: Path) -> None:
-    assert find_checkpoint(f"{run}{wanted}") == (run / "checkpoints" / f"{name}.ckpt", step)
+def test_a_step_is_found_in_any_file_of_the_folder(run: Path) -> None:
+    assert find_checkpoint(f"{run}@4") == (run / "checkpoints" / "epoch=0.ckpt", 4)
+    assert find_checkpoint(f"{run}/checkpoints/previous.ckpt") == (run / "checkpoints" / "previous.ckpt", 8)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +61,7 @@ def test_a_step_is_looked_for_whatever_the_file_is_called_by_now(wanted: str, na
         ("alone.ckpt", "/alone.ckpt: is in no run's directory, with a .hydra/config.yaml; init_from= takes its weights alone"),
     ],
 )
-def test_what_is_no_checkpoint_of_a_run_is_refused(wanted: str, line: str, run: Path, tmp_path: Path) -> None:
+def test_other_files_are_refused(wanted: str, line: str, run: Path, tmp_path: Path) -> None:
     save(tmp_path / "alone.ckpt", 5)
     (tmp_path / "none").mkdir()
     (tmp_path / "run").symlink_to(run)

@@ -1,4 +1,4 @@
-"""Who makes no progress is found by a thread of its own."""
+"""A thread detects a process without progress."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""What a run leaves behind for other programs."""
+"""The records that a run writes for other programs."""
 
 import errno
 import json
@@ -97,7 +97,7 @@ def test_a_run_that_was_killed_is_interrupted(tmp_path: Path) -> None:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What time it is, to be changed."""
+    """The current time, which a test may change."""
     now = ["10:00"]
     monkeypatch.setattr(record.time, "strftime", lambda _: now[0])
     return now

@@ -1,4 +1,4 @@
-"""What a run's record says came out of it."""
+"""The results in a run's record."""
 
 from pathlib import Path
 from typing import Any

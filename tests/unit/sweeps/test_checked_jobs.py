@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from lockstep.launchers.environment import register_resolvers
 from lockstep.places import CONF
-from lockstep.sweeps.job_process import saved_config
+from lockstep.sweeps.local import saved_config
 from lockstep.sweeps.sweep import Sweep
 
 
@@ -37,30 +37,18 @@ def test_each_job_s_config_says_what_the_job_chose(sweep: Sweep) -> None:
     assert names == ["digits_mlp", "digits_cnn"]
 
 
-@pytest.mark.parametrize("more", [[], ["name='a=b'", "seed=3"], ["trainer={max_epochs: 3}", "~logger", "+extra=[1]"]])
-def test_a_job_is_composed_as_hydra_composes_it(more: list[str], sweep: Sweep) -> None:
-    overrides = ["model=cnn", "model.optimizer.lr=1e-3", *more]
-    expected = OmegaConf.to_container(sweep.loader.load_sweep_config(sweep.config, overrides))
-    assert [OmegaConf.to_container(sweep._load(overrides)) for _ in range(2)] == [expected] * 2
-
-
-def test_keys_that_are_not_a_job_s_identity_are_the_command_s(sweep: Sweep) -> None:
-    sweep.constants |= {"fresh_processes=true", "mirror='a b'"}
-    one, again = sweep.check([["seed=1"], ["seed=1", "fresh_processes=true", "mirror='a b'"]])
-    assert one.key == again.key
-    assert one.launch.command[2:] == (f"resume='{one.directory}'",)
-    assert again.launch.command[3:] == ("fresh_processes=true", "mirror='a b'")
-
-
-@pytest.mark.parametrize("given", [[], ["fresh_processes=true", "mirror='a=b, c'"]])
-def test_a_job_is_handed_the_config_that_its_command_would_compose(given: list[str], sweep: Sweep) -> None:
-    sweep.constants |= {*given}
-    (job,) = sweep.sweep_jobs.register(sweep.check([["model=cnn", "model.optimizer.lr=1e-3", *given]]))
-    handed: Any = saved_config(job.directory, given, job.launch.hydra)
+def test_a_job_is_handed_the_config_that_its_command_would_compose(sweep: Sweep) -> None:
+    """Keys that are not in a job's identity have the command's values."""
+    outside = ["fresh_processes=true", "mirror='a=b, c'"]
+    sweep.constants |= {*outside}
+    overrides = ["model=cnn", "model.optimizer.lr=1e-3"]
+    (job,) = sweep.sweep_jobs.register(sweep.check([[*overrides, *outside]]))
+    assert (job.launch.command[2:], sweep.compose(overrides).key) == ((f"resume='{job.directory}'", *outside), job.key)
+    handed: Any = saved_config(job.directory, outside, job.launch.hydra)
     assert (OmegaConf.is_struct(handed), handed.hydra.run.dir, handed.run_id is None) == (True, str(job.directory), False)
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(version_base="1.3", config_dir=str(job.directory / ".hydra")):
-        expected: Any = hydra.compose("saved", list(job.launch.command[3:]))
+        expected: Any = hydra.compose("saved", outside)
     del handed.hydra
     assert OmegaConf.to_container(handed) == OmegaConf.to_container(expected)
 

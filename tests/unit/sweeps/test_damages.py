@@ -1,4 +1,4 @@
-"""A sweep's directory of which something was lost, or is left by a kill: it goes on, and finished jobs stay finished."""
+"""A sweep whose directory was damaged goes on, and finished jobs stay finished."""
 
 import shutil
 from pathlib import Path
@@ -7,34 +7,25 @@ import fake_sweep
 import pytest
 
 from lockstep.sweeps.jobs import FAILED, FINISHED, PREEMPTED, QUEUED, SweepJobs, read_state
-from lockstep.sweeps.table import write_results
 
 STATES = (FINISHED, FINISHED, FAILED, PREEMPTED, QUEUED)
 
 
-@pytest.mark.parametrize(
-    ("lost", "todo"),
-    [
-        ("", [2, 3, 4]),
-        ("metrics.json", [0, 2, 3, 4]),  # the run goes on, and writes it again
-        (".", [0, 2, 3, 4]),  # removed by a person
-    ],
-)
-def test_what_has_finished_is_not_run_again_unless_its_record_is_lost(lost: str, todo: list[int], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("lost", "todo"), [(None, [2, 3, 4]), ("metrics.json", [0, 2, 3, 4]), (".", [0, 2, 3, 4])])
+def test_finished_jobs_are_not_run_again_unless_their_record_is_lost(lost: str | None, todo: list[int], tmp_path: Path) -> None:
     jobs = [fake_sweep.job(tmp_path, i, seed=i) for i in range(len(STATES))]
     fake_sweep.sweep(tmp_path, [*zip(jobs, STATES, strict=True)])
-    if lost == ".":
+    if lost == ".":  # removed by a person
         shutil.rmtree(jobs[0].directory)
-    elif lost:
+    elif lost is not None:
         (jobs[0].directory / lost).unlink()
     sweep_jobs = SweepJobs(tmp_path)
     again = [fake_sweep.job(tmp_path, i, seed=i) for i in range(len(STATES))]
     assert [int(one.key, 16) for one in sweep_jobs.register(again)] == todo
-    write_results(sweep_jobs)
     assert SweepJobs(tmp_path).jobs == sweep_jobs.jobs
 
 
-def test_a_directory_that_a_kill_has_left_half_made_is_no_job_and_is_made_anew(tmp_path: Path) -> None:
+def test_a_half_made_directory_is_no_job_and_is_made_anew(tmp_path: Path) -> None:
     one = fake_sweep.job(tmp_path, 0)
     (one.directory / ".hydra.tmp").mkdir(parents=True)
     sweep_jobs = SweepJobs(tmp_path)
@@ -43,8 +34,8 @@ def test_a_directory_that_a_kill_has_left_half_made_is_no_job_and_is_made_anew(t
     assert SweepJobs(tmp_path).jobs[one.key].status == QUEUED
 
 
-def test_what_ends_a_process_after_its_run_has_finished_costs_nothing(tmp_path: Path) -> None:
-    """A library that crashes when Python exits: the sweep said failed, and its status a moment later finished."""
+def test_a_crash_after_the_run_has_finished_costs_nothing(tmp_path: Path) -> None:
+    """For example of a library, when Python exits."""
     one = fake_sweep.job(tmp_path, 0)
     fake_sweep.sweep(tmp_path, [(one, "finished")])
     for code in (7, -11):

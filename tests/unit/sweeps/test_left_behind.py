@@ -1,4 +1,4 @@
-"""What a job's ranks leave behind ends with the job."""
+"""Processes of a job's ranks end with the job."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Jobs and slots, without starting anything but small stand-in processes."""
+"""Jobs and slots, with small stand-in processes."""
 
 import errno
 import os
@@ -17,46 +17,21 @@ from lockstep.errors import ConfigError
 from lockstep.sweeps import local
 from lockstep.sweeps.jobs import FINISHED, PREEMPTED, RUNNING, Job, JobLaunch, SweepJobs, read_state
 from lockstep.sweeps.local import LocalExecutor, Pool, Slots
-from lockstep.sweeps.runner import Runner
+from lockstep.sweeps.sweep import Runner
 
-# a job that writes its record
-PROGRAM = """
-import json, sys
-json.dump({"metrics": {"val/acc": float(sys.argv[2])}, "optimized_metric": "val/acc"}, open(sys.argv[1] + "/metrics.json", "w"))
-"""
+RECORD = 'open(sys.argv[1] + "/metrics.json", "w").write(\'{"metrics": {"val/acc": 0.5}, "optimized_metric": "val/acc"}\')'
 
 
-def job(folder: Path, name: str, code: str, *arguments: object) -> Job:
-    """A job that runs the code with its directory and the arguments in sys.argv[1:]."""
-    (folder / f"{name}.py").write_text(code)
+def job(folder: Path, name: str, code: str) -> Job:
+    """A job that runs the code with its directory as its argument."""
+    (folder / f"{name}.py").write_text(f"import sys\n{code}\n")
     directory = folder / f"job_{name}"
-    command = (sys.executable, str(folder / f"{name}.py"), str(directory), *map(str, arguments))
-    launch = JobLaunch(command, (Slots("gpu", 1),))
+    launch = JobLaunch((sys.executable, str(folder / f"{name}.py"), str(directory)), (Slots("gpu", 1),))
     return Job(directory, name, [f"number={name}"], 1, "val/acc", "max", launch=launch)
 
 
-def good_job(folder: Path, name: str, metric: float = 0.5) -> Job:
-    return job(folder, name, PROGRAM, metric)
-
-
-def broken_job(folder: Path) -> Job:
-    return job(folder, "broken", "raise SystemExit(3)")
-
-
-def executor(gpus: int = 1, **settings: Any) -> Any:
-    made = LocalExecutor(**settings)
-    made.pools["gpu"] = Pool(tuple(map(str, range(gpus))))
-    return made
-
-
-def run(jobs: list[Job], folder: Path, gpus: int = 1, **settings: Any) -> SweepJobs:
-    sweep_jobs = SweepJobs(folder)
-    Runner(sweep_jobs, executor(gpus, **settings)).run(sweep_jobs.register(jobs))
-    return SweepJobs(folder)
-
-
 def test_jobs_of_all_widths_are_packed_without_overlap_or_starvation() -> None:
-    """By a clock that is made up: a job begins when another one ends."""
+    """By a made-up clock: a job begins when another one ends."""
     slots, now = 8, 0.0
     dice, pool = random.Random(slots), Pool(tuple(map(str, range(slots))))
     widths = dice.sample([1] * 8 + [2] * 6 + [4] * 4, 18)
@@ -76,24 +51,24 @@ def test_jobs_of_all_widths_are_packed_without_overlap_or_starvation() -> None:
 
 
 def test_a_job_that_can_not_be_started_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a full disk, or without another process: the sweep ended without its table, and ended those that ran."""
-    monkeypatch.setattr("lockstep.sweeps.local.start", failing(local.start))
-    sweep_jobs = run([broken_job(tmp_path), good_job(tmp_path, "good")], tmp_path, retries=1)
-    found = sweep_jobs.jobs["broken"]
-    assert (found.status, found.reason, found.attempt) == ("failed", "could not be started (No space left on device)", 2)
-    assert sweep_jobs.jobs["good"].status == FINISHED
+    """For example on a full disk."""
+    start = local.start
 
-
-def failing(call: Any) -> Any:
     def fail(function: Any, arguments: list[str], *more: Any, **named: Any) -> Any:
         if "broken" in arguments[0]:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return call(function, arguments, *more, **named)
+        return start(function, arguments, *more, **named)
 
-    return fail
+    monkeypatch.setattr(local, "start", fail)
+    executor, sweep_jobs = LocalExecutor(retries=1), SweepJobs(tmp_path)
+    executor.pools["gpu"] = Pool(("0",))
+    Runner(sweep_jobs, executor).run(sweep_jobs.register([job(tmp_path, "broken", ""), job(tmp_path, "good", RECORD)]))
+    found = SweepJobs(tmp_path).jobs["broken"]
+    assert (found.status, found.reason, found.attempt) == ("failed", "could not be started (No space left on device)", 2)
+    assert SweepJobs(tmp_path).jobs["good"].status == FINISHED
 
 
-def test_jobs_that_ran_when_a_sweep_died_have_the_states_of_their_directories(tmp_path: Path) -> None:
+def test_jobs_of_a_killed_sweep_have_the_states_of_their_directories(tmp_path: Path) -> None:
     jobs = [fake_sweep.job(tmp_path, number) for number in range(3)]
     fake_sweep.sweep(tmp_path, [*zip(jobs, ("finished", "preempted", "preempted"), strict=True)])
     for one in jobs:
@@ -104,22 +79,17 @@ def test_jobs_that_ran_when_a_sweep_died_have_the_states_of_their_directories(tm
     assert states == [(FINISHED, 0.5), (PREEMPTED, None), (RUNNING, None)]
 
 
-def test_gpus_are_those_that_the_environment_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstep.sweeps.local.visible_gpus", lambda: 4)
+def test_slots_are_the_visible_gpus_and_jobs_may_share_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "visible_gpus", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert LocalExecutor().gpu_slots() == ("0", "1", "2", "3")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,GPU-8932f937,MIG-2fa1")
-    assert LocalExecutor().gpu_slots() == ("4", "5", "GPU-8932f937", "MIG-2fa1")
-
-
-def test_jobs_of_one_gpu_have_it_together_where_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstep.sweeps.local.visible_gpus", lambda: 1)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937")
+    assert LocalExecutor().gpu_slots() == ("0", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-8932f937")
+    assert LocalExecutor().gpu_slots() == ("4", "GPU-8932f937")
     shared, given = LocalExecutor(jobs_per_gpu=2), []
-    monkeypatch.setattr("lockstep.sweeps.local.start", lambda *_, environment, **__: given.append(environment))
-    for _ in range(2):
-        shared.start(good_job(tmp_path, "one"))
-    assert [one["CUDA_VISIBLE_DEVICES"] for one in given] == ["GPU-8932f937"] * 2
+    monkeypatch.setattr(local, "start", lambda *_, environment, **__: given.append(environment))
+    for _ in range(3):
+        shared.start(job(tmp_path, "one", RECORD))
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in given] == ["4", "GPU-8932f937", "4"]
     plan: Any = SimpleNamespace(devices=2, accelerator="gpu")
     with pytest.raises(ConfigError, match=r"^trainer.devices=2: hydra.launcher.jobs_per_gpu is for jobs of one GPU"):
         shared.resources(OmegaConf.create(), plan)

@@ -1,4 +1,4 @@
-"""What is said of a sweep: which jobs are averaged, and in how many words they failed."""
+"""The table of a sweep: means over jobs, and shortened reasons of failures."""
 
 import csv
 import re
