@@ -56,14 +56,15 @@ class Batches(Seeded):
         return Batches, (self.dataset, self.seed, self.augment)
 
     def __getitem__(self, drawn: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        ids = torch.tensor([*drawn])  # a plain list, since Draws is a subclass, is read in C
+        draws = drawn if isinstance(drawn, Draws) else Draws(drawn)
+        ids = torch.tensor([*draws])  # a plain list, since Draws is a subclass, is read in C
         if isinstance(self.dataset, InMemory):
             inputs, targets = self.dataset.__getitems__(ids)
         else:
-            samples = self.__getitems__(drawn)
+            samples = self.load(draws)
             inputs, targets = samples if isinstance(samples, tuple) else default_collate(samples)
         if self.augment is not None:
-            inputs = self.augment(inputs, ids, drawn.epoch if isinstance(drawn, Draws) else 0)
+            inputs = self.augment(inputs, ids, draws.epoch)
         return inputs, targets
 
 
