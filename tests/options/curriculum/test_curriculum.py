@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
-from lockstep.datamodules import DataModule, Digits, InMemory
+from lockstep.datamodules import DataModule, Digits
 from lockstep.datamodules import curriculum as module
 from lockstep.datamodules.curriculum import Curriculum, linear, step
 from lockstep.datamodules.seeded import EpochOrder, GlobalBatches
@@ -19,8 +19,8 @@ HARDNESS = torch.randperm(LENGTH, generator=torch.Generator().manual_seed(5))  #
 WIDENING = partial(linear, start=0.2)
 
 
-def data(length: int = LENGTH) -> InMemory:
-    return InMemory(torch.arange(float(length)).view(-1, 1), torch.arange(length) % 2)
+def data(length: int = LENGTH) -> TensorDataset:
+    return TensorDataset(torch.arange(float(length)).view(-1, 1), torch.arange(length) % 2)
 
 
 def of(pacing: Any = WIDENING, epochs: float = 2, scores: Tensor = HARDNESS) -> Any:

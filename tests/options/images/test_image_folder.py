@@ -100,8 +100,8 @@ def test_mnist_files_of_one_s_own_are_read(tmp_path: Path) -> None:
     mnist = TorchvisionImages("MNIST", str(tmp_path), val_fraction=0.25)
     mnist.prepare_data()
     assert mnist.describe() == {"train": 15, "val": 5, "test": 20}
-    assert mnist.splits.test.targets.tolist() == [i % 10 for i in range(20)]
-    assert mnist.splits.test.inputs.flatten()[:300].tolist() == [i % 256 for i in range(300)]
+    assert mnist.splits.test.tensors[1].tolist() == [i % 10 for i in range(20)]
+    assert mnist.splits.test.tensors[0].flatten()[:300].tolist() == [i % 256 for i in range(300)]
 
 
 @pytest.mark.slow

@@ -103,11 +103,11 @@ def test_a_sampler_with_a_generator_of_its_own_draws_each_epoch_once_wherever_a_
     orders: list[list[int]] = []
     for epoch in (0, 0, 1, 3, 3):  # begun twice, and resumed
         shared.set_epoch(epoch)
-        orders.append(sum(shared, []))
+        orders.append([sample for batch in shared for sample in batch])
     assert orders == [expected[epoch] for epoch in (0, 0, 1, 3, 3)]
     reloaded = SharedSampler(Own(), 2, (0, 1), 0, dropped=0, training=False)
     reloaded.begin_with(2)
-    assert sum(reloaded, []) == expected[0]
+    assert [sample for batch in reloaded for sample in batch] == expected[0]
 
 
 class Lists(Dataset[Any]):
