@@ -64,7 +64,7 @@ class Seen(Callback):
 
         def noted(batch: Any, batch_idx: int) -> Any:
             assert (trainer.current_epoch, batch_idx) not in self.ids
-            self.ids[trainer.current_epoch, batch_idx] = trainer.train_dataloader.sampler.draws(batch_idx)
+            self.ids[trainer.current_epoch, batch_idx] = [*trainer.train_dataloader.sampler.draws(batch_idx)]
             return step(batch, batch_idx)
 
         pl_module.training_step = noted

@@ -45,7 +45,7 @@ class Batches(Seeded):
     def __getitem__(self, drawn: Sequence[Any]) -> tuple[Tensor, Tensor]:
         draws = drawn if isinstance(drawn, Draws) else Draws(drawn)
         ids = torch.tensor([*draws])  # a plain list, since Draws is a subclass, is read in C
-        samples = rows(self.dataset, ids) if type(self.dataset) is TensorDataset else self.load(draws)
+        samples = rows(self.dataset, ids) if type(self.dataset) is TensorDataset else self._load(draws)
         inputs, targets = samples if isinstance(samples, tuple) else default_collate(samples)
         return (inputs if self.augment is None else self.augment(inputs, ids, draws.epoch)), targets
 

@@ -42,14 +42,14 @@ class HFDataset(DataModule):
         columns = [inputs] if isinstance(inputs, str) else inputs
         targets, outputs, names = _targets(tables, target)
         self.rows = {split: Rows(table, columns, targets[split], size) for split, table in tables.items()}
-        self.is_split, self.test_fraction = len(tables) > 1, test_fraction
-        self.has_test = "test" in tables if self.is_split else test_fraction > 0
+        self.test_fraction = 0.0 if len(tables) > 1 else test_fraction
+        self.has_test = "test" in tables or self.test_fraction > 0
         first, _ = self.rows["train"].__getitems__([0])
         self.spec = DataSpec(tuple(first.shape[1:]), outputs, names)
 
     def load(self) -> Splits:
         """Return the rows of each split."""
-        return self.drawn(**self.rows, test_fraction=0.0 if self.is_split else self.test_fraction)
+        return self.drawn(**self.rows, test_fraction=self.test_fraction)
 
 
 def _tables(folder: Path) -> dict[str, Any]:

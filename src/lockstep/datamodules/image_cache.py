@@ -36,8 +36,8 @@ class CachedImageFolder(ImageFolder):
 
     def load(self) -> Splits:
         """Map the images of each split."""
-        shape = self.spec.input_shape
-        return self.draw_splits({name: cached(images, shape, self.cache_dir) for name, images in self.folders.items()})
+        mapped = {name: cached(images, self.spec.input_shape, self.cache_dir) for name, images in self.images.items()}
+        return self.drawn(**mapped, test_fraction=self.test_fraction)
 
 
 class Mapped(TensorDataset):

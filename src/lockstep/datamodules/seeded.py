@@ -96,10 +96,10 @@ class Seeded(Dataset[Any]):
     def __getitem__(self, drawn: Any) -> Any:
         if not isinstance(drawn, Draws):
             return self.dataset[drawn]
-        loaded = self.load(drawn)
+        loaded = self._load(drawn)
         return loaded[0] if self.way == "sample" else loaded
 
-    def load(self, draws: Draws) -> Any:
+    def _load(self, draws: Draws) -> Any:
         """Return the samples, in the form in which the dataset loads a batch if it does so at once."""
         root = self.dataset
         while type(root) is Subset:  # a Subset has `__getitems__` even if its dataset has not
