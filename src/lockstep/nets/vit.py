@@ -8,9 +8,6 @@ from torch import Tensor, nn
 from lockstep.errors import check_at_least, config_error
 from lockstep.nets.cnn import image_shape
 
-LARGEST_PATCH = 16
-FEWEST_PATCHES = 7  # along a side, if `patch` is None
-
 
 class ViT(nn.Module):
     """A Vision Transformer (Dosovitskiy et al. 2021, arXiv:2010.11929) for small images.
@@ -19,7 +16,7 @@ class ViT(nn.Module):
     the head takes the mean over the patches (Beyer et al. 2022, arXiv:2205.01580).
 
     Args:
-        patch: pixels along a side; None for the largest of 16, 8, 4 that leaves 7 patches along the image's side, else 2, or 1.
+        patch: pixels along a side of a patch; it divides the images' height and width.
     """
 
     stage_ends = (("patches", "positions"), ("head",))  # what the first and the last stage of a pipeline have beside layers
@@ -32,16 +29,15 @@ class ViT(nn.Module):
         depth: int = 6,
         heads: int = 4,
         mlp_width: int | None = None,
-        patch: int | None = None,
+        patch: int = 4,
     ) -> None:
         super().__init__()
         check_at_least(1, width=width, depth=depth, heads=heads, mlp_width=mlp_width, patch=patch)
         channels, height, image_width = image_shape("lockstep.nets.vit.ViT", input_shape)
-        side = _patch(height, image_width) if patch is None else patch
-        if height % side or image_width % side:
+        if height % patch or image_width % patch:
             raise config_error("model.net.patch", patch, f"use what divides the images' {height} and {image_width} pixels")
-        self.patches = nn.Conv2d(channels, width, kernel_size=side, stride=side)
-        self.positions = nn.Parameter(_waves(height // side, image_width // side, width))
+        self.patches = nn.Conv2d(channels, width, kernel_size=patch, stride=patch)
+        self.positions = nn.Parameter(_waves(height // patch, image_width // patch, width))
         self.layers = nn.Sequential(*(_layer(width, heads, mlp_width or 4 * width) for _ in range(depth)))
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, num_outputs))
 
@@ -59,13 +55,6 @@ class ViT(nn.Module):
 
     def _outputs(self, tokens: Tensor) -> Tensor:
         return self.head(tokens.mean(dim=1))
-
-
-def _patch(height: int, width: int) -> int:
-    side = LARGEST_PATCH
-    while (side > 2 and min(height, width) // side < FEWEST_PATCHES) or height % side or width % side:
-        side //= 2
-    return side
 
 
 def _layer(width: int, heads: int, mlp_width: int) -> nn.Module:
