@@ -73,7 +73,7 @@ class Journal(Callback):
         replace_text(Path(trainer.default_root_dir) / f"pid.{trainer.global_rank}", str(os.getpid()))
 
     def on_train_batch_start(self, trainer: Any, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        line = json.dumps([trainer.current_epoch, batch_idx, trainer.train_dataloader.sampler.numbers(batch_idx)]) + "\n"
+        line = json.dumps([trainer.current_epoch, batch_idx, [*trainer.train_dataloader.sampler.draws(batch_idx)]]) + "\n"
         with (Path(trainer.default_root_dir) / f"journal.{trainer.global_rank}").open("a") as file:
             file.write(line)
         time.sleep(0.02)

@@ -64,14 +64,14 @@ def trained_by_hand(name: str, result: dict[str, Any], folder: Path) -> tuple[di
     net, train, val = model.net.double(), *(SimpleNamespace(**result[name]) for name in ("train", "val"))
     size, epochs = {"mlp": 426, "cnn": 120}[name], 2
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
-    steps, done = epochs * -(-len(train.inputs) // size), 0
+    steps, done = epochs * -(-len(train.tensors[0]) // size), 0
     for _ in range(epochs):
-        for batch in range(0, len(train.inputs), size):
+        for batch in range(0, len(train.tensors[0]), size):
             for group in optimizer.param_groups:
                 group["lr"] = 0.05 * (1 + math.cos(math.pi * done / steps)) / 2
             optimizer.zero_grad()
             parts = slice(batch, batch + size)
-            inputs, targets = train.inputs[parts].double(), train.targets[parts]
+            inputs, targets = train.tensors[0][parts].double(), train.tensors[1][parts]
             if name == "mlp":
                 functional.cross_entropy(net(inputs), targets).backward()
             else:  # BatchNorm normalises each of the accumulated batches
@@ -82,7 +82,7 @@ def trained_by_hand(name: str, result: dict[str, Any], folder: Path) -> tuple[di
             done += 1
     net.eval()
     with torch.no_grad():
-        return net.state_dict(), float(functional.cross_entropy(net(val.inputs.double()), val.targets))
+        return net.state_dict(), float(functional.cross_entropy(net(val.tensors[0].double()), val.tensors[1]))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -24,7 +24,7 @@ CONFIGS = {
     "cnn": ("model/lr_scheduler=cosine", "datamodule.standardize=true", "trainer.max_steps=5"),
     "resnet18": (*IMAGES, "+datamodule.augment.flip=true", "+datamodule.augment.crop=1", "trainer.max_steps=3"),
     "resnet50": (*IMAGES, "trainer.max_steps=2"),
-    "vit": (*IMAGES, "model.net.registers=2", "model.net.width=32", "trainer.max_steps=3"),
+    "vit": (*IMAGES, "model.net.patch=2", "model.net.width=32", "trainer.max_steps=3"),
     "gpt": (*TEXT, "model.net.kv_heads=2", "trainer.max_steps=3"),
     "gpt_nano": (*TEXT, "trainer.max_steps=3"),
 }

@@ -112,7 +112,7 @@ class NonFinite(Callback):
         sampler = getattr(trainer.train_dataloader, "sampler", None)
         for step, loss, batch in self._losses:
             if not torch.isfinite(loss):
-                numbers = sampler.numbers(batch) if isinstance(sampler, SharedSampler) and batch is not None else []
+                numbers = sampler.draws(batch) if isinstance(sampler, SharedSampler) and batch is not None else []
                 samples = f", of samples {join_first(numbers, 4)}" if numbers else ""
                 return f"at step {step + 1} the loss is {float(loss)}{samples}"
         return "that of another rank's samples"

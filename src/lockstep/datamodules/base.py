@@ -11,11 +11,11 @@ import numpy
 import torch
 from lightning import LightningDataModule
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, Subset
+from torch.utils.data import BatchSampler, DataLoader, Subset, TensorDataset
 
 from lockstep.config.construct import naming
 from lockstep.datamodules.augment import CropFlip
-from lockstep.datamodules.batches import Augment, Batches, InMemory
+from lockstep.datamodules.batches import Augment, Batches, rows
 from lockstep.datamodules.seeded import EpochOrder, GlobalBatches, shuffled
 from lockstep.errors import check_at_least, config_error
 from lockstep.launchers.stop_signals import STOP_SIGNALS
@@ -202,10 +202,10 @@ class DataModule(LightningDataModule):
         )
 
 
-def subset(dataset: Any, ids: Tensor) -> InMemory | Subset[Any]:
-    """Return the samples with these ids; data in memory is copied, so that a batch comes from one tensor."""
-    is_in_memory = type(dataset) is InMemory  # a subclass may be on disk
-    return InMemory(*dataset.__getitems__(ids)) if is_in_memory else Subset(dataset, ids.tolist())
+def subset(dataset: Any, ids: Tensor) -> TensorDataset | Subset[Any]:
+    """Return the samples with these ids; a TensorDataset is copied, so that a batch comes from one tensor."""
+    is_copied = type(dataset) is TensorDataset  # a subclass may be on disk
+    return TensorDataset(*rows(dataset, ids)) if is_copied else Subset(dataset, ids.tolist())
 
 
 def as_features(inputs: Tensor) -> numpy.ndarray:

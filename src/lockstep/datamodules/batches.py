@@ -5,44 +5,31 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
-from numpy import ndarray
 from torch import Tensor
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import TensorDataset, default_collate
 
 from lockstep.datamodules.seeded import Draws, Seeded
 
 Augment = Callable[[Tensor, Tensor, int], Tensor]
 
 
-class InMemory(Dataset[tuple[Tensor, Tensor]]):
-    """Data in memory: inputs (length, *input_shape) and targets (length, ...), fetched a whole batch at a time."""
-
-    def __init__(self, inputs: Tensor | ndarray, targets: Tensor | ndarray) -> None:
-        self.inputs, self.targets = torch.as_tensor(inputs), torch.as_tensor(targets)
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self.inputs[index], self.targets[index]
-
-    def __getitems__(self, ids: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
-        index = ids if isinstance(ids, Tensor) else torch.as_tensor(ids)
-        return _rows(self.inputs, index), _rows(self.targets, index)
+def rows(dataset: TensorDataset, ids: Tensor) -> tuple[Tensor, ...]:
+    """Return the samples with these ids, as one tensor for each of the dataset's."""
+    return tuple(_rows(data, ids) for data in dataset.tensors)
 
 
-def _rows(data: Tensor, index: Tensor) -> Tensor:
-    """Return `data[index]`, copied by numpy in this thread where it can, without a copy of all data: torch copies with several,
+def _rows(data: Tensor, ids: Tensor) -> Tensor:
+    """Return `data[ids]`, copied by numpy in this thread where it can, without a copy of all data: torch copies with several,
     and waits for the one whose core another process uses."""
     if data.is_cpu and data.is_contiguous() and data.dtype is not torch.bfloat16:
-        return torch.from_numpy(data.numpy().take(index.numpy(), axis=0))
-    return data.index_select(0, index)
+        return torch.from_numpy(data.numpy().take(ids.numpy(), axis=0))
+    return data.index_select(0, ids)
 
 
 class Batches(Seeded):
     """Batches (inputs, targets) of any dataset of such pairs, for a loader with batch_size=None: indexed by a list of samples.
 
-    If a dataset has `__getitems__`, which returns a tuple of tensors or a list of samples, it loads a batch at once.
+    Those of a TensorDataset are fetched at once, as of a dataset with `__getitems__` that returns a tuple of tensors.
 
     Args:
         augment: called with the inputs (n, ...), the sample indices (n,), and the epoch.
@@ -56,15 +43,11 @@ class Batches(Seeded):
         return Batches, (self.dataset, self.seed, self.augment)
 
     def __getitem__(self, drawn: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        ids = torch.tensor([*drawn])  # a plain list, since Draws is a subclass, is read in C
-        if isinstance(self.dataset, InMemory):
-            inputs, targets = self.dataset.__getitems__(ids)
-        else:
-            samples = self.__getitems__(drawn)
-            inputs, targets = samples if isinstance(samples, tuple) else default_collate(samples)
-        if self.augment is not None:
-            inputs = self.augment(inputs, ids, drawn.epoch if isinstance(drawn, Draws) else 0)
-        return inputs, targets
+        draws = drawn if isinstance(drawn, Draws) else Draws(drawn)
+        ids = torch.tensor([*draws])  # a plain list, since Draws is a subclass, is read in C
+        samples = rows(self.dataset, ids) if type(self.dataset) is TensorDataset else self._load(draws)
+        inputs, targets = samples if isinstance(samples, tuple) else default_collate(samples)
+        return (inputs if self.augment is None else self.augment(inputs, ids, draws.epoch)), targets
 
 
 def leaves(batch: Any, name: str = "batch") -> Iterator[tuple[str, Tensor]]:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy
 import torch
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
 from lockstep.datamodules.base import DataModule, DataSpec, Splits
-from lockstep.datamodules.batches import InMemory
 
 TEST_LENGTH = 360
 
@@ -26,7 +26,7 @@ class Digits(DataModule):
     def load(self) -> Splits:
         images, targets = digits()
         train, test = slice(-TEST_LENGTH), slice(-TEST_LENGTH, None)
-        return self.drawn(InMemory(images[train], targets[train]), test=InMemory(images[test], targets[test]))
+        return self.drawn(TensorDataset(images[train], targets[train]), test=TensorDataset(images[test], targets[test]))
 
 
 def digits() -> tuple[Tensor, Tensor]:

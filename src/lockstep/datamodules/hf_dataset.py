@@ -40,16 +40,16 @@ class HFDataset(DataModule):
         super().__init__(num_workers=num_workers, **loading)
         tables = _tables(Path(data_dir).absolute())
         columns = [inputs] if isinstance(inputs, str) else inputs
-        targets = Targets(tables["train"], target)
-        self.rows = {split: Rows(table, columns, targets, size) for split, table in tables.items()}
-        self.is_split, self.test_fraction = len(tables) > 1, test_fraction
-        self.has_test = "test" in tables if self.is_split else test_fraction > 0
+        targets, outputs, names = _targets(tables, target)
+        self.rows = {split: Rows(table, columns, targets[split], size) for split, table in tables.items()}
+        self.test_fraction = 0.0 if len(tables) > 1 else test_fraction
+        self.has_test = "test" in tables or self.test_fraction > 0
         first, _ = self.rows["train"].__getitems__([0])
-        self.spec = DataSpec(tuple(first.shape[1:]), targets.outputs, targets.class_names)
+        self.spec = DataSpec(tuple(first.shape[1:]), outputs, names)
 
     def load(self) -> Splits:
         """Return the rows of each split."""
-        return self.drawn(**self.rows, test_fraction=0.0 if self.is_split else self.test_fraction)
+        return self.drawn(**self.rows, test_fraction=self.test_fraction)
 
 
 def _tables(folder: Path) -> dict[str, Any]:
@@ -65,44 +65,33 @@ def _tables(folder: Path) -> dict[str, Any]:
     return {split: loaded[name] for split, names in _NAMES.items() for name in names if name in loaded}
 
 
-class Targets:
-    """Convert the values of a column to regression targets or class indices.
-
-    Attributes:
-        outputs: number of outputs that a net needs.
-        class_names: names by class index, if the column has names.
-    """
-
-    def __init__(self, table: Any, column: str) -> None:
-        self.column = column
-        first = numpy.asarray(table.select_columns([column])[0][column])
-        self.is_regression, self.outputs = first.dtype.kind == "f", first.size
-        names = getattr(table.features[column], "names", None)  # a ClassLabel has names; its values are indices
-        values = [] if self.is_regression else sorted(table.unique(column))
-        is_named = first.dtype.kind == "U"
-        self.numbers = {value: number for number, value in enumerate(values)} if is_named else {}
-        self.class_names = tuple(values if is_named else names or ()) or None
-        if values:
-            self.outputs = len(self.class_names or range(values[-1] + 1))
-
-    def encode(self, values: Any) -> Tensor:
-        """Return (n, outputs) floats, or (n,) class indices."""
-        if self.is_regression:
-            return torch.tensor(numpy.asarray(values), dtype=torch.float32).reshape(-1, self.outputs)
-        return torch.tensor([self.numbers.get(value, value) for value in values])
+def _targets(tables: dict[str, Any], column: str) -> tuple[dict[str, Tensor], int, tuple[str, ...] | None]:
+    """Return each split's regression targets (length, outputs) or class indices (length,), the number of outputs, and the names
+    of classes that have names."""
+    values = {split: numpy.asarray(table[column][:]) for split, table in tables.items()}
+    if values["train"].dtype.kind == "f":
+        targets = {split: torch.tensor(rows, dtype=torch.float32).reshape(len(rows), -1) for split, rows in values.items()}
+        return targets, targets["train"].shape[1], None
+    names = getattr(tables["train"].features[column], "names", None)  # a ClassLabel has names; its values are indices
+    if values["train"].dtype.kind == "U":
+        names = sorted({*values["train"].tolist()})
+        numbers = {name: number for number, name in enumerate(names)}
+        values = {split: [numbers[name] for name in rows.tolist()] for split, rows in values.items()}
+    targets = {split: torch.as_tensor(rows) for split, rows in values.items()}
+    return targets, len(names or range(int(targets["train"].max()) + 1)), None if names is None else tuple(names)
 
 
 class Rows(Dataset[Any]):
     """One split, whose rows are fetched a batch at a time."""
 
-    def __init__(self, table: Any, columns: Sequence[str], targets: Targets, size: int) -> None:
+    def __init__(self, table: Any, columns: Sequence[str], targets: Tensor, size: int) -> None:
         from datasets import Image  # pyright: ignore[reportMissingImports]
 
         self.columns, self.targets, self.shape = columns, targets, (3, size, size)
         self.has_images = len(columns) == 1 and isinstance(table.features[columns[0]], Image)
         if self.has_images:
             table = table.cast_column(columns[0], Image(decode=False))  # bytes or a path: decoded below
-        self.table = table.select_columns([*columns, targets.column])
+        self.table = table.select_columns(columns)
 
     def __len__(self) -> int:
         return len(self.table)
@@ -116,4 +105,4 @@ class Rows(Dataset[Any]):
         else:
             parts = [numpy.asarray(rows[column], numpy.float32) for column in self.columns]
             inputs = torch.from_numpy(parts[0] if parts[0].ndim > 1 else numpy.stack(parts, axis=1))
-        return inputs, self.targets.encode(rows[self.targets.column])
+        return inputs, self.targets[list(ids)]

@@ -10,11 +10,11 @@ from typing import Any
 import numpy
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from lockstep.atomic_files import replacing
 from lockstep.datamodules.base import Splits, ignore_sigterm
-from lockstep.datamodules.batches import InMemory
+from lockstep.datamodules.batches import rows
 from lockstep.datamodules.file_cache import write_once
 from lockstep.datamodules.image_folder import ImageFolder, LabelledImages, decode
 from lockstep.launchers.environment import cores
@@ -36,16 +36,19 @@ class CachedImageFolder(ImageFolder):
 
     def load(self) -> Splits:
         """Map the images of each split."""
-        shape = self.spec.input_shape
-        return self.draw_splits({name: cached(images, shape, self.cache_dir) for name, images in self.folders.items()})
+        mapped = {name: cached(images, self.spec.input_shape, self.cache_dir) for name, images in self.images.items()}
+        return self.drawn(**mapped, test_fraction=self.test_fraction)
 
 
-class Mapped(InMemory):
+class Mapped(TensorDataset):
     """Samples whose inputs are a memory-mapped file of bytes, which forked processes share."""
 
     def __init__(self, path: Path, shape: Sequence[int], targets: Tensor) -> None:
         pixels = numpy.memmap(path, numpy.uint8, "c", shape=(len(targets), *shape))  # "r" makes torch warn
         super().__init__(torch.from_numpy(pixels), targets)
+
+    def __getitems__(self, ids: Sequence[int]) -> tuple[Tensor, ...]:
+        return rows(self, torch.as_tensor(ids))
 
 
 def cached(images: LabelledImages, shape: Sequence[int], folder: Path) -> Mapped:

@@ -47,28 +47,25 @@ class ImageFolder(DataModule):
         check_at_least(1, size=size)
         if not Path(data_dir).is_dir():
             raise ValueError(f"data_dir={data_dir}: no such folder: {Path(data_dir).absolute()}; use a folder with data")
-        self.data_dir, self.test_fraction = Path(data_dir), test_fraction
-        self.is_split = (self.data_dir / "train").is_dir()
-        self.has_test = (self.data_dir / "test").is_dir() if self.is_split else test_fraction > 0
-        classes, _ = find_classes(self.data_dir / "train" if self.is_split else self.data_dir)
+        self.data_dir = Path(data_dir)
+        self._folders = {name: folder for name in ("train", "val", "test") if (folder := self.data_dir / name).is_dir()}
+        is_split = "train" in self._folders
+        if not is_split:
+            self._folders = {"train": self.data_dir}
+        self.test_fraction = 0.0 if is_split else test_fraction
+        self.has_test = "test" in self._folders or self.test_fraction > 0
+        classes, _ = find_classes(self._folders["train"])
         self.spec = DataSpec((3, size, size), len(classes), class_names=tuple(classes))
 
     @cached_property
-    def folders(self) -> dict[str, LabelledImages]:
-        """Images of train, val and test; those of flat class folders are under "all"."""
-        there = {"all": self.data_dir}
-        if self.is_split:
-            there = {name: folder for name in ("train", "val", "test") if (folder := self.data_dir / name).is_dir()}
-        classes = self.spec.class_names or ()
-        return {name: LabelledImages(folder, classes, self.spec.input_shape) for name, folder in there.items()}
+    def images(self) -> dict[str, LabelledImages]:
+        """Images of each split, or all of them as "train" to draw the others from."""
+        classes, shape = self.spec.class_names or (), self.spec.input_shape
+        return {name: LabelledImages(folder, classes, shape) for name, folder in self._folders.items()}
 
     def load(self) -> Splits:
         """Find the images of each split."""
-        return self.draw_splits(self.folders)
-
-    def draw_splits(self, datasets: Any) -> Splits:
-        """Return the splits of data sets that have the names in `folders`."""
-        return self.drawn(**datasets) if self.is_split else self.drawn(datasets["all"], test_fraction=self.test_fraction)
+        return self.drawn(**self.images, test_fraction=self.test_fraction)
 
 
 def decode(image: str | Path | bytes, shape: Sequence[int], name: str | None = None) -> Tensor:

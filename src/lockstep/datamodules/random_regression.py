@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
 from lockstep.datamodules.base import DataModule, DataSpec, Splits
-from lockstep.datamodules.batches import InMemory
 
 
 class RandomRegression(DataModule):
@@ -34,11 +34,11 @@ class RandomRegression(DataModule):
         weight = torch.randn(in_features, out_features, generator=generator) / in_features**0.5
         return Splits(*(self._pairs(weight, length, generator) for length in self.lengths))
 
-    def _pairs(self, weight: Tensor, length: int, generator: torch.Generator) -> InMemory:
+    def _pairs(self, weight: Tensor, length: int, generator: torch.Generator) -> TensorDataset:
         inputs = torch.randn(length, len(weight), generator=generator)
         noise = torch.randn(length, weight.shape[1], generator=generator)
         if not self.teacher:
-            return InMemory(inputs, noise)
+            return TensorDataset(inputs, noise)
         # In float64, some rows at a time, because float32 results differ between processors.
         outputs = torch.cat([(rows.double() @ weight.double()).float() for rows in inputs.split(1 << 16)])
-        return InMemory(inputs, outputs + self.noise * noise)
+        return TensorDataset(inputs, outputs + self.noise * noise)

@@ -2,9 +2,8 @@
 
 import random
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from itertools import repeat
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal
 
 import numpy
 import torch
@@ -47,45 +46,43 @@ class GlobalBatches(BatchSampler):
     """Batches of `batch_size` samples over all processes; lockstep.plain_lightning divides them among processes."""
 
 
-class Draw(NamedTuple):
-    """A training sample. `place` is its position in the epoch over all processes; a sample that is drawn twice has two."""
-
-    index: Any
-    epoch: int
-    place: int
-
-
 class Draws(list[Any]):
-    """The dataset's indices of a training batch, with the epoch and their `places` in it."""
+    """Indices of a batch's samples in the dataset, with the numbers by which each sample is seeded.
 
-    def __init__(self, indices: Sequence[Any], epoch: int, places: Sequence[int]) -> None:
+    Args:
+        epoch: the epoch in training, 0 in an evaluation.
+        places: positions in the epoch over all processes; a sample that is drawn twice has two. None: each index has its own, as
+            in an evaluation.
+    """
+
+    def __init__(self, indices: Iterable[Any], epoch: int = 0, places: Sequence[int] | None = None) -> None:
         super().__init__(indices)
         self.epoch, self.places = epoch, places
 
     def __getitem__(self, key: Any) -> Any:
         chosen = super().__getitem__(key)
-        return Draws(chosen, self.epoch, self.places[key]) if isinstance(key, slice) else chosen
+        if not isinstance(key, slice):
+            return chosen
+        return Draws(chosen, self.epoch, None if self.places is None else self.places[key])
 
-
-def one_by_one(drawn: Sequence[Any]) -> list[Draw]:
-    """Return each sample as a Draw. An evaluation's samples are bare indices, and always have the same place."""
-    if isinstance(drawn, Draws):
-        return [*map(Draw, drawn, repeat(drawn.epoch), drawn.places)]
-    return [one if isinstance(one, Draw) else Draw(one, 0, zlib.crc32(repr(one).encode())) for one in drawn]
+    def place(self, number: int) -> int:
+        return zlib.crc32(repr(self[number]).encode()) if self.places is None else self.places[number]
 
 
 class Seeded(Dataset[Any]):
-    """Load each sample of a map-style dataset with torch's, numpy's and Python's generators seeded from (seed, epoch, place), or
-    from (seed, index) in an evaluation.
+    """Load the samples of Draws from a map-style dataset, each with torch's, numpy's and Python's generators seeded for it.
 
-    A dataset with `__getitems__` loads a batch at once, seeded from its first sample. Other attributes are the dataset's.
+    A dataset that loads a batch at once is seeded for the first sample. Other indices and attributes are the dataset's.
+
+    Args:
+        way: what Draws return: a list of the "samples", the only "sample", or what a dataset returns for a "list" of indices.
     """
 
-    def __init__(self, dataset: Any, seed: int) -> None:
-        vars(self).update(dataset=dataset, seed=seed)
+    def __init__(self, dataset: Any, seed: int, way: Literal["samples", "sample", "list"] = "samples") -> None:
+        vars(self).update(dataset=dataset, seed=seed, way=way)
 
     def __reduce__(self) -> Any:  # for spawned data workers: the dataset's attributes are no state of this object
-        return type(self), (self.dataset, self.seed)
+        return type(self), (self.dataset, self.seed, self.way)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(vars(self)["dataset"], name)
@@ -97,32 +94,30 @@ class Seeded(Dataset[Any]):
         return len(self.dataset)
 
     def __getitem__(self, drawn: Any) -> Any:
-        """Load a sample; or, by a list, the batch of a dataset that is indexed by lists."""
-        if not isinstance(drawn, list):
-            return self.__getitems__([drawn])[0]
-        draws = one_by_one(drawn)
-        with isolate_rng(include_cuda=False):
-            self._seed(draws[0])
-            return self.dataset[[draw.index for draw in draws]]
+        if not isinstance(drawn, Draws):
+            return self.dataset[drawn]
+        loaded = self._load(drawn)
+        return loaded[0] if self.way == "sample" else loaded
 
-    def __getitems__(self, drawn: Sequence[Any]) -> Any:
-        root, draws = self.dataset, one_by_one(drawn)
+    def _load(self, draws: Draws) -> Any:
+        """Return the samples, in the form in which the dataset loads a batch if it does so at once."""
+        root = self.dataset
         while type(root) is Subset:  # a Subset has `__getitems__` even if its dataset has not
             root = root.dataset
-        if type(root) is TensorDataset:  # it has no transforms
-            return [self.dataset[draw.index] for draw in draws]
+        if type(root) is TensorDataset and self.way != "list":  # it has no transforms
+            return [self.dataset[index] for index in draws]
         with isolate_rng(include_cuda=False):
-            if hasattr(root, "__getitems__"):
-                self._seed(draws[0])
-                return self.dataset.__getitems__([draw.index for draw in draws])
-            return [self._load(draw) for draw in draws]
+            if self.way == "list" or hasattr(root, "__getitems__"):
+                self._seed(draws, 0)
+                return self.dataset[[*draws]] if self.way == "list" else self.dataset.__getitems__([*draws])
+            return [self._load_one(draws, number) for number in range(len(draws))]
 
-    def _load(self, draw: Draw) -> Any:
-        self._seed(draw)
-        return self.dataset[draw.index]
+    def _load_one(self, draws: Draws, number: int) -> Any:
+        self._seed(draws, number)
+        return self.dataset[draws[number]]
 
-    def _seed(self, draw: Draw) -> None:
-        seed_generators(derive_seed(self.seed, draw.epoch, draw.place))
+    def _seed(self, draws: Draws, number: int) -> None:
+        seed_generators(derive_seed(self.seed, draws.epoch, draws.place(number)))
 
 
 def seed_generators(seed: int) -> None:

@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
 from lockstep.datamodules.base import DataModule, DataSpec, Splits
-from lockstep.datamodules.batches import InMemory
 
 
 class SyntheticImages(DataModule):
@@ -24,10 +24,10 @@ class SyntheticImages(DataModule):
         patterns = torch.randint(256, (self.spec.num_outputs, *self.spec.input_shape), generator=generator)
         return Splits(*(self._images(patterns, length, generator) for length in self.lengths))
 
-    def _images(self, patterns: Tensor, length: int, generator: torch.Generator) -> InMemory:
+    def _images(self, patterns: Tensor, length: int, generator: torch.Generator) -> TensorDataset:
         targets = torch.randint(len(patterns), (length,), generator=generator)
         images = torch.randint(256, (length, *patterns.shape[1:]), generator=generator, dtype=torch.uint8)
         halves = (patterns // 2).to(torch.uint8)
         for some, classes in zip(images.split(256), targets.split(256), strict=True):  # in parts, to limit memory
             some.floor_divide_(2).add_(halves[classes])
-        return InMemory(images, targets)
+        return TensorDataset(images, targets)

@@ -4,9 +4,9 @@ from typing import Any, Literal
 
 import torch
 import torchvision
+from torch.utils.data import TensorDataset
 
 from lockstep.datamodules.base import DataModule, DataSpec, Splits
-from lockstep.datamodules.batches import InMemory
 from lockstep.errors import config_error
 
 _SHAPES = {"MNIST": (1, 28, 28), "FashionMNIST": (1, 28, 28), "KMNIST": (1, 28, 28), "CIFAR10": (3, 32, 32)}
@@ -33,8 +33,8 @@ class TorchvisionImages(DataModule):
         """Read the images (n, channels, height, width) and the class indices (n,)."""
         return self.drawn(self._read(train=True), test=self._read(train=False))
 
-    def _read(self, train: bool, download: bool = False) -> InMemory:
+    def _read(self, train: bool, download: bool = False) -> TensorDataset:
         dataset = getattr(torchvision.datasets, self.dataset)(self.data_dir, train=train, download=download)
         images = torch.as_tensor(dataset.data)
         images = images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2).contiguous()
-        return InMemory(images, torch.as_tensor(dataset.targets))
+        return TensorDataset(images, torch.as_tensor(dataset.targets))

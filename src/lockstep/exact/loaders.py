@@ -13,15 +13,15 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch.utils.data import DataLoader, Dataset
 
-from lockstep.datamodules.seeded import Seeded, seed_generators
+from lockstep.datamodules.seeded import Draws, seed_generators
 from lockstep.noise import derive_seed
-from lockstep.plain_lightning.loaders import SharedSampler, division_of, loading_arguments, takes_lists
+from lockstep.plain_lightning.loaders import SharedSampler, division_of, loading_arguments, seeded_data
 
 
 class Drawn(NamedTuple):
     """A process's part of a batch of `whole` samples; a dummy if it has none of them."""
 
-    draws: list[Any]
+    draws: Draws
     epoch: int
     whole: int
     is_dummy: bool
@@ -52,23 +52,19 @@ class WorkerBatches(Dataset[Shares]):
     """A loader's dataset and collate function, which make a process's Shares of the samples that are Drawn for it."""
 
     def __init__(self, loader: DataLoader[Any], own: int, seed: int) -> None:
-        data: Any = loader.dataset
-        self.dataset = data if isinstance(data, Seeded) else Seeded(data, seed)
-        self.collate, self.is_batched = loader.collate_fn, loader.batch_sampler is not None
-        self.takes_lists = takes_lists(loader)
+        self.dataset, self.collate = seeded_data(loader, seed), loader.collate_fn
         self.own, self.seed = own, seed
 
     def __getitem__(self, drawn: Drawn) -> Shares:
         with isolate_rng(include_cuda=False):
             return Shares(self._share(drawn, drawn.draws[worker :: self.own]) for worker in range(self.own))
 
-    def _share(self, drawn: Drawn, draws: list[Any]) -> Share:
+    def _share(self, drawn: Drawn, draws: Draws) -> Share:
         if not draws:
             return Share(None, 0, drawn.whole)
-        samples = self.dataset[draws] if self.takes_lists else self.dataset.__getitems__(draws)
-        samples = samples if self.is_batched or self.takes_lists else samples[0]
+        loaded = self.dataset[draws]
         seed_generators(derive_seed(self.seed, drawn.epoch, zlib.crc32(repr(draws[0]).encode())))
-        return Share(self.collate(samples), 0 if drawn.is_dummy else len(draws), drawn.whole)
+        return Share(self.collate(loaded), 0 if drawn.is_dummy else len(draws), drawn.whole)
 
 
 def workers_loader(
@@ -81,7 +77,7 @@ def workers_loader(
     if division is None:
         return None
     order, size, dropped = division
-    sampler = WorkersSampler(order, size, share, seed, dropped, training, in_lists=True)
+    sampler = WorkersSampler(order, size, share, seed, dropped, training)
     loading: dict[str, Any] = loading_arguments(loader) | {"collate_fn": _as_it_is}
     return DataLoader(WorkerBatches(loader, own, seed), batch_size=None, sampler=sampler, **loading)
 

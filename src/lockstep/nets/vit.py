@@ -8,21 +8,18 @@ from torch import Tensor, nn
 from lockstep.errors import check_at_least, config_error
 from lockstep.nets.cnn import image_shape
 
-LARGEST_PATCH = 16
-FEWEST_PATCHES = 7  # along a side, where it is for the net to choose
-
 
 class ViT(nn.Module):
-    """A Vision Transformer (Dosovitskiy et al. 2021, arXiv:2010.11929) for small images, of torch's encoder layers: normalised
-    before, without dropout; positions that begin as sines and cosines, and the mean over the patches for the head (Beyer et al.
-    2022, arXiv:2205.01580).
+    """A Vision Transformer (Dosovitskiy et al. 2021, arXiv:2010.11929) for small images.
+
+    It has torch's encoder layers, with the norms first and without dropout. Positions are trained from sines and cosines, and
+    the head takes the mean over the patches (Beyer et al. 2022, arXiv:2205.01580).
 
     Args:
-        patch: pixels along a side of one; None for the largest of 16, 8, 4 that leaves 7 along a side of the image, else 2, or 1.
-        registers: further tokens, of no patch, for what is of the whole image (Darcet et al. 2024, arXiv:2309.16588).
+        patch: pixels along a side of a patch; it divides the images' height and width.
     """
 
-    stage_ends = (("patches", "positions", "registers"), ("head",))  # beside its layers, what the first and the last stage have
+    stage_ends = (("patches", "positions"), ("head",))  # what the first and the last stage of a pipeline have beside layers
 
     def __init__(
         self,
@@ -32,20 +29,15 @@ class ViT(nn.Module):
         depth: int = 6,
         heads: int = 4,
         mlp_width: int | None = None,
-        patch: int | None = None,
-        registers: int = 0,
+        patch: int = 4,
     ) -> None:
         super().__init__()
         check_at_least(1, width=width, depth=depth, heads=heads, mlp_width=mlp_width, patch=patch)
-        check_at_least(0, registers=registers)
         channels, height, image_width = image_shape("lockstep.nets.vit.ViT", input_shape)
-        side = _patch(height, image_width) if patch is None else patch
-        if height % side or image_width % side:
-            needs = f"use what divides the images' {height} and {image_width} pixels"
-            raise config_error("model.net.patch", patch, needs)
-        self.patches = nn.Conv2d(channels, width, kernel_size=side, stride=side)
-        self.positions = nn.Parameter(_waves(height // side, image_width // side, width))
-        self.registers = nn.Parameter(torch.empty(registers, width).normal_(std=0.02)) if registers else None
+        if height % patch or image_width % patch:
+            raise config_error("model.net.patch", patch, f"use what divides the images' {height} and {image_width} pixels")
+        self.patches = nn.Conv2d(channels, width, kernel_size=patch, stride=patch)
+        self.positions = nn.Parameter(_waves(height // patch, image_width // patch, width))
         self.layers = nn.Sequential(*(_layer(width, heads, mlp_width or 4 * width) for _ in range(depth)))
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, num_outputs))
 
@@ -54,26 +46,15 @@ class ViT(nn.Module):
         return self._outputs(self.layers(self._tokens(x)))
 
     def stage(self, images: Tensor, x: Tensor | None, layers: range) -> Tensor:
-        """Compute some of the layers, one after the other, from the output `x` of those before them, None for the first; and the
-        outputs, if the last is among them."""
+        """Compute some of the layers from the output `x` of those before, None for the first; after the last, the outputs."""
         tokens: Tensor = self.layers[layers.start : layers.stop](self._tokens(images) if x is None else x)
         return self._outputs(tokens) if layers.stop == len(self.layers) else tokens
 
     def _tokens(self, images: Tensor) -> Tensor:
-        tokens = self.patches(images).flatten(2).transpose(1, 2) + self.positions
-        if self.registers is not None:
-            tokens = torch.cat((self.registers.expand(len(images), -1, -1), tokens), dim=1)
-        return tokens
+        return self.patches(images).flatten(2).transpose(1, 2) + self.positions
 
     def _outputs(self, tokens: Tensor) -> Tensor:
-        return self.head(tokens[:, -len(self.positions) :].mean(dim=1))
-
-
-def _patch(height: int, width: int) -> int:
-    side = LARGEST_PATCH
-    while (side > 2 and min(height, width) // side < FEWEST_PATCHES) or height % side or width % side:
-        side //= 2
-    return side
+        return self.head(tokens.mean(dim=1))
 
 
 def _layer(width: int, heads: int, mlp_width: int) -> nn.Module:
@@ -81,7 +62,7 @@ def _layer(width: int, heads: int, mlp_width: int) -> nn.Module:
 
 
 def _waves(rows: int, columns: int, width: int) -> Tensor:
-    """(rows * columns, width): sines and cosines of the column and of the row, of wavelengths up to 10,000."""
+    """Return sines and cosines of the column and of the row, with wavelengths up to 10,000: (rows * columns, width)."""
     frequencies = 10_000 ** -torch.linspace(0, 1, width // 4)
     row, column = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
     angles = [place.flatten()[:, None] * frequencies for place in (column, row)]

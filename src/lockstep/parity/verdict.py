@@ -41,7 +41,7 @@ def _explanation(comparison: Comparison, train: Train) -> list[str]:
     for cause, rest in causes:
         (name, _, fix), left = cause.what.partition(": "), f"they still differ, first {rest.first}"
         lines.append(f"Why: {name}. Without this cause {'both are equal' if rest.equal else left}.\n     {fix}.")
-    lines += [] if causes and causes[-1][1].equal else ["Why: none of the causes known here; docs/your-code.md, Warnings and errors, has others."]
+    lines += [] if causes and causes[-1][1].equal else ["Why: none of the causes known here; docs/your-code.md has others."]
     lines += [f"Differs from one process: {line}." for line in comparison.facts["said"]]  # in the words of a run
     return [*lines, f"Compared {_extent(comparison)}."]
 

@@ -8,7 +8,6 @@ used once. Lightning's own sampler repeats samples until ranks have equal number
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
-from lockstep.datamodules.seeded import Draws, GlobalBatches, Seeded, one_by_one, seed_generators
+from lockstep.datamodules.seeded import Draws, GlobalBatches, Seeded, seed_generators
 from lockstep.errors import config_error
 from lockstep.noise import derive_seed
 from lockstep.trainer.lightning_internals import with_change
@@ -36,7 +35,7 @@ def change_loaders(source: Any, change: Callable[[str, list[Any]], list[Any]]) -
 
 
 class SharedSampler(DistributedSampler[Any], SequentialSampler):
-    """Yield every world_size-th sample of the order in which one process draws them, starting at the rank-th.
+    """Yield the Draws of each batch: every world_size-th of its samples in the order of one process, from the rank-th on.
 
     The loader's own sampler draws an order in each epoch, with generators seeded from (seed, epoch), so it is the same on every
     rank and after a resumption. The last `dropped` samples of an epoch are left out. If a training batch has fewer samples than
@@ -46,17 +45,10 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
     """
 
     def __init__(
-        self,
-        sampler: Any,
-        global_batch_size: int,
-        share: tuple[int, int],
-        seed: int,
-        dropped: int,
-        training: bool,
-        in_lists: bool = False,
+        self, sampler: Any, global_batch_size: int, share: tuple[int, int], seed: int, dropped: int, training: bool
     ) -> None:
         super().__init__(range(len(sampler)), *reversed(share), shuffle=False, seed=seed)  # pyright: ignore[reportArgumentType]
-        self.sampler, self.global_batch_size, self.training, self.in_lists = sampler, global_batch_size, training, in_lists
+        self.sampler, self.global_batch_size, self.training = sampler, global_batch_size, training
         self.length = len(sampler)
         self.samples_per_epoch = self.length - dropped
         self.batches = -(-self.samples_per_epoch // global_batch_size)
@@ -85,28 +77,18 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
         return len(range(self.rank, whole, self.num_replicas)), whole
 
     def __len__(self) -> int:
-        if self.in_lists or not self.batches:
-            return self.batches
-        last = max(self.samples_in(self.batches - 1)[0], int(self.training))
-        return (self.batches - 1) * self.samples_in(0)[0] + last
+        return self.batches
 
     def __iter__(self) -> Iterator[Any]:
-        batches = map(self.draws, range(self.first, self.batches))
-        if self.in_lists:
-            return batches
-        return chain.from_iterable(map(one_by_one, batches) if self.training else batches)
+        return map(self.draws, range(self.first, self.batches))
 
-    def numbers(self, batch: int) -> list[Any]:
-        """Return the dataset's indices of this rank's samples in a batch of the epoch."""
-        return [*self.draws(batch)]
-
-    def draws(self, batch: int) -> list[Any]:
-        """Return these indices as a dataset is given them: those of a training batch are Draws."""
+    def draws(self, batch: int) -> Draws:
+        """Return this rank's samples in a batch of the epoch."""
         begin = batch * self.global_batch_size
         end = min(begin + self.global_batch_size, self.samples_per_epoch)
         places = range(begin + self.rank, end, self.num_replicas) or range(end - int(self.training), end)
         samples = self.order()[places.start : places.stop : places.step]
-        return Draws(samples, self.epoch, places) if self.training else samples
+        return Draws(samples, self.epoch, places) if self.training else Draws(samples)
 
     def order(self) -> list[Any]:
         """Return the epoch's order. A user's own sampler may have its own generator, so it draws earlier epochs' orders, too."""
@@ -140,10 +122,18 @@ def shared_loader(loader: DataLoader[Any], share: tuple[int, int], seed: int, tr
     if division is None:
         return None
     order, size, dropped = division
-    sampler = SharedSampler(order, size, share, seed, dropped, training, takes_lists(loader))
-    data: Any = loader.dataset if isinstance(loader.dataset, Seeded) else Seeded(loader.dataset, derive_seed(seed, training))
-    batch_size = None if loader.batch_sampler is None else sampler.batch_size
-    return DataLoader(data, batch_size=batch_size, sampler=sampler, **loading_arguments(loader))
+    sampler = SharedSampler(order, size, share, seed, dropped, training)
+    data = seeded_data(loader, derive_seed(seed, training))
+    return DataLoader(data, batch_size=None, sampler=sampler, **loading_arguments(loader))
+
+
+def seeded_data(loader: DataLoader[Any], seed: int) -> Seeded:
+    """Return a loader's dataset as one that loads what the loader collates into a batch, by Draws."""
+    if isinstance(loader.dataset, Seeded):
+        return loader.dataset
+    if takes_lists(loader):
+        return Seeded(loader.dataset, seed, "list")
+    return Seeded(loader.dataset, seed, "sample" if loader.batch_sampler is None else "samples")
 
 
 def division_of(loader: DataLoader[Any], shares: int, training: bool) -> tuple[Any, int, int] | None:

@@ -24,7 +24,7 @@ from torchmetrics import Metric
 
 from lockstep.callbacks.every_run import is_own_checkpoint
 from lockstep.console import join_first
-from lockstep.datamodules.seeded import Seeded
+from lockstep.datamodules.seeded import Draws, Seeded
 from lockstep.errors import config_error
 from lockstep.metrics import monitored
 from lockstep.plain_lightning.processes import all_ranks
@@ -122,7 +122,7 @@ def fingerprint(dataset: Any) -> list[int] | None:
     with suppress(Exception), isolate_rng(include_cuda=False):  # errors are raised where the samples are used
         if not isinstance(dataset, IterableDataset) and (length := len(dataset)):
             samples = Seeded(_copied(dataset), 0)
-            first, *others = (checksum(samples[place]) for place in (0, 0, *range(1, min(3, length)), length - 1))
+            first, *others = (checksum(samples[Draws([place])][0]) for place in (0, 0, *range(1, min(3, length)), length - 1))
             return [length, *others] if first == others[0] else None
     return None
 

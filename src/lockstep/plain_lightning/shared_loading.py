@@ -212,7 +212,7 @@ def weight_of(batch: int, samplers: list[Any], accumulated: int, batches: float)
     (own, whole), ranks, in_step = shared[0].samples_in(batch), shared[0].num_replicas, 1.0
     if are_counted(samplers):
         first = batch - batch % accumulated
-        others = range(first, int(min(first + accumulated, batches)))
+        others = range(first, max(batch + 1, int(min(first + accumulated, batches))))
         in_step = accumulated * whole / sum(shared[0].samples_in(other)[1] for other in others)
     sizes = [sampler.samples_in(batch)[1] for sampler in shared]
     is_even = not any(size % ranks for size in sizes)

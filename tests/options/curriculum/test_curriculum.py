@@ -4,16 +4,16 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
-from lockstep.datamodules import Digits, InMemory
+from lockstep.datamodules import Digits
 from lockstep.datamodules.curriculum import Curriculum, distance_to_class_mean, step
 from lockstep.datamodules.seeded import EpochOrder, GlobalBatches
 from lockstep.plain_lightning.loaders import shared_loader
 
 LENGTH = 40
 HARDNESS = torch.randperm(LENGTH, generator=torch.Generator().manual_seed(5))  # of sample i, without ties
-DATA = InMemory(torch.arange(float(LENGTH)).view(-1, 1), torch.arange(LENGTH) % 2)
+DATA = TensorDataset(torch.arange(float(LENGTH)).view(-1, 1), torch.arange(LENGTH) % 2)
 
 
 def order(epoch: int, reorder: Any) -> list[int]:

@@ -2,7 +2,6 @@
 
 import os
 import struct
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from torch.utils.data import Subset
 from torchvision.transforms import v2
 
 from lockstep.datamodules import image_cache
-from lockstep.datamodules.file_cache import write_once
 from lockstep.datamodules.image_cache import CachedImageFolder
 from lockstep.datamodules.image_folder import ImageFolder, decode
 from lockstep.datamodules.torchvision_images import TorchvisionImages
@@ -102,7 +100,7 @@ def test_what_has_no_folder_of_its_own_is_drawn_with_the_seed(
 def test_a_class_that_training_does_not_have_is_refused_and_others_keep_their_numbers(tmp_path: Path) -> None:
     write_split(tmp_path, train=2, val=1)
     write_image(tmp_path / "test" / "dog" / "0.png", (0, 0, 255))
-    assert ImageFolder(str(tmp_path)).folders["test"].targets == [1]
+    assert ImageFolder(str(tmp_path)).images["test"].targets == [1]
     write_image(tmp_path / "val" / "emu" / "0.png", (0, 255, 0))
     with pytest.raises(ConfigError, match=r"val: has classes that train/ has not: emu$"):
         ImageFolder(str(tmp_path)).load()
@@ -120,8 +118,8 @@ def test_mnist_files_of_one_s_own_are_read(tmp_path: Path) -> None:
     mnist = TorchvisionImages("MNIST", str(tmp_path), val_fraction=0.25)
     mnist.prepare_data()
     assert mnist.describe() == {"train": 15, "val": 5, "test": 20}
-    assert mnist.splits.test.targets.tolist() == [i % 10 for i in range(length)]
-    assert mnist.splits.test.inputs.flatten()[:300].tolist() == [i % 256 for i in range(300)]
+    assert mnist.splits.test.tensors[1].tolist() == [i % 10 for i in range(length)]
+    assert mnist.splits.test.tensors[0].flatten()[:300].tolist() == [i % 256 for i in range(300)]
 
 
 @pytest.mark.slow
@@ -184,21 +182,3 @@ def test_a_file_that_is_unreadable_is_named_and_nothing_is_left(photos: Path) ->
     with pytest.raises(ConfigError, match=rf"^{damaged}: not a readable image \("):
         cached(photos)
     assert list_files(photos) == []
-
-
-def test_one_process_writes_and_the_other_waits(tmp_path: Path) -> None:
-    path = tmp_path / "folder" / "file"
-
-    def write() -> None:
-        with (tmp_path / "writers").open("a") as file:
-            file.write("x")
-        time.sleep(0.2)
-        path.write_text("whole")
-
-    pid = os.fork()
-    if not pid:
-        write_once(path, write)
-        os._exit(0)
-    write_once(path, write)
-    os.waitpid(pid, 0)
-    assert (path.read_text(), (tmp_path / "writers").read_text()) == ("whole", "x")

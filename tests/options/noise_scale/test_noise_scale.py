@@ -10,10 +10,10 @@ from bitwise import differences
 from in_process import BARE, KeepAll, logged, prepared, trained
 from ranks import in_ranks
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
 from lockstep.callbacks.noise_scale import NoiseScale
 from lockstep.datamodules.base import Splits
-from lockstep.datamodules.batches import InMemory
 from lockstep.runs.results import collect_facts
 
 EVERY = ("callbacks=noise_scale", "callbacks.noise_scale.every_n_steps=1")
@@ -26,14 +26,14 @@ OFF = torch.tensor([0.5, -0.5, 1.0, 1.0, -1.0, 0.5], dtype=torch.float64)  # w -
 NOISE = 1.0  # its standard deviation
 
 
-def data(length: int) -> InMemory:
+def data(length: int) -> TensorDataset:
     """With a = 0: where w is OFF, w - a is."""
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(length, len(OFF), generator=generator, dtype=torch.float64) * VARIANCES.sqrt()
-    return InMemory(inputs, NOISE * torch.randn(length, 1, generator=generator, dtype=torch.float64))
+    return TensorDataset(inputs, NOISE * torch.randn(length, 1, generator=generator, dtype=torch.float64))
 
 
-def gradients(samples: InMemory, ids: Tensor) -> Tensor:
+def gradients(samples: TensorDataset, ids: Tensor) -> Tensor:
     """(n, 7): of each of these samples, as the module says."""
     x, y = samples[ids]
     errors = x @ OFF - y[:, 0]

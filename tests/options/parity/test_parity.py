@@ -233,7 +233,7 @@ def test_the_stacks_of_processes_that_wait_for_each_other_are_shown(tmp_path: Pa
 STEPS = (*BARE, "trainer=cpu", "parity.steps=4", "datamodule.global_batch_size=12", "datamodule.drop_last=false")
 IMAGES = ("datamodule=synthetic_images", "datamodule.shape=[1,8,8]", "datamodule.num_classes=3", "datamodule.length=21")
 IMAGES += ("datamodule.val_length=11", "datamodule.test_length=4")
-VIT = (*IMAGES, "model=vit", "model.net.width=16", "model.net.heads=2", "model.net.depth=2", "model.net.registers=1")
+VIT = (*IMAGES, "model=vit", "model.net.width=16", "model.net.heads=2", "model.net.depth=2")
 MODELS = {
     "gpt": TINY_GPT,  # by Muon
     "gpt, LoRA": (*TINY_GPT, "model/optimizer=adamw", "model/adapt=lora", "model.adapt.rank=2", "model.adapt.train=norm"),

@@ -199,7 +199,7 @@ def test_four_stages_of_an_own_net_give_the_result_of_one_process(tmp_path: Path
 
 # the bias of attention's keys has no gradient but rounding, of which Adam makes steps
 VIT = (*IMAGES, "datamodule.shape=[1,8,8]", "model=vit", "model.net.width=16", "model.net.heads=2", "model.net.depth=3", *EXACT)
-VIT += ("model.net.registers=1", "model/optimizer=sgd", "datamodule.global_batch_size=12", "model/lr_scheduler=constant")
+VIT += ("model/optimizer=sgd", "datamodule.global_batch_size=12", "model/lr_scheduler=constant")
 VIT += ("guards.checkpoint.every_n_steps=1", "logger=csv")
 
 

@@ -55,7 +55,7 @@ def of_rank(rank: int, world_size: int, folder: Path) -> list[Any]:
         trainer.test(trainer.lightning_module, trainer.datamodule, verbose=False)
         causes = next(one.causes for one in trainer.callbacks if isinstance(one, PlainLightning))
         draws = [cause for cause in causes if "dataloader" in cause]
-        seen.append((trainer.lightning_module.steps, trainer.global_step, len(trainer.test_dataloaders.sampler), draws))
+        seen.append((trainer.lightning_module.steps, trainer.global_step, sum(map(len, trainer.test_dataloaders.sampler)), draws))
     return seen
 
 

@@ -100,14 +100,14 @@ def test_a_sampler_with_a_generator_of_its_own_draws_each_epoch_once_wherever_a_
     own = Own()
     expected = [list(own) for _ in range(4)]
     shared = SharedSampler(Own(), 2, (0, 1), 0, dropped=0, training=False)
-    orders = []
+    orders: list[list[int]] = []
     for epoch in (0, 0, 1, 3, 3):  # begun twice, and resumed
         shared.set_epoch(epoch)
-        orders.append(list(shared))
+        orders.append([sample for batch in shared for sample in batch])
     assert orders == [expected[epoch] for epoch in (0, 0, 1, 3, 3)]
     reloaded = SharedSampler(Own(), 2, (0, 1), 0, dropped=0, training=False)
     reloaded.begin_with(2)
-    assert list(reloaded) == expected[0]
+    assert [sample for batch in reloaded for sample in batch] == expected[0]
 
 
 class Lists(Dataset[Any]):
@@ -221,14 +221,3 @@ def test_use_distributed_sampler_false_leaves_loaders_as_they_are(is_left: bool)
     sharing, loader = SharedLoading(seed=0), numbers(2, 4)
     assert (sharing._share(trainer, loader, "val_dataloader", training=False) is loader) == is_left
     assert len(sharing.causes) == is_left
-
-
-@pytest.mark.parametrize(("length", "own"), [(13, [(1, 1), (0, 1), (0, 1)]), (14, [(1, 2), (1, 2), (0, 2)]), (12, None)])
-def test_the_share_of_a_tail_is_known(length: int, own: list[tuple[int, int]] | None) -> None:
-    for rank in range(3):
-        loader = shared_loader(numbers(2, length), (rank, 3), 0, training=True)
-        assert loader is not None
-        sampler: Any = loader.sampler
-        assert sampler.samples_in(1) == (2, 6)
-        assert own is None or sampler.samples_in(2) == own[rank]
-        assert len(list(loader)) == len(loader) == (2 if own is None else 3)

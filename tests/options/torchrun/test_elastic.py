@@ -37,7 +37,7 @@ class Journal(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         line = {"began": self.began, "step": trainer.global_step, "epoch": trainer.current_epoch}
-        line |= {"ids": trainer.train_dataloader.sampler.numbers(batch_idx)}
+        line |= {"ids": [*trainer.train_dataloader.sampler.draws(batch_idx)]}
         line |= {"world_size": trainer.world_size, "node": os.environ.get("MASTER_ADDR")}
         with (Path(trainer.default_root_dir) / f"{os.getpid()}.journal").open("a") as file:
             file.write(json.dumps(line) + "\n")

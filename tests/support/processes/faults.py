@@ -82,7 +82,7 @@ class Poison(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if batch_idx not in self.batches or trainer.global_rank not in self.ranks or trainer.current_epoch != self.epoch:
             return
-        self.given.append(trainer.train_dataloader.sampler.numbers(batch_idx))
+        self.given.append([*trainer.train_dataloader.sampler.draws(batch_idx)])
         factor = torch.ones(len(batch[0]), 1).index_fill(0, torch.tensor([1]), float("nan"))
         net: Any = pl_module.net
         hook = net.register_forward_hook(lambda *all_of_it: (all_of_it[-1] * factor, hook.remove())[0])
@@ -104,10 +104,10 @@ class Witness(Callback):
         self.seen: dict[str, Any] = {"train": [], "test": []}
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        self.seen["train"].append(trainer.train_dataloader.sampler.numbers(batch_idx))
+        self.seen["train"].append([*trainer.train_dataloader.sampler.draws(batch_idx)])
 
     def on_test_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.seen["test"].append(trainer.test_dataloaders.sampler.numbers(batch_idx))
+        self.seen["test"].append([*trainer.test_dataloaders.sampler.draws(batch_idx)])
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.seen["world"] = {

@@ -43,7 +43,8 @@ def pretend(datamodule: DataModule, world_size: int, accumulate: int = 1) -> Dat
 def test_standardisation_is_scikit_learns_fitted_on_the_training_split_alone(make: Callable[..., DataModule]) -> None:
     datamodule = make(standardize=True)
     datamodule.setup("fit")
-    train = datamodule.splits.train.inputs.double().numpy() / (255 if datamodule.splits.train.inputs.dtype == torch.uint8 else 1)
+    inputs = datamodule.splits.train.tensors[0]
+    train = inputs.double().numpy() / (255 if inputs.dtype == torch.uint8 else 1)
     if train.ndim == 4:  # per channel: every pixel of every image is an observation
         train = numpy.moveaxis(train, 1, -1).reshape(-1, train.shape[1])
     expected: Any = StandardScaler().fit(train)
@@ -51,7 +52,7 @@ def test_standardisation_is_scikit_learns_fitted_on_the_training_split_alone(mak
     assert scaler.n_samples_seen_ == len(train)  # neither validation nor test data
     numpy.testing.assert_allclose(scaler.mean_, expected.mean_, rtol=1e-12, atol=1e-14)
     numpy.testing.assert_allclose(scaler.scale_, expected.scale_, rtol=1e-12)
-    assert not numpy.allclose(scaler.mean_, as_features(datamodule.splits.test.inputs).mean(axis=0), rtol=1e-6)
+    assert not numpy.allclose(scaler.mean_, as_features(datamodule.splits.test.tensors[0]).mean(axis=0), rtol=1e-6)
 
 
 def test_nothing_is_fitted_unasked_or_for_a_test_alone() -> None:
@@ -102,10 +103,10 @@ def test_the_first_evaluated_samples_are_of_all_classes_of_sorted_data() -> None
 def test_only_training_images_are_augmented() -> None:
     datamodule = Images(batch_size=100, augment={"crop": 2, "flip": True}, shuffle=False)
     train: Any = datamodule.train_dataloader().dataset
-    assert not torch.equal(train[Draws(range(100), 0, range(100))][0], datamodule.splits.train.inputs[:100])
+    assert not torch.equal(train[Draws(range(100), 0, range(100))][0], datamodule.splits.train.tensors[0][:100])
     loader = datamodule.test_dataloader()
     numbers = next(iter(batches_of(loader)))
-    assert torch.equal(next(iter(loader))[0], datamodule.splits.test.inputs[numbers])
+    assert torch.equal(next(iter(loader))[0], datamodule.splits.test.tensors[0][numbers])
 
 
 class Untested(Digits):

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from lockstep.datamodules.augment import CropFlip
-from lockstep.datamodules.batches import Batches, InMemory
+from lockstep.datamodules.batches import Batches
 from lockstep.datamodules.seeded import Draws
 
 LENGTH = 20
@@ -39,13 +39,11 @@ class CountedFetches(OneByOne):
 
 
 DATASETS = {
-    "in memory": InMemory(INPUTS, TARGETS),
-    "arrays in memory": InMemory(INPUTS.numpy(), TARGETS.numpy()),
+    "in memory": TensorDataset(INPUTS, TARGETS),
     "single samples": OneByOne(),
-    "torch's TensorDataset": TensorDataset(INPUTS, TARGETS),
     "lists": CountedFetches(),
     "Subset of single samples": Subset(OneByOne(), range(LENGTH)),
-    "Subset of tuples": Subset(InMemory(INPUTS.flip(0), TARGETS.flip(0)), range(LENGTH - 1, -1, -1)),
+    "Subset of tensors": Subset(TensorDataset(INPUTS.flip(0), TARGETS.flip(0)), range(LENGTH - 1, -1, -1)),
 }
 
 
@@ -64,7 +62,7 @@ def test_a_batch_is_fetched_at_once_where_the_dataset_can() -> None:
 
 def test_augmentation_is_given_the_numbers_and_the_epoch() -> None:
     augment = CropFlip(crop=1, flip=True, seed=3)
-    batches = Batches(InMemory(INPUTS, TARGETS), augment=augment)
+    batches = Batches(TensorDataset(INPUTS, TARGETS), augment=augment)
     inputs, _ = batches[Draws([4, 9], 6, range(2))]
     assert torch.equal(inputs, augment(INPUTS[[4, 9]], torch.tensor([4, 9]), 6))
     assert not torch.equal(inputs, INPUTS[[4, 9]])
@@ -75,7 +73,7 @@ def test_augmentation_is_given_the_numbers_and_the_epoch() -> None:
 def test_a_batch_in_memory_has_the_bits_of_its_samples(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     data = torch.randint(0, 2, (20, *shape)).to(dtype)
     for kept in (data, data[::2]):  # whose samples do not lie side by side
-        for ids in ([3, 0, 9], [5], []):
-            inputs, _ = InMemory(kept, torch.arange(20)).__getitems__(torch.tensor(ids, dtype=torch.int64))
+        for ids in ([3, 0, 9], [5]):
+            inputs, _ = Batches(TensorDataset(kept, torch.arange(len(kept))))[ids]
             assert inputs.dtype == dtype
-            assert torch.equal(inputs, torch.stack([kept[i] for i in ids]) if len(ids) else kept[:0])
+            assert torch.equal(inputs, torch.stack([kept[i] for i in ids]))

@@ -16,22 +16,22 @@ def test_digits_come_in_three_splits() -> None:
     assert digits.spec.input_shape == (1, 8, 8)
     assert digits.spec.num_outputs == len(digits.spec.class_names or ()) == 10
     for split in (digits.splits.train, digits.splits.val, digits.splits.test):
-        assert split.inputs.shape == (len(split), 1, 8, 8)
-        assert split.inputs.dtype == torch.float32
-        assert 0 == split.inputs.min() < split.inputs.max() == 1
-        assert split.targets.shape == (len(split),)
+        assert split.tensors[0].shape == (len(split), 1, 8, 8)
+        assert split.tensors[0].dtype == torch.float32
+        assert 0 == split.tensors[0].min() < split.tensors[0].max() == 1
+        assert split.tensors[1].shape == (len(split),)
 
 
 def test_the_last_digits_are_tested_and_the_others_divided_by_the_seed() -> None:
     bunch: Any = load_digits()
     first, again, other = (Digits(seed=seed).splits for seed in (3, 3, 4))
     for splits in (first, other):
-        assert numpy.array_equal(splits.test.inputs.squeeze(1) * 16, bunch.images[-360:])
-        assert numpy.array_equal(splits.test.targets, bunch.target[-360:])
-        both = torch.cat([splits.train.inputs, splits.val.inputs]).flatten(1) * 16
+        assert numpy.array_equal(splits.test.tensors[0].squeeze(1) * 16, bunch.images[-360:])
+        assert numpy.array_equal(splits.test.tensors[1], bunch.target[-360:])
+        both = torch.cat([splits.train.tensors[0], splits.val.tensors[0]]).flatten(1) * 16
         assert sorted(both.tolist()) == sorted(bunch.data[:-360].tolist())
-    assert torch.equal(first.val.inputs, again.val.inputs)
-    assert not torch.equal(first.val.inputs, other.val.inputs)
+    assert torch.equal(first.val.tensors[0], again.val.tensors[0])
+    assert not torch.equal(first.val.tensors[0], other.val.tensors[0])
 
 
 def test_no_validation_fraction_is_no_validation_split() -> None:

@@ -95,3 +95,8 @@ def test_an_order_takes_the_first_of_its_samples_and_may_be_changed() -> None:
     order.set_epoch(2)
     assert list(order) == [2, 3, 4, 0]
     assert len(order) == 4
+
+
+def test_a_batch_after_the_last_one_of_an_epoch_has_a_weight() -> None:
+    """A limited epoch whose batches have grown on resumption may begin there; its weight was 0 / 0."""
+    assert weight_of(2, [samplers(20, 4, 1)[0]], 1, 2).in_step == 1

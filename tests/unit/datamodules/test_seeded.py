@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset, WeightedRandomSampler
 
 from lockstep.datamodules.batches import Batches
-from lockstep.datamodules.seeded import Draw, EpochOrder, GlobalBatches, Seeded
+from lockstep.datamodules.seeded import Draws, EpochOrder, GlobalBatches, Seeded
 from lockstep.plain_lightning.loaders import shared_loader
 
 
@@ -70,7 +70,7 @@ def test_a_sample_that_is_drawn_twice_is_loaded_with_other_numbers() -> None:
 
 def test_the_generators_of_the_process_go_on_where_they_were() -> None:
     states = torch.get_rng_state(), random.getstate(), numpy.random.get_state()[2]
-    Seeded(Noisy(), 0)[Draw(3, 0, 0)]
+    Seeded(Noisy(), 0)[Draws([3])]
     assert torch.equal(states[0], torch.get_rng_state())
     assert states[1:] == (random.getstate(), numpy.random.get_state()[2])
 
@@ -81,6 +81,7 @@ def test_a_dataset_answers_for_itself() -> None:
     seeded: Any = Seeded(data, 0)
     seeded.file = "opened"
     assert data.file == seeded.file == "opened"  # pyright: ignore[reportAttributeAccessIssue]
+    assert int(seeded[5][1]) == 5
     copy: Any = pickle.loads(pickle.dumps(seeded))
     assert (copy.file, len(copy)) == ("opened", 22)
     with pytest.raises(AttributeError, match="missing"):
@@ -93,7 +94,7 @@ def test_a_batch_that_is_fetched_at_once_is_seeded_from_its_first_sample() -> No
             return [self[index] for index in ids]
 
     seeded = Seeded(AtOnce(), 0)
-    first, again = (seeded.__getitems__([Draw(4, 0, 4), Draw(7, 0, 7)]) for _ in range(2))
+    first, again = (seeded[Draws([4, 7], 0, [4, 7])] for _ in range(2))
     assert torch.equal(first[1][0], again[1][0])
     plain = Seeded(TensorDataset(torch.arange(5)), 0)
-    assert [int(one[0]) for one in plain.__getitems__([Draw(4, 0, 0), Draw(1, 0, 1)])] == [4, 1]
+    assert [int(one[0]) for one in plain[Draws([4, 1])]] == [4, 1]

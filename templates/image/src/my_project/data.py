@@ -3,8 +3,9 @@
 from typing import Any
 
 import torch
-from lockstep.datamodules import DataModule, DataSpec, InMemory, Splits
+from lockstep.datamodules import DataModule, DataSpec, Splits
 from sklearn.datasets import load_digits
+from torch.utils.data import TensorDataset
 
 TEST = 360  # images, the last ones
 
@@ -19,5 +20,5 @@ class Images(DataModule):
     def load(self) -> Splits:
         pixels, labels = load_digits(return_X_y=True)
         images, targets = torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16, torch.tensor(labels)
-        test = InMemory(images[-TEST:], targets[-TEST:])
-        return self.drawn(InMemory(images[:-TEST], targets[:-TEST]), test=test)  # val is drawn from train, with the seed
+        test = TensorDataset(images[-TEST:], targets[-TEST:])
+        return self.drawn(TensorDataset(images[:-TEST], targets[:-TEST]), test=test)  # val is drawn from train, with the seed

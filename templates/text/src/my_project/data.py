@@ -5,8 +5,9 @@ from pydoc_data import topics
 from typing import Any
 
 import torch
-from lockstep.datamodules import DataModule, DataSpec, InMemory, Splits
+from lockstep.datamodules import DataModule, DataSpec, Splits
 from lockstep.errors import config_error
+from torch.utils.data import TensorDataset
 
 
 class Corpus(DataModule):
@@ -27,5 +28,5 @@ class Corpus(DataModule):
         windows = tokens.unfold(0, self.context + 1, self.context)
         inputs, targets = windows[:, :-1], windows[:, 1:]
         test = len(windows) // 10
-        held_out = InMemory(inputs[-test:], targets[-test:])
-        return self.drawn(InMemory(inputs[:-test], targets[:-test]), test=held_out)  # val is drawn from train, with the seed
+        held_out = TensorDataset(inputs[-test:], targets[-test:])
+        return self.drawn(TensorDataset(inputs[:-test], targets[:-test]), test=held_out)  # val is drawn from train, with the seed
