@@ -59,6 +59,7 @@ def test_what_people_type_wrong_is_one_line_with_the_key(wrong: str, tmp_path: P
     if "ray" in wrong and find_spec("ray") is not None:
         pytest.skip("Ray is installed")
     assert refused(tmp_path, *wrong.split()).startswith(WRONG[wrong])
+    assert [*tmp_path.glob("logs/*/*")] == []
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ class DataModule(LightningDataModule):
             why = f"a step has {step} samples, and the training split {length}; use a smaller one, or datamodule.drop_last=false"
             raise config_error(f"datamodule.{name}", getattr(self, name), why)
         self.samples_per_epoch = samples
-        log.info(f"{samples} of {length} samples per epoch")
+        log.info(f"{samples} of {length} samples per epoch{', in whole batches' * (samples < length)}")
         reorder = None if self.curriculum is None else self.curriculum.reorder(self.splits.train)
         order = EpochOrder(length, samples, self.seed if self.shuffle else None, reorder)
         return self._loader(self.splits.train, order, self.augment)

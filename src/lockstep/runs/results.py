@@ -12,11 +12,12 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.trainer.states import TrainerFn
 from omegaconf import DictConfig, OmegaConf
 
+from lockstep.atomic_files import read_json
 from lockstep.checkpointing import read_checkpoint
 from lockstep.config.overrides import override_key
 from lockstep.config.plan import Plan
 from lockstep.errors import NamedFailure
-from lockstep.runs.record import environment
+from lockstep.runs.record import JOB, environment
 from lockstep.runs.saved import read_choices, read_overrides
 from lockstep.runs.shares import dp_rank_and_size
 
@@ -181,8 +182,13 @@ def log_result(cfg: DictConfig, trainer: Any, facts: Mapping[str, Any], metrics:
 
 
 def hyperparameters(cfg: DictConfig, facts: Mapping[str, Any]) -> dict[str, str | float]:
-    """Return the values of the overridden keys, a group's being its option, and the facts that follow from them."""
-    keys, choices = [*map(override_key, read_overrides(Path(cfg.run_dir)))], read_choices(Path(cfg.run_dir))
+    """Return the values of the overridden keys, a group's being its option, and the facts that follow; in a sweep's job only the
+    swept keys."""
+    run_dir = Path(cfg.run_dir)
+    keys, choices = [*map(override_key, read_overrides(run_dir))], read_choices(run_dir)
+    job = (read_json(run_dir / "status.json") or {}).get(JOB, {})
+    if swept := {*map(override_key, job.get("swept", ()))}:
+        keys, facts = [key for key in keys if key in swept], {}
     values = {key: choices[key] if key in choices else OmegaConf.select(cfg, key) for key in keys}
     values |= {name: facts[name] for name in _SHOWN if name in facts}
     return {key: value if isinstance(value, str | int | float) else str(value) for key, value in values.items()}

@@ -3,10 +3,11 @@
 import signal
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
@@ -144,4 +145,6 @@ def refusing() -> Iterator[None]:
             traceback.print_exc()
             raise SystemExit(ExitCode.FAILED) from None
         console.say(line)
+        with suppress(Exception):  # Hydra has made it; what is not empty stays
+            Path(HydraConfig.get().runtime.output_dir).rmdir()
         raise SystemExit(ExitCode.REFUSED) from None

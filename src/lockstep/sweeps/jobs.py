@@ -65,7 +65,7 @@ class Job:
     status: str = QUEUED
     reason: str | None = None
     metric: float | None = None
-    swept: Sequence[str] = field(default=(), compare=False)  # overrides that are not the same for all jobs, once these are ranked
+    swept: Sequence[str] = field(default=(), compare=False)  # overrides swept over; once jobs are ranked, those that differ
     launch: JobLaunch = field(default=JobLaunch(), compare=False)
 
     @classmethod
@@ -81,7 +81,7 @@ class Job:
     def save(self, **more: str | None) -> None:
         """Write the sweep's part of status.json, and `more`. No process of the job may be writing it."""
         path = self.directory / "status.json"
-        write_json(path, {**(read_json(path) or {}), **more, JOB: {name: getattr(self, name) for name in _SAVED}})
+        write_json(path, {**(read_json(path) or {}), **more, JOB: {name: getattr(self, name) for name in (*_SAVED, "swept")}})
 
     def make(self) -> None:
         """Make the directory: its config, then status.json, without which it is no job. One that has lost that is resumed."""
@@ -133,7 +133,7 @@ class SweepJobs:
         """Make the directories of new jobs; return the jobs that have to run, the new and the unfinished ones."""
         for job in jobs:
             if (known := self.jobs.get(job.key)) is not None:
-                known.launch = job.launch
+                known.launch, known.swept = job.launch, job.swept
                 continue
             job.number = 1 + max((known.number for known in self.jobs.values()), default=-1)
             job.make()

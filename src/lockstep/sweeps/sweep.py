@@ -1,5 +1,6 @@
 """A sweep from its first batch to its table: what `python train.py -m ...` does."""
 
+import copy
 import logging
 import math
 import signal
@@ -10,12 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra._internal.config_loader_impl import get_overrides_dirname
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import OverrideType
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
 from lockstep import console
-from lockstep.config.overrides import constants, override_key, quote
+from lockstep.config.overrides import chooses_group, constants, override_key, quote
 from lockstep.config.plan import Plan
 from lockstep.errors import ConfigError, ExitCode, config_error
 from lockstep.launchers.stop_signals import STOP_SIGNALS, Preempted
@@ -56,12 +60,13 @@ class Sweep:
         self.directory = Path(str(config.hydra.sweep.dir)).absolute()
         self.sweep_jobs = SweepJobs(self.directory, is_running=False)
         self.runner: Runner | None = None
+        self._composed: dict[tuple[str, ...], DictConfig] = {}  # by the overrides that choose groups
 
     def launch(self, job_overrides: Sequence[Sequence[str]]) -> list[JobReturn]:
         """Check all jobs of the batch, then run them. Return their metrics to a sweeper of Hydra's, NaN for a job without one."""
         if not job_overrides:
-            asked = " ".join(item for item in sys.argv[1:] if "glob(" in item)
-            raise ConfigError(f"{asked}: no job comes of this; use what matches or names at least one option")
+            asked = [item for item in sys.argv[1:] if "glob(" in item] or sys.argv[1:]
+            raise ConfigError(f"{' '.join(asked)}: no job comes of this; use what matches or names at least one option")
         metrics = [math.nan if job.metric is None else job.metric for job in self.run(self.check(job_overrides))]
         return [JobReturn(status=JobStatus.COMPLETED, _return_value=metric) for metric in metrics]
 
@@ -79,11 +84,10 @@ class Sweep:
         """Compose a job and check that it can start. Raise ConfigError."""
         swept = [item for item in overrides if item not in self.constants] or [*overrides]
         outside = [item for item in overrides if override_key(item) in OUTSIDE]
-        for item in outside:
-            if item not in self.constants:
-                words = "does not tell jobs apart; use a sweep for each value"
-                raise config_error(override_key(item), item.partition("=")[2], words)
-        full = self.loader.load_sweep_config(self.config, [*overrides])
+        for item in {*outside} - self.constants:
+            words = "does not tell jobs apart; use a sweep for each value"
+            raise config_error(override_key(item), item.partition("=")[2], words)
+        full = self._load(overrides)
         cfg, plan, key = self._checked(full)
         known = self.sweep_jobs.jobs.get(key)  # its overrides may be spelled in another way this time
         directory = self.directory / directory_name(swept, key) if known is None else known.directory
@@ -95,7 +99,8 @@ class Sweep:
             hydra=OmegaConf.masked_copy(full, ["hydra"]),
             global_batch_size=plan.global_batch_size,
         )
-        return Job(directory, key, [*overrides], plan.world_size, cfg.optimized_metric, cfg.optimized_mode, launch=launch)
+        metric = cfg.optimized_metric, cfg.optimized_mode
+        return Job(directory, key, [*overrides], plan.world_size, *metric, swept=swept, launch=launch)
 
     def _checked(self, full: DictConfig) -> tuple[DictConfig, Plan, str]:
         """Return the config without Hydra's part, the plan and the identity of a job, as its own process will check it."""
@@ -113,6 +118,24 @@ class Sweep:
         if cfg.optimized_metric is None:
             raise config_error("optimized_metric", "null", "a sweep compares its jobs; use a metric that they log")
         return cfg, plan, key
+
+    def _load(self, overrides: Sequence[str]) -> DictConfig:
+        """Return the config that Hydra composes of the overrides. Hydra takes a fifth of a second, so it composes each choice of
+        groups once; other values are then set in a copy."""
+        parsed = OverridesParser.create().parse_overrides([*overrides])
+        task = [one for one in parsed if not one.is_hydra_override()]
+        values = [one for one in task if one.type == OverrideType.CHANGE and not chooses_group(one.input_line or "")]
+        rest = tuple(one.input_line or "" for one in parsed if one not in values)
+        if rest not in self._composed:
+            self._composed[rest] = self.loader.load_sweep_config(self.config, [*rest])
+        full: Any = copy.deepcopy(self._composed[rest])
+        for one in values:
+            if OmegaConf.is_dict(OmegaConf.select(full, one.key_or_group, default=full, throw_on_resolution_failure=False)):
+                return self.loader.load_sweep_config(self.config, [*overrides])  # more than a value, or an unknown key
+            OmegaConf.update(full, one.key_or_group, one.value())
+        full.hydra.overrides.task = [one.input_line for one in task]
+        full.hydra.job.override_dirname = get_overrides_dirname(task, **full.hydra.job.config.override_dirname)
+        return full
 
     def run(self, jobs: Sequence[Job]) -> list[Job]:
         """Run the jobs that have not finished, equal jobs once; return all of them with their states."""
@@ -150,12 +173,12 @@ class Sweep:
         if (best := next(iter(self.sweep_jobs.ranked), None)) is not None and best.metric is not None:
             print(f"best: {console.relative(best.directory)}")
         print(f"results: {console.relative(self.directory / 'results.csv')}", flush=True)
-        console.show_next(self.directory)
+        reports = [("lockstep", "report")] if len({job.world_size for job in self.sweep_jobs.jobs.values()}) > 1 else []
+        console.show_next(self.directory, *reports)
         if stopped is not None:
             resume = console.command_line("lockstep", "sweep", "resume", self.directory)
             console.say(f"The sweep was stopped: {stopped}. Resume it: {resume}")
-        code = self.sweep_jobs.exit_code if code is None else code
-        if code:
+        if code := self.sweep_jobs.exit_code if code is None else code:
             raise SystemExit(code)
 
 

@@ -44,7 +44,7 @@ def print_table(sweep_jobs: SweepJobs) -> None:
         console.show_table([[*row.values()] for row in means], [*means[0]])
     for job in jobs:
         if job.reason and job.status != FINISHED:
-            print(f"{job.number} {job.status}: {shorten(job.reason)}")
+            print(f"job {job.number} {job.status}: {shorten(job.reason)}")
     counts = sweep_jobs.counts
     others = [f", {count} {status}" for status, count in sorted(counts.items()) if status != FINISHED]
     print(f"{counts[FINISHED]} of {len(jobs)} job{'s' * (len(jobs) != 1)} finished{''.join(others)}", flush=True)

@@ -90,7 +90,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def job(folder: Path, name: str, how: str = "well", asks: tuple[str, ...] = ("--nodes=1",)) -> Job:
     directory = folder / f"sweep-{name}"
     command = (sys.executable, "-S", "-c", PROGRAM, str(directory), how)
-    return Job(directory, name, [], 1, "val/acc", "max", launch=JobLaunch(command, asks, ("seed", "lr")))
+    return Job(directory, name, [], 1, "val/acc", "max", launch=JobLaunch(command, asks))
 
 
 def begin(folder: Path, **settings: Any) -> tuple[Runner, SweepJobs]:

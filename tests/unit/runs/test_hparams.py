@@ -6,6 +6,8 @@ from in_process import composed, prepared
 from saved_run import save_run
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from lockstep.atomic_files import write_json
+from lockstep.runs.record import JOB
 from lockstep.runs.results import hyperparameters, log_result
 
 
@@ -28,9 +30,11 @@ def test_tensorboard_has_each_point_once(tmp_path: Path) -> None:
     assert not any("best" in tag for tag in steps)
 
 
-def test_hyperparameters_are_the_overridden_keys_and_what_follows(tmp_path: Path) -> None:
+def test_hyperparameters_are_the_overridden_keys_and_in_a_job_of_a_sweep_the_swept_ones(tmp_path: Path) -> None:
     overrides = ["model=cnn", "model/optimizer=sgd", "seed=3", "model.label_smoothing=0.1"]
     save_run(tmp_path, *overrides, choices={"model": "cnn", "model/optimizer": "sgd"})
     cfg, facts = composed(*overrides, run_dir=tmp_path), {"world_size": 2, "lr": 0.2, "precision": "32-true"}
     chosen = {"model": "cnn", "model/optimizer": "sgd", "seed": 3, "model.label_smoothing": 0.1}
     assert hyperparameters(cfg, facts) == chosen | {"world_size": 2, "lr": 0.2}
+    write_json(tmp_path / "status.json", {JOB: {"swept": ["model=cnn", "seed=3"]}})
+    assert hyperparameters(cfg, facts) == {"model": "cnn", "seed": 3}

@@ -37,6 +37,13 @@ def test_each_job_s_config_says_what_the_job_chose(sweep: Sweep) -> None:
     assert names == ["digits_mlp", "digits_cnn"]
 
 
+@pytest.mark.parametrize("more", [[], ["name='a=b'", "seed=3"], ["trainer={max_epochs: 3}", "~logger", "+extra=[1]"]])
+def test_a_job_is_composed_as_hydra_composes_it(more: list[str], sweep: Sweep) -> None:
+    overrides = ["model=cnn", "model.optimizer.lr=1e-3", *more]
+    expected = OmegaConf.to_container(sweep.loader.load_sweep_config(sweep.config, overrides))
+    assert [OmegaConf.to_container(sweep._load(overrides)) for _ in range(2)] == [expected] * 2
+
+
 def test_a_job_is_handed_the_config_that_its_command_would_compose(sweep: Sweep) -> None:
     """Keys that are not in a job's identity have the command's values."""
     outside = ["fresh_processes=true", "mirror='a=b, c'"]

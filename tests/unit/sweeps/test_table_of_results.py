@@ -97,4 +97,4 @@ def test_a_sweep_is_shown_as_it_stands_whoever_runs_it_and_not_touched(
         print_table(look_at(tmp_path))
     lines = capsys.readouterr().out.splitlines()
     assert next(line.split() for line in lines if " running " in line) == ["1", "seed=1", "running", "0.25"]
-    assert "2 failed: planted" in lines
+    assert "job 2 failed: planted" in lines
