@@ -7,7 +7,7 @@ import hydra
 from omegaconf import DictConfig
 
 from lockstep.cli import importing_much, start
-from lockstep.runs.directory import open_run
+from lockstep.runs.opening import open_run
 from lockstep.runs.run import Run
 
 

@@ -77,6 +77,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None
     refused = {
         (f"resume={run}", "trainer.devices=7"): "datamodule.global_batch_size=160: is not divisible by 7",
         (f"resume={run}", "trainer.max_epochs=1"): "trainer.max_epochs=1: ",  # by the checkpoint, of two
+        (f"resume={run}", "hydra.sweep.dir=x"): "hydra.sweep.dir=x: is for sweeps",
         (f"hydra.run.dir={run}", "seed=9", f"init_from={run}/checkpoints/best.ckpt"): f"hydra.run.dir={run}: belongs to an",
     }
     for command, line in refused.items():

@@ -5,6 +5,7 @@ They use no GPU and leave no thread, so that a fork equals a new interpreter aft
 
 import atexit
 import contextlib
+import gc
 import importlib
 import logging
 import os
@@ -14,6 +15,7 @@ from lockstep.launchers.processes import set_title
 from lockstep.launchers.stop_signals import SIGNALS
 
 MODULES = (
+    "lockstep.cli",
     "lockstep.build",
     "lockstep.callbacks",
     "lockstep.datamodules",
@@ -31,15 +33,15 @@ def preload() -> None:
     # A signal to a whole job would end the server, and its ranks would look dead; each rank unblocks the signals.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     set_title("lockstep fork server")
-    from lockstep.cli import importing_much  # takes a while, so signals are blocked before
-
     handler = logging.NullHandler()
     logging.root.addHandler(handler)  # else Lightning adds a handler of its own
-    with importing_much():
-        for name in MODULES:
-            with contextlib.suppress(Exception):  # the code that needs the module raises the error
-                importlib.import_module(name)
+    gc.disable()  # as lockstep.cli.importing_much does
+    for name in MODULES:
+        with contextlib.suppress(Exception):  # the code that needs the module raises the error
+            importlib.import_module(name)
     logging.root.removeHandler(handler)
+    gc.freeze()  # collections in a fork skip the imported objects
+    gc.enable()
     atexit.register(os._exit, 0)  # finalizing torch takes long
 
 

@@ -142,8 +142,8 @@ class Supervised(LightningModule):
         A value is () or has one number per sample, (samples,). `train/loss_step` is logged at the trainer's logging interval.
         """
         named = {f"{stage}/{name}": values[name] for name in self.metric_names}
-        if "log" in vars(self) or not add_to_logged(self, named, samples):  # a stage of a pipeline replaces `log`
-            kind = torch.float32 if self.device.type == "mps" else torch.float64  # in which Lightning adds up
+        kind = torch.float32 if self.device.type == "mps" else torch.float64  # in which Lightning adds up
+        if "log" in vars(self) or not add_to_logged(self, named, samples, kind):  # a stage of a pipeline replaces `log`
             for name, value in named.items():
                 self.log(name, value.to(kind).mean(), on_step=False, on_epoch=True, batch_size=samples)
         trainer: Any = self.trainer if stage == "train" and is_attached(self) else None

@@ -16,6 +16,7 @@ from lockstep.launchers.environment import this_rank
 from lockstep.runs.directory import SWEEP_FILE, absolute, has_run, run_directories
 from lockstep.runs.record import actual_status
 from lockstep.runs.saved import FILE, FOLDER, read_config, read_overrides
+from lockstep.runs.validation import check_single
 
 _FIXED = ("model.optimizer.", "model.lr_scheduler.", "seed.", "lr_scaling.", "base_batch_size.", "init_from.", "fork.")
 _DEPTH = 4  # levels of folders below the working directory; logs/NAME/RUN has 3
@@ -35,6 +36,7 @@ def command_to_continue(arguments: Sequence[str]) -> list[str] | None:
         raise config_error("resume", wanted, f"is not the directory of a run (it has no {FILE})")
     known = read_overrides(run_dir)
     new = [item for item in overrides if override_key(item) not in _NOT_OF_THE_RUN and item not in known]
+    check_single(new)
     has_finished = actual_status(run_dir) == "finished" and (run_dir / "metrics.json").is_file()
     if has_finished and not new:
         return None

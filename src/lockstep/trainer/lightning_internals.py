@@ -71,7 +71,7 @@ def end_restart(trainer: Trainer) -> None:
     trainer.fit_loop._restarting = False
 
 
-def add_to_logged(module: LightningModule, values: Mapping[str, Tensor], samples: Any) -> bool:
+def add_to_logged(module: LightningModule, values: Mapping[str, Tensor], samples: Any, kind: torch.dtype) -> bool:
     """Add a batch's values, means () or numbers (samples,), to what `self.log` has of them in this epoch, as it would, in a small
     part of the time: three calls of it take as long as a small model's step. Return False for what it must be given: first
     values, and a number of samples that is on the device."""
@@ -85,8 +85,8 @@ def add_to_logged(module: LightningModule, values: Mapping[str, Tensor], samples
     number = items[0].cumulated_batch_size + samples  # not in place: what is left out is set back
     for item, value in zip(items, values.values(), strict=True):
         fields = vars(item)  # nn.Module.__setattr__ looks for parameters, buffers and modules first
-        total = fields["value"]
-        added = total + value.sum(dtype=total.dtype) if value.ndim else torch.add(total, value, alpha=samples)
+        total = fields["value"].to(kind)  # a value that has been set back has Lightning's type
+        added = total + value.sum(dtype=kind) if value.ndim else torch.add(total, value, alpha=samples)
         fields |= {"value": added, "cumulated_batch_size": number, "_computed": None}
     return True
 

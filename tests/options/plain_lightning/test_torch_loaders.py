@@ -221,3 +221,14 @@ def test_use_distributed_sampler_false_leaves_loaders_as_they_are(is_left: bool)
     sharing, loader = SharedLoading(seed=0), numbers(2, 4)
     assert (sharing._share(trainer, loader, "val_dataloader", training=False) is loader) == is_left
     assert len(sharing.causes) == is_left
+
+
+@pytest.mark.parametrize(("length", "own"), [(13, [(1, 1), (0, 1), (0, 1)]), (14, [(1, 2), (1, 2), (0, 2)]), (12, None)])
+def test_the_share_of_a_tail_is_known(length: int, own: list[tuple[int, int]] | None) -> None:
+    for rank in range(3):
+        loader = shared_loader(numbers(2, length), (rank, 3), 0, training=True)
+        assert loader is not None
+        sampler: Any = loader.sampler
+        assert sampler.samples_in(1) == (2, 6)
+        assert own is None or sampler.samples_in(2) == own[rank]
+        assert len(list(loader)) == len(loader) == (2 if own is None else 3)

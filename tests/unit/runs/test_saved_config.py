@@ -8,8 +8,8 @@ from hydra.core.utils import setup_globals
 from saved_run import save_run
 
 from lockstep.launchers.environment import RESTARTS
-from lockstep.runs import directory
-from lockstep.runs.directory import has_begun
+from lockstep.runs import opening
+from lockstep.runs.opening import has_begun
 from lockstep.runs.record import write_status
 from lockstep.runs.saved import read_choices, read_config, read_overrides, read_run_id
 
@@ -40,7 +40,7 @@ def test_ranks_that_are_started_again_go_on_with_their_own_run_alone(tmp_path: P
     run = save_run(tmp_path / "run", "seed=1")
     write_status(run, "failed")
     assert not has_begun(run, ["seed=1"])
-    monkeypatch.setattr(directory, "can_resume", lambda: True)
+    monkeypatch.setattr(opening, "can_resume", lambda: True)
     for restarts, status, has in ((0, "failed", True), (0, "finished", False), (1, "finished", True)):
         monkeypatch.setenv(RESTARTS, str(restarts))
         write_status(run, status)
