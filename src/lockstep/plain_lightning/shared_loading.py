@@ -210,7 +210,7 @@ def weight_of(batch: int, samplers: list[Any], accumulated: int, batches: float)
     if not shared:
         return Weight()
     (own, whole), ranks, in_step = shared[0].samples_in(batch), shared[0].num_replicas, 1.0
-    if are_counted(samplers):
+    if accumulated > 1 and are_counted(samplers):
         first = batch - batch % accumulated
         others = range(first, max(batch + 1, int(min(first + accumulated, batches))))
         in_step = accumulated * whole / sum(shared[0].samples_in(other)[1] for other in others)
