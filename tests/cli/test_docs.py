@@ -48,7 +48,7 @@ def parse_commands(block: Block) -> list[list[str]]:
 
 
 def new_blocks() -> list[Block]:
-    """Those that are run, less what shows no command that an earlier one has not."""
+    """Return the commands that are run, without those that an earlier one has shown."""
     seen: set[frozenset[str]] = set()
     result = []
     for block in (block for block in blocks() if not block.reason):

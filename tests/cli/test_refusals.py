@@ -1,4 +1,4 @@
-"""What cannot start says so in one line, ends with code 2, and leaves nothing but a directory with that reason."""
+"""A command that can't start prints one line, ends with code 2, and leaves no directory."""
 
 from importlib.util import find_spec
 from pathlib import Path

@@ -20,7 +20,7 @@ OPTIONS += ("logger=[tensorboard,csv]",)
 
 
 def curves(run: Path) -> dict[str, dict[int, float]]:
-    """What TensorBoard shows of a run, less how fast it went and the test."""
+    """Return TensorBoard's values of a run, without its speed and the test."""
     events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0})
     events.Reload()
     tags = [tag for tag in events.Tags()["scalars"] if not tag.startswith(("throughput", "test"))]

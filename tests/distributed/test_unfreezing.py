@@ -1,4 +1,4 @@
-"""What is frozen and unfrozen while a model trains: two processes train it as one does, and a run goes on as it would have."""
+"""Layers frozen and unfrozen in training: two processes train them as one does, and a run goes on as it would have."""
 
 from functools import partial
 from pathlib import Path

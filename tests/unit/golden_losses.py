@@ -43,7 +43,7 @@ class Losses(Callback):
 
 
 def losses(model: str, folder: Path) -> list[float]:
-    """Of the first steps on one process in float64."""
+    """Return the losses of the first steps on one process in float64."""
     text = (f"datamodule.paths=[{FOLDER}/text]", "datamodule.test_fraction=0.0", f"datamodule.cache_dir={folder}")
     here = (f"model={model}", f"run_dir={folder}", *CONFIGS[model], *(text if CONFIGS[model][0] == TEXT[0] else ()))
     cfg = compose(*FIXED, *here)

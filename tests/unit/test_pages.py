@@ -39,7 +39,7 @@ def test_each_function_that_a_page_names_is_there(page: str) -> None:
 
 
 def script_and_arguments(command: str) -> tuple[Path, list[str]]:
-    """Of `[LAUNCHER ...] SCRIPT ARGUMENT ...`; what torchrun does not take ends the test."""
+    """Return the parts of `[LAUNCHER ...] SCRIPT ARGUMENT ...`; an argument that torchrun does not take ends the test."""
     words = shlex.split(command)
     if words[0] == "torchrun":
         taken = parse_args(words[1:])

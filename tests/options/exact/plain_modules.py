@@ -16,7 +16,7 @@ CLASSES, WIDTH = 3, 6
 
 
 class Sequences(Dataset[tuple[Tensor, int]]):
-    """Of various lengths, with noise that is drawn for each."""
+    """Sequences of various lengths, with noise that is drawn for each."""
 
     def __init__(self, length: int, seed: int) -> None:
         draws = torch.Generator().manual_seed(seed)

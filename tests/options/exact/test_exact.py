@@ -162,7 +162,7 @@ PLAIN_CASES: dict[str, tuple[str, Any, str]] = {
 
 
 class Metrics(Callback):
-    """Those of every epoch, as callbacks see them."""
+    """Collect the metrics of every epoch, as callbacks see them."""
 
     def __init__(self) -> None:
         self.epochs: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""What an odd run does under the shortened loop, each as under Lightning's own: a step without a batch or a loss, an optimizer
+"""Odd runs under the shortened loop, compared with Lightning's own: a step without a batch or a loss, an optimizer
 with a way of its own, a checkpoint as often as can be."""
 
 from datetime import timedelta

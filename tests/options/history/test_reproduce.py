@@ -48,7 +48,7 @@ def change(folder: Path) -> None:
 
 
 def content(folder: Path) -> dict[str, object]:
-    """Of each file that git does not ignore: where it leads, or its bytes and whether it is executable."""
+    """Return, for each file that git does not ignore, where it leads, or its bytes and whether it is executable."""
     names = git(folder, "ls-files", "--cached", "--others", "--exclude-standard", "-z").split("\0")
     files = {name: folder / name for name in names if name and (folder / name).exists()}
     return {

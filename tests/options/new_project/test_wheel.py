@@ -44,7 +44,7 @@ def git(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess
 
 
 def texts(project: Path) -> dict[str, str]:
-    """Of the files that are generated: its runs lie in sweep."""
+    """Return the texts of the generated files; the project's runs lie in sweep."""
     files = [path for path in project.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     return {str(path.relative_to(project)): path.read_text() for path in files if "sweep" not in path.parts}
 

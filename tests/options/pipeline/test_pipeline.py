@@ -147,7 +147,7 @@ def gpt(folder: Path) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def of_two(folder: Path, gpt: tuple[str, ...]) -> list[dict[str, Any]]:
-    """What each of two stages has measured: one group for all tests of this file."""
+    """The measurements of each of two stages: one group for all tests of this file."""
     return in_ranks(2, partial(check_two, folder=folder, gpt=gpt), folder)
 
 

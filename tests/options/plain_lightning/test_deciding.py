@@ -1,4 +1,4 @@
-"""What one process decides by itself: said, or followed by all."""
+"""A decision of one process is reported, or all processes follow it."""
 
 from functools import partial
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What modules and data do in Lightning's hooks, and what becomes of it on several processes and on resumption."""
+"""Hooks of Lightning in modules and data, on several processes and after a resumption."""
 
 import pickle
 import random

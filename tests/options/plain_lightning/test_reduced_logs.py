@@ -147,7 +147,7 @@ def validated_rank(rank: int, world_size: int, folder: Path) -> list[float]:
 
 @pytest.mark.slow
 def test_lists_of_unequal_length_are_gathered_whole(tmp_path: Path) -> None:
-    """Of 25 samples a process has 13, and the other 12; they waited for each other."""
+    """One process has 13 of 25 samples, the other 12; they waited for each other."""
     (tmp_path / "two").mkdir()
     one = validated(tmp_path / "one", "datamodule.batch_size=8")
     assert one[0] == pytest.approx(0.3138889)

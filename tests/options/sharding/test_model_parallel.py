@@ -111,7 +111,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def results(folder: Path) -> list[dict[str, Any]]:
-    """What each of two ranks has measured: one group for all tests of this file."""
+    """The measurements of each of two ranks: one group for all tests of this file."""
     return in_ranks(2, partial(check_all, folder=folder), folder)
 
 

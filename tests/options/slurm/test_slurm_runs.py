@@ -29,7 +29,7 @@ cluster = pytest.fixture(slurm_cluster.cluster, scope="module")
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a run of two ranks that nobody disturbs has saved last."""
+    """The last checkpoint of an undisturbed run of two ranks."""
     folder = tmp_path_factory.mktemp("undisturbed")
     train("trainer.devices=2", *OPTIONS, "hydra.run.dir=run", cwd=folder, code=0)
     return state(folder / "run")
@@ -141,7 +141,7 @@ def is_named(run: Path) -> bool:
 
 
 def continued(cluster: Cluster, job: str, run: Path) -> dict[str, Any]:
-    """What the requeued job has saved last, when it has ended. SLURM would let it wait for two minutes; a node refuses to launch
+    """Return the last checkpoint of the requeued job. SLURM would let it wait for two minutes; a node refuses to launch
     a job in the second in which it has ended that job's earlier life ("Job credential revoked" in slurmctld.log)."""
     wait_for_slurm(lambda: state_of_job(cluster, job) == "PENDING")
     wait_for_slurm(lambda: cluster.is_idle() and not cluster.watches_over(job))

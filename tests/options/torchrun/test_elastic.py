@@ -82,7 +82,7 @@ def undisturbed(rank: int, world_size: int, run: Path, options: tuple[str, ...])
 
 
 def lives(run: Path) -> list[tuple[int, int, str]]:
-    """Of each the step it began at, the world, and the address of rank zero's node."""
+    """Return, for each start, its first step, the world size, and the address of rank zero's node."""
     return sorted({(line["began"], line["world_size"], line["node"]) for line in journal(run)})
 
 
@@ -101,7 +101,7 @@ def assert_same_training(run: Path, whole: Path, at_least: int = 1000) -> None:
 
 
 def _samples(run: Path) -> dict[tuple[int, int], list[int]]:
-    """By epoch and step."""
+    """Return the numbers of the samples by epoch and step."""
     result: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
     for line in journal(run):
         result.setdefault((line["epoch"], line["step"]), []).append((line["began"], line["ids"]))
@@ -112,7 +112,7 @@ def _samples(run: Path) -> dict[tuple[int, int], list[int]]:
 
 
 def assert_none_lives(run: Path) -> None:
-    """Of those that have trained."""
+    """Assert that no process that has trained is alive."""
     assert not [line["pid"] for line in journal(run) if is_alive(line["pid"])]
 
 

@@ -105,7 +105,7 @@ def _measure(sweep_jobs: SweepJobs, one: Any, facts: dict[str, Any]) -> None:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """By another process, as by a sweep that runs."""
+    """Hold the folder's lock in another process, as a running sweep does."""
     reader, writer = os.pipe()
     if (holder := os.fork()) == 0:
         locks.Lock(folder, "hydra.sweep.dir")

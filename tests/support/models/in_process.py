@@ -120,7 +120,7 @@ def last(run_dir: Path) -> dict[str, Any]:
 
 
 def logged(run: Path) -> dict[tuple[int, str], str]:
-    """What was logged at which step under which name, less how fast it went. Fails if a point was logged twice."""
+    """Return the logged values by step and name, without the speed. Fail if a point was logged twice."""
     result: dict[tuple[int, str], str] = {}
     with (run / "csv" / "metrics.csv").open() as file:
         for row in csv.DictReader(file):

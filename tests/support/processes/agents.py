@@ -43,7 +43,7 @@ class Rendezvous:
         return self._agents[-1]
 
     def said(self) -> str:
-        """By all agents and their ranks."""
+        """Return the output of all agents and their ranks."""
         return "\n".join(path.read_text() for path in sorted(self.folder.glob("*.txt")))
 
     def __exit__(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""What ranks find in their environment, and what is checked of any that has started them."""
+"""The environment that ranks find, and a check of whatever has started them."""
 
 from lockstep.launchers.environment import PARENT_PID
 

@@ -1,4 +1,4 @@
-"""What a config's targets take, what they refuse, and under which key; a stranger's checkpoint runs nothing."""
+"""Arguments that a config's targets take and refuse, and under which key; a stranger's checkpoint runs nothing."""
 
 import sys
 from collections.abc import Sequence

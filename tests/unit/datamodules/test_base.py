@@ -1,4 +1,4 @@
-"""What all datamodules share: standardisation, batch sizes, the loaders of a rank."""
+"""All datamodules: standardisation, batch sizes, the loaders of a rank."""
 
 import logging
 from collections.abc import Callable

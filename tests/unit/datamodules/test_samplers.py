@@ -27,7 +27,7 @@ class Numbers(Dataset[Any]):
 
 
 def samplers(length: int, size: int, world_size: int, training: bool = True, **order: Any) -> list[SharedSampler]:
-    """Those of all ranks, for batches of so many samples over all of them."""
+    """Return the samplers of all ranks, for batches of `size` samples over all of them."""
     batches = GlobalBatches(EpochOrder(length, length, **{"seed": 0, **order}), size, drop_last=False)
     loader = DataLoader(Numbers(length), batch_size=None, sampler=batches)
     shared: Any = [shared_loader(loader, (rank, world_size), 0, training) for rank in range(world_size)]

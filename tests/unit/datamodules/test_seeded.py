@@ -28,7 +28,7 @@ class Noisy(Dataset[Any]):
 
 
 def loaded(loader: DataLoader[Any], ranks: int, epoch: int, training: bool = True) -> dict[int, list[list[float]]]:
-    """What each sample was loaded as, by its number, on so many processes."""
+    """Return each loaded sample by its number."""
     samples: dict[int, list[list[float]]] = {}
     for rank in range(ranks):
         shared: Any = shared_loader(loader, (rank, ranks), 3, training)

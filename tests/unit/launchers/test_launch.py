@@ -33,7 +33,7 @@ Reports = dict[int, tuple[float, Outcome]]
 
 
 def said(rank: int, time: float = 1.0, code: int = 1, reason: str = "boom", **more: Any) -> Reports:
-    """What a rank has reported when it ended."""
+    """Return the report of a rank that has ended."""
     return {rank: (time, Outcome(code=code, reason=reason, rank=rank, traceback=f"Traceback {rank}", **more))}
 
 

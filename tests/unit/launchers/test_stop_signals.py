@@ -132,7 +132,7 @@ def test_what_was_asked_before_counts_for_who_listens_next(requests: StopSignals
 
 @pytest.fixture
 def overdue(tmp_path: Path) -> Iterator[list[BaseException]]:
-    """What is heard of a request that is not met within a second."""
+    """The errors reported for a request that is not met within a second."""
     heartbeat, heard = Heartbeat(), list[BaseException]()
     STOP_SIGNALS.listen()
     STOP_SIGNALS.deferred = True

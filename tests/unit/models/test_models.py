@@ -32,7 +32,7 @@ def regressor(metrics: Sequence[str] = ("loss", "mae"), outputs: int = 2) -> Reg
 
 
 def measured(model: Any, outputs: Tensor, targets: Tensor, stage: str = "training") -> dict[str, Any]:
-    """What a step logs, less its stage, and its loss, which a batch of one sample has of that sample alone."""
+    """Return the values that a step logs, by their names without the stage, and its loss."""
     logged: dict[str, Any] = {}
     model.log = lambda name, value, **_: logged.update({name.partition("/")[2]: value})
     result = getattr(model.double(), f"{stage}_step")((outputs, targets), 0)
@@ -92,7 +92,7 @@ def test_squared_and_absolute_error_by_hand() -> None:
 
 @pytest.mark.parametrize("n", [1, 4])
 def test_targets_of_one_output_may_be_flat(n: int) -> None:
-    """By broadcasting, (n, 1) and (n,) would be n * n errors."""
+    """Broadcasting would make n * n errors of (n, 1) and (n,)."""
     outputs = torch.arange(n, dtype=torch.float32)[:, None]
     assert each(regressor(outputs=1), outputs, torch.ones(n), "loss") == [float((i - 1) ** 2) for i in range(n)]
 

@@ -77,7 +77,7 @@ def test_on_the_command_line_a_schedule_of_torch_s_trains(tmp_path: Path) -> Non
 
 
 def blocks(language: str) -> dict[str, str]:
-    """Those of the page that open with a file's name, by it."""
+    """Return the page's blocks that open with a file's name, by that name."""
     result = re.findall(rf"^```{language}\n# (\S+)\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     return dict(result)
 

@@ -42,7 +42,7 @@ def test_continuing_from_any_step_changes_nothing(overrides: tuple[str, ...], tm
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
 def test_continued_in_other_batches_it_makes_the_same_steps(before: int, after: int, tmp_path: Path) -> None:
-    """Of 1293 samples in steps of 300, the last of 93; but for the rounding of sums in another order."""
+    """1293 samples in steps of 300, the last of 93; equal but for the rounding of sums in another order."""
 
     def batches(accumulate: int) -> tuple[str, ...]:
         size = ("datamodule.global_batch_size=300", "datamodule.drop_last=false")

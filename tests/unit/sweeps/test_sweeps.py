@@ -31,7 +31,7 @@ def job(folder: Path, name: str, code: str) -> Job:
 
 
 def test_jobs_of_all_widths_are_packed_without_overlap_or_starvation() -> None:
-    """By a made-up clock: a job begins when another one ends."""
+    """The clock is made up: a job begins when another one ends."""
     slots, now = 8, 0.0
     dice, pool = random.Random(slots), Pool(tuple(map(str, range(slots))))
     widths = dice.sample([1] * 8 + [2] * 6 + [4] * 4, 18)

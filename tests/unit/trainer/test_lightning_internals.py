@@ -1,4 +1,4 @@
-"""What lockstep.trainer.lightning_internals works around in Lightning is still as it was."""
+"""Lightning still does what lockstep.trainer.lightning_internals works around."""
 
 import inspect
 import os

@@ -1,4 +1,4 @@
-"""What is logged: once, and on where the run goes on."""
+"""Loggers log each point once, and go on in a resumed run."""
 
 import csv
 from pathlib import Path
