@@ -26,7 +26,9 @@ WRONG = {
     "model.optimizer.lr=fast": "model.optimizer.lr=fast: use a number",
     "model.optimizer.betas=[2,2]": "model.optimizer: Invalid beta parameter at index 0: 2",
     "model.net.width=0 trainer.devices=2": "model.net.width=0: is less than 1; use at least 1",
-    "model.net._target_=lockstep.nets.CNNN": "model.net._target_=lockstep.nets.CNNN: ",
+    "model.net._target_=lockstep.nets.CNNN": (
+        "model.net._target_=lockstep.nets.CNNN: No module named 'lockstep.nets.CNNN'; did you mean lockstep.nets.CNN?"
+    ),
     "+trainer.strategy.no_such_argument=1": "trainer.strategy.no_such_argument=1: no such argument; use ",
     "callbacks=early_stopping callbacks.early_stopping.patience=-7": "callbacks.early_stopping.patience=-7: is less than 0; use",
     "callbacks=early_stopping callbacks.early_stopping.monitor=val/auc": "callbacks.early_stopping.monitor=val/auc: the model",
