@@ -40,7 +40,7 @@ from lockstep.trainer.steps import begins_step
 
 log = logging.getLogger(__name__)
 
-_NOT_KNOWN = "training warns of most differences from one process, not all (docs/your-code.md); lockstep parity looks for others"
+_NOT_KNOWN = "most of what makes N processes differ from one has a warning (docs/your-code.md); lockstep parity checks the rest"
 _OWN_GRADIENTS = "each steps by its own gradients, as after loss.backward() in the place of self.manual_backward(loss)"
 _SIZES = ("num_devices", "num_nodes", "world_size", "WORLD_SIZE", "device_count")
 _COMPARED = {True: 2, False: 20}  # the batch before which processes compare weights; optimizers by hand may step less often
