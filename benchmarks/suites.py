@@ -14,8 +14,8 @@ TURNS = "+callbacks.turns._target_=steady_callback.Turns"
 
 @dataclass(frozen=True)
 class Competitor:
-    """`command` gives the arguments of Python, for a record to be left at a path; `starts_as_ranks`: is it started once for
-    each process, as by torchrun, or does it start them itself."""
+    """`command` gives the arguments of Python, for a record to be left at a path. `starts_as_ranks`: True if it is started once
+    for each process, as by torchrun; False if it starts its processes itself."""
 
     name: str
     command: Callable[[Path], Sequence[str]]
@@ -26,7 +26,7 @@ class Competitor:
 
 @dataclass(frozen=True)
 class Suite:
-    """`in_turns`: do the programs say where their clocks start and stop, by competitors/turns.py."""
+    """`in_turns`: True if the programs say where their clocks start and stop, by competitors/turns.py."""
 
     about: str
     columns: tuple[str, ...]

@@ -45,7 +45,7 @@ def show_result(run_dir: Path, result: dict[str, Any]) -> None:
     rows |= {"ended by": reason} if (reason := result.get("ended_by")) else {}
     show_table([*rows.items(), ("run directory", relative(run_dir))])
     has_test = (run_dir / "checkpoints").is_dir() and any(name.startswith("test") for name in result["metrics"])
-    show_next(run_dir, *[("lockstep", "evaluate")] * has_test)
+    show_next(run_dir, *([("lockstep", "evaluate")] if has_test else []))
 
 
 def show_next(directory: Path, *commands: Sequence[str]) -> None:

@@ -59,7 +59,7 @@ def resolve(key: str, path: Any) -> Callable[..., Any]:
         if not isinstance(cause, ImportError | AttributeError | ConfigError | InstantiationException):
             raise cause from None
         module, _, name = str(path).rpartition(".")
-        near = get_close_matches(name, dir(sys.modules.get(module)), n=1)  # Hydra has imported the module, if there is one
+        near = get_close_matches(name, dir(sys.modules[module]), n=1) if module in sys.modules else []  # imported by Hydra
         fix = f"did you mean {module}.{near[0]}?" if near else "use the full name of a class or function, lockstep.nets.CNN say"
         raise config_error(f"{key}._target_", shown(path), f"{cause}; {fix}") from error
 

@@ -29,7 +29,7 @@ def _rows(data: Tensor, ids: Tensor) -> Tensor:
 class Batches(Seeded):
     """Batches (inputs, targets) of any dataset of such pairs, for a loader with batch_size=None: indexed by a list of samples.
 
-    Those of a TensorDataset are fetched at once, as of a dataset with `__getitems__` that returns a tuple of tensors.
+    Rows of a TensorDataset's tensors are fetched at once and unseeded, also for a subclass that leaves `__getitem__` as it is.
 
     Args:
         augment: called with the inputs (n, ...), the sample indices (n,), and the epoch.
@@ -45,7 +45,8 @@ class Batches(Seeded):
     def __getitem__(self, drawn: Sequence[Any]) -> tuple[Tensor, Tensor]:
         draws = drawn if isinstance(drawn, Draws) else Draws(drawn)
         ids = torch.tensor([*draws])  # a plain list, since Draws is a subclass, is read in C
-        samples = rows(self.dataset, ids) if type(self.dataset) is TensorDataset else self._load(draws)
+        is_plain = isinstance(self.dataset, TensorDataset) and type(self.dataset).__getitem__ is TensorDataset.__getitem__
+        samples = rows(self.dataset, ids) if is_plain else self._load(draws)
         inputs, targets = samples if isinstance(samples, tuple) else default_collate(samples)
         return (inputs if self.augment is None else self.augment(inputs, ids, draws.epoch)), targets
 
@@ -65,7 +66,7 @@ def leaves(batch: Any, name: str = "batch") -> Iterator[tuple[str, Tensor]]:
 
 def samples_in(batch: Any) -> int | None:
     """Return the number of samples of a batch: the length of its first tensor that has dimensions, or None without one."""
-    first = batch[0] if isinstance(batch, list | tuple) and batch else batch
+    first = batch[0] if isinstance(batch, list | tuple) and batch else batch  # as most are: this is called twice a step
     if isinstance(first, Tensor) and first.ndim:
         return len(first)
     return next((len(tensor) for _, tensor in leaves(batch) if tensor.ndim), None)

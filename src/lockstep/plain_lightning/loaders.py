@@ -39,8 +39,7 @@ class SharedSampler(DistributedSampler[Any], SequentialSampler):
 
     The loader's own sampler draws an order in each epoch, with generators seeded from (seed, epoch), so it is the same on every
     rank and after a resumption. The last `dropped` samples of an epoch are left out. If a training batch has fewer samples than
-    there are ranks, each rank without one gets the batch's last sample as a dummy (see `samples_in`). With `in_lists` it yields
-    the list of each batch's samples, for a loader with batch_size=None and a dataset that is indexed by lists.
+    there are ranks, each rank without one gets the batch's last sample as a dummy (see `samples_in`).
     This is a SequentialSampler, because trainer.overfit_batches replaces any other sampler by one.
     """
 

@@ -13,7 +13,7 @@ from lockstep.launchers.environment import can_resume, restarts, this_rank
 from lockstep.runs.directory import absolute, lock_new_run
 from lockstep.runs.locks import Lock
 from lockstep.runs.run import Run
-from lockstep.runs.saved import FILE, RUN_ID, fix_times, is_queued, read_overrides, read_run_id, write_config
+from lockstep.runs.saved import FILE, FOLDER, RUN_ID, fix_times, is_queued, read_overrides, read_run_id, write_config
 from lockstep.runs.validation import check_run_dir, check_single, refusing, validated
 
 
@@ -51,7 +51,7 @@ def open_run(cfg: DictConfig) -> Run:
             from lockstep.runs.resume import check_resumable  # only resumed runs need it
 
             check_resumable(directory, cfg)
-            names = (".hydra/*.yaml", "status.json", "metrics.json")
+            names = (f"{FOLDER}/*.yaml", "status.json", "metrics.json")
             run.before = {file: file.read_text() for name in names for file in directory.glob(name)}
         elif {*overrides} <= {*read_overrides(directory)}:  # its sweep has written this config
             return run

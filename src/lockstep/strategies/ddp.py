@@ -77,7 +77,7 @@ class DDP(PlannedWorldSize, DDPStrategy):
         self.frozen: list[nn.Parameter] = []
 
     def configure_ddp(self) -> None:
-        """Do not send buffers that stay equal by themselves before each forward pass, unless the config says to."""
+        """Leave out the buffers that stay equal by themselves where buffers are sent, unless the config says to send them."""
         super().configure_ddp()
         wrapped: Any = self.model
         ignored = wrapped.parameters_to_ignore

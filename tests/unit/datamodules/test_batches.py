@@ -40,6 +40,7 @@ class CountedFetches(OneByOne):
 
 DATASETS = {
     "in memory": TensorDataset(INPUTS, TARGETS),
+    "a subclass with transforms": type("Own", (TensorDataset,), {"__getitem__": OneByOne.__getitem__})(INPUTS.flip(0), TARGETS),
     "single samples": OneByOne(),
     "lists": CountedFetches(),
     "Subset of single samples": Subset(OneByOne(), range(LENGTH)),

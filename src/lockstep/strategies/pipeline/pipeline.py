@@ -50,10 +50,10 @@ class Pipeline(ModelParallel):
         self._tied: list[nn.Parameter] = []  # of the first and the last stage
 
     def _without_fused(self) -> None:
-        """Do nothing: a stage has whole tensors."""
+        """Leave the optimizer as it is: a stage has whole tensors."""
 
     def model_to_device(self) -> None:
-        """Do nothing: the stage of this process is on its device already."""
+        """Move nothing: the stage of this process is on its device already."""
 
     def parallelize(self, model: Any) -> None:
         """Leave this process its stage of the model, on its device, which is computed by stages from here on."""
